@@ -194,8 +194,8 @@ impl Idempotency {
         self.core.ask_each(op).await
     }
 
-    /// Returns the question to each node for the losses that concern keys of the namespace without a
-    /// birth: a lookup of no key, whose answer names them.
+    /// Returns the question to each node for the losses that concern keys of the namespace
+    /// without a birth: a lookup of no key, whose answer names them.
     pub(crate) fn ask_for_losses(&self) -> Op {
         Op::Lookup {
             key: record_key(&self.core.config.prefix, DECISIONS, "losses"),
@@ -217,8 +217,8 @@ impl Idempotency {
         }
     }
 
-    /// Stores a decision of now in a record of the loss, unless it has one. Returns what it has; true
-    /// if it is this one.
+    /// Stores a decision of now in a record of the loss, unless it has one. Returns what it has;
+    /// true if it is this one.
     ///
     /// # Errors
     /// [`RunError`]: it is not known to be stored.

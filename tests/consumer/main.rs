@@ -168,8 +168,8 @@ impl Death {
     }
 }
 
-/// One process that dies at the first message that comes to this crash point: its connections to broker
-/// and nodes are cut, and it does nothing more. Panics if no message comes there.
+/// One process that dies at the first message that comes to this crash point: its connections to
+/// broker and nodes are cut, and it does nothing more. Panics if no message comes there.
 async fn doomed(w: &World, broker: &Broker, ledger: &Ledger, death: Death) {
     let handle = w.handle(0);
     let (connection, cut) = broker.connect();

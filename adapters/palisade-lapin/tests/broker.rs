@@ -1,4 +1,4 @@
-//! What consumers are promised, on a real RabbitMQ. Deaths at every crash point are `broker-demo`'s.
+//! What consumers are promised, on a real RabbitMQ. Deaths at each crash point are `broker-demo`'s.
 
 mod server;
 

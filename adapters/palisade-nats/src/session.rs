@@ -116,7 +116,7 @@ impl Session {
                     continue;
                 }
                 Ok(None) => return Ok(messages),
-                Ok(Some(Err(e))) => failed(what, e),
+                Ok(Some(Err(e))) => BrokerError::passing(format!("{what}: {e}")),
                 Err(_) => no_answer(what),
             };
             // What has come is handled first.

@@ -2,9 +2,8 @@
 //!
 //! A broker delivers a message at least once. A [`Consumer`] makes one effect of that: it takes
 //! deliveries from a [`Broker`], runs the [`Handler`] under the message's key, and decides what
-//! becomes of the delivery ([`Disposition`]). The order is always the same: effect, result stored on
-//! a majority, acknowledgement. The packages below `adapters/` have a [`Session`] for a broker each,
-//! and nothing else.
+//! becomes of the delivery ([`Disposition`]). The order is always the same: effect, result on a
+//! majority, acknowledgement. The packages below `adapters/` have a [`Session`] for a broker each.
 //!
 //! ```text
 //!  fetch ─▶ claim ─▶ effect ─▶ complete ─▶ acknowledge        one effect

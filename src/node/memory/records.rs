@@ -385,9 +385,9 @@ impl Records {
 
 #[cfg(feature = "test-util")]
 impl Records {
-    /// What an operator does to a record, as `ops/src/lua/change.lua`: only to one whose promise is the
-    /// one that was `seen`, and which does not run, for which a claim counts until `longer` (ns)
-    /// after its end. True if it was changed.
+    /// What an operator does to a record, as `ops/src/lua/change.lua`: only to one whose promise is
+    /// the one that was `seen`, and which does not run, for which a claim counts until `longer`
+    /// (ns) after its end. True if it was changed.
     pub(super) fn change(
         &mut self,
         (key, seen): (&str, u64),

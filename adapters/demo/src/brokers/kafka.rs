@@ -2,7 +2,6 @@
 //! consumers are processes of their own. It has consumer groups, and it keeps nothing on a disk:
 //! instead of being killed, its brokers answer nothing for a while.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use palisade::idempotency::consumer::headers::{DETAIL, KEY, REASON};

@@ -74,7 +74,8 @@ impl Streams {
         let publisher = Arc::new(Publisher::new(&self.uri(), STREAM));
         publish_all(letters, move |letter, made| {
             let publisher = Arc::clone(&publisher);
-            async move { publisher.publish(&letter.key, made, letter.body.as_bytes()).await.is_ok() }
+            let body = letter.body;
+            async move { publisher.publish(&letter.key, made, body.as_bytes()).await.is_ok() }
         })
         .await;
         Ok(())

@@ -1,4 +1,4 @@
-//! A consumer process killed at each of the five arrows, one after the other, and what three
+//! A consumer process killed at each of the five crash points, one after the other, and what three
 //! witnesses say at that moment: the ledger, the records on the nodes, and the broker.
 //!
 //! One message is handled at a time, and the third one is the last of the process that is killed.
@@ -27,7 +27,7 @@ use crate::invoices::{self, Invoice, Letter};
 use crate::ledger::Ledger;
 use crate::process::{Process, command};
 
-/// How many messages there are for each arrow.
+/// How many messages there are for each crash point.
 const MESSAGES: usize = 6;
 /// At which of them the process dies.
 const AT: usize = 3;
@@ -83,17 +83,17 @@ struct Stage {
     of: Idempotency,
 }
 
-/// An error unless at every arrow a process was killed there, and nothing was lost or done twice.
+/// An error unless a process was killed at each crash point, and nothing was lost or done twice.
 pub(crate) async fn run(kind: Kind) -> Result<(), Failure> {
-    let arrows = DieAt::value_variants();
-    let all = invoices::load(Some(MESSAGES * arrows.len()))?;
+    let points = DieAt::value_variants();
+    let all = invoices::load(Some(MESSAGES * points.len()))?;
     let ledger = Ledger::serve()?;
     let (broker, group) = tokio::try_join!(Broker::start(kind), Group::up())?;
     let (redlock, of) = child::memory(&group.name, &group.sentinels, LEASE)?;
     let stage = Stage { broker, group, ledger, of };
-    println!("arrow         booked  stored  begun  left at the broker  then booked");
+    println!("crash point   booked  stored  begun  left at the broker  then booked");
     let mut killed = BTreeMap::new();
-    for (at, invoices) in arrows.iter().zip(all.chunks(MESSAGES)) {
+    for (at, invoices) in points.iter().zip(all.chunks(MESSAGES)) {
         stage.strike(*at, invoices).await.map_err(|e| format!("{} at {at:?}: {e}", kind.name()))?;
         killed.insert(format!("{at:?}").to_lowercase(), 1);
     }
@@ -116,7 +116,7 @@ impl Stage {
     async fn strike(&self, at: DieAt, invoices: &[Invoice]) -> Result<(), Failure> {
         let letters: Vec<_> = invoices.iter().map(letter).collect();
         self.broker.publish_all(&letters).await?;
-        let name = at.to_possible_value().ok_or("an arrow without a name")?;
+        let name = at.to_possible_value().ok_or("a crash point without a name")?;
         let mut doomed =
             self.consumer(&["--die-at", name.get_name(), "--after", &AT.to_string()])?;
         let status = doomed.ended(PATIENCE).await?;

@@ -1,19 +1,19 @@
 //! Redis Streams on a real server: who dies leaves nothing behind, who is late takes nothing away.
 
-#[path = "../examples/orders.rs"]
+#[path = "../../examples/orders.rs"]
 #[allow(dead_code, reason = "its `main` is not called here")]
 mod example;
-#[path = "../../../tests/support/fake.rs"]
+#[path = "../../../../tests/support/fake.rs"]
 #[allow(dead_code, unreachable_pub, missing_docs)]
 mod fake;
-#[path = "../../../tests/support/held.rs"]
+#[path = "../../../../tests/support/held.rs"]
 #[allow(dead_code, unreachable_pub, missing_docs)]
 mod held;
 mod hostile;
 mod incident;
-#[path = "../../../tests/support/hostile.rs"]
+#[path = "../../../../tests/support/hostile.rs"]
 mod letters;
-#[path = "../../../tests/support/server.rs"]
+#[path = "../../../../tests/support/server.rs"]
 #[allow(dead_code, unreachable_pub, missing_docs)]
 mod server;
 
