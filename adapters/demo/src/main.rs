@@ -13,8 +13,8 @@
 //! itself at one of the five crash points (fetch, claim, effect, complete, acknowledge). The broker
 //! is killed and started again once; the master of the Sentinel group that remembers what was done
 //! is killed once, and the demo waits until the Sentinels name another one. A ledger outside of
-//! them books what they do, refuses old fencing tokens, and judges at the end. A run in which nobody
-//! died at one of the crash points has failed. The last line is JSON for programs.
+//! them books what they do, refuses old fencing tokens, and judges at the end. A run in which no
+//! consumer died at one of the crash points has failed. The last line is JSON for programs.
 
 mod brokers;
 mod child;

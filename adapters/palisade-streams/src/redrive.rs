@@ -24,8 +24,8 @@ pub struct Redriven {
 /// Moves the dead letters of `stream` whose reason is
 /// [`Forgotten`](palisade::idempotency::consumer::DeadLetterReason::Forgotten) back into it, with
 /// the fields that their producer set. They run as their keys say: where the loss was decided to
-/// run, once; what has a result is replayed; what is still decided to be parked becomes a dead letter
-/// again. Dead letters that come while it works are left alone.
+/// run, once; what has a result is replayed; what is still decided to be parked becomes a dead
+/// letter again. Dead letters that come while it works are left alone.
 ///
 /// Each step moves a few entries as a whole, so none is lost and none is there twice, however often
 /// it is called and wherever it is stopped. How many were moved is written to the log, also if it
