@@ -85,7 +85,7 @@ pub fn check_namespace(namespace: &str) -> Result<(), ConfigError> {
         return Err(ConfigError::new("namespace", Quoted(namespace).to_string(), "no colon"));
     }
     if namespace == DECISIONS {
-        let rule = "is where decisions of operators are kept; use another text";
+        let rule = "another text: this one is reserved for decisions of operators";
         return Err(ConfigError::new("namespace", Quoted(namespace).to_string(), rule));
     }
     Ok(())

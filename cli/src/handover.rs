@@ -70,14 +70,7 @@ impl HandoverArgs {
         };
         let done = match done? {
             Ok(done) => done.map_err(|e| e.to_string())?,
-            Err(stopped) => {
-                let text = if json {
-                    json!({ "outcome": "stopped", "text": stopped }).to_string()
-                } else {
-                    stopped
-                };
-                return Ok(Done { text: text + "\n", code: 2 });
-            }
+            Err(stopped) => stopped,
         };
         let text = if json { whole(&done).to_string() } else { done.to_string() };
         Ok(Done { text: text + "\n", code: done.exit_code() })
@@ -96,11 +89,12 @@ fn whole(done: &HandedOver) -> Value {
     json!({ "outcome": outcome, "at": at, "closed_ms": closed, "text": done.to_string() })
 }
 
-/// Runs it to its end, or until a signal ends this program: then a closed server is opened.
+/// Runs it to its end, or until a signal ends this program: then a closed server is opened, and
+/// what has become of the handover is the error.
 async fn unless_stopped<T>(
     handover: &Handover,
     work: impl Future<Output = T>,
-) -> Result<Result<T, String>, String> {
+) -> Result<Result<T, HandedOver>, String> {
     let mut terminate = signal(SignalKind::terminate()).map_err(|e| format!("no signals: {e}"))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(|e| format!("no signals: {e}"))?;
     tokio::select! {
@@ -109,8 +103,15 @@ async fn unless_stopped<T>(
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
-    let then = handover.give_up().await.unwrap_or_else(|| "no server is closed".to_owned());
-    Ok(Err(format!("not handed over: stopped by a signal; {then}")))
+    let then = handover.give_up().await;
+    let stopped = |why: &str| format!("stopped by a signal; {why}");
+    Ok(Err(match then {
+        None => HandedOver::Refused(stopped("no server is closed")),
+        Some(HandedOver::Refused(why)) => HandedOver::Refused(stopped(&why)),
+        Some(HandedOver::FellBack(why)) => HandedOver::FellBack(stopped(&why)),
+        Some(HandedOver::Unknown(why)) => HandedOver::Unknown(stopped(&why)),
+        Some(done) => done,
+    }))
 }
 
 fn restart(command: &[String]) -> Result<(), String> {

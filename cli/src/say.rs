@@ -76,7 +76,8 @@ pub(crate) fn end() {
 }
 
 /// Settings as the library's sentences name them, and the options that set them here.
-const OPTIONS: [(&str, &str); 3] = [
+const OPTIONS: [(&str, &str); 4] = [
+    (" (in tests: `trust_fresh(true)`)", ""),
     ("`map_address`", "--map"),
     ("`created_at`", "--created-at"),
     ("raise ttl and max_ttl", "raise --ttl and --max-ttl"),

@@ -168,3 +168,21 @@ impl Parts {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warnings_that_find_no_room_are_counted() {
+        let keeps = tracing_subscriber::registry().with(Warnings(Say::new(false, false)));
+        tracing::subscriber::with_default(keeps, || {
+            for n in 0..KEPT + 3 {
+                tracing::warn!(target: "palisade::node", n, "trouble");
+            }
+            tracing::warn!(target: "another", "not the library's");
+        });
+        let state = STATE.lock().unwrap();
+        assert_eq!((state.kept.len(), state.left_out), (KEPT, 3));
+    }
+}

@@ -41,19 +41,21 @@
 //! the closing, or writes are missing. The closing is a transaction, as every grant is, so a server
 //! that skips transactions while loading skips both.
 
+mod given_up;
+
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
+use self::given_up::{Shut, Shutter, unanswered};
 use super::Deployment;
 use super::gather::conn::info;
 use super::masters::{self, Absent, Found, Master};
 use super::promotion::Promotion;
 use super::script;
 use palisade::ConfigError;
-use palisade::internal::Endpoint;
 use palisade::internal::default_clock_error;
 
 /// Interval of the checks for progress.
@@ -70,7 +72,7 @@ pub struct Handover {
     pub(super) deployment: Deployment,
     closed_for: Duration,
     clock_error: Duration,
-    /// The closed server, until it goes on or is open again.
+    /// How far it has come, until a server is open again; for [`give_up`](Self::give_up).
     shut: Arc<Mutex<Option<Shut>>>,
 }
 
@@ -135,9 +137,6 @@ pub(super) enum Stopped {
     /// Where another server may have been promoted.
     Late(String),
 }
-
-/// A server that is closed, and how its marker reads; none while its answer is not known.
-type Shut = (Endpoint, Option<String>);
 
 /// Reason for which the new server may not go on.
 enum Unfinished {
@@ -212,17 +211,20 @@ impl Handover {
             }
         };
         let target = promotion.target(&new);
-        self.shut(Some((target.clone(), Some(closed.marker.clone()))));
+        let shutter =
+            Shutter { target: target.clone(), marker: closed.marker.clone(), is_new: true };
+        self.shut(Some(Shut::Closed(shutter.clone())));
         tell(&format!("{new} is promoted"));
         let taken_over = async {
             let note = promotion.demote(&new, &closed).await.map_err(Unfinished::Failed)?;
             tell(&format!("{} is its replica{note}", master.at));
-            self.finish(&target, &new, &closed).await
+            self.finish(shutter, &new, &closed).await
         };
-        if let Err(why) = taken_over.await {
-            return Ok(self.ended(&new, why).await);
-        }
-        let done = HandedOver::Done { at: new.clone(), closed: closed.since.elapsed() };
+        let closed_for = match taken_over.await {
+            Ok(closed_for) => closed_for,
+            Err(why) => return Ok(self.ended(&new, why).await),
+        };
+        let done = HandedOver::Done { at: new.clone(), closed: closed_for };
         tell(&format!("{new} goes on where {} stopped", master.at));
         promotion.together(&new, &tell).await;
         Ok(done)
@@ -275,8 +277,10 @@ impl Handover {
             sleep(LOOK).await;
         }
         tell(&format!("{} is back", master.at));
-        Ok(match self.finish(&master.target, &master.at, &closed).await {
-            Ok(()) => HandedOver::Done { at: master.at, closed: closed.since.elapsed() },
+        let (target, marker) = (master.target.clone(), closed.marker.clone());
+        let shutter = Shutter { target, marker, is_new: false };
+        Ok(match self.finish(shutter, &master.at, &closed).await {
+            Ok(closed) => HandedOver::Done { at: master.at, closed },
             Err(why) => self.ended(&master.at, why).await,
         })
     }
@@ -311,11 +315,12 @@ impl Handover {
         let conn = master.open(&self.deployment).await?;
         let since = Instant::now();
         let ms = self.closed_for.as_millis().to_string();
-        self.shut(Some((master.target.clone(), None)));
+        self.shut(Some(Shut::Asked));
         let marker = script::run(&conn, script::CLOSE, &[&ms]).await;
         let closed = match marker {
             Ok(marker) => {
-                self.shut(Some((master.target.clone(), Some(marker.clone()))));
+                let (target, its) = (master.target.clone(), marker.clone());
+                self.shut(Some(Shut::Closed(Shutter { target, marker: its, is_new: false })));
                 Closed { marker, since }
             }
             Err(refusal) => {
@@ -344,47 +349,13 @@ impl Handover {
         format!("; if it is closed, it opens by itself within {:?}", self.closed_for)
     }
 
-    fn shut(&self, what: Option<(Endpoint, Option<String>)>) -> Option<(Endpoint, Option<String>)> {
-        std::mem::replace(&mut *self.shut.lock().unwrap_or_else(PoisonError::into_inner), what)
-    }
-
-    /// Opens the server that a dropped handover left closed: the old master, or the promoted
-    /// replica, which then begins its quarantine at once. Returns what happened, or nothing if no
-    /// server is closed.
-    ///
-    /// # Cancellation safety
-    /// Dropped at an await the server opens by itself after `closed_for`.
-    pub async fn give_up(&self) -> Option<String> {
-        let (target, marker) = self.shut(None)?;
-        let Some(marker) = marker else {
-            return Some(format!("the closing was not answered{}", self.opens_itself()));
-        };
-        let opened = match masters::open(&target, &self.deployment).await {
-            Ok(conn) => script::run(&conn, script::OPEN, &[&marker]).await,
-            Err(why) => Err(script::Refusal::Failed(why)),
-        };
-        Some(match opened {
-            Ok(_) => "it is open again".to_owned(),
-            Err(
-                script::Refusal::Said(why)
-                | script::Refusal::Marked(why)
-                | script::Refusal::Lost(why)
-                | script::Refusal::Changed(why),
-            ) => why,
-            Err(script::Refusal::Failed(why)) => {
-                let most = self.closed_for;
-                format!("not opened ({why}): it opens by itself, {most:?} after it was closed")
-            }
-        })
-    }
-
     /// Opens the master again after a failure, and reports its state.
     async fn open(&self, master: &Master, closed: &Closed, why: String) -> HandedOver {
-        self.shut(None);
         let at = &master.at;
         let conn = match master.open(&self.deployment).await {
             Ok(conn) => conn,
             Err(said) => {
+                self.shut(None);
                 let left = self.closed_for.saturating_sub(closed.since.elapsed());
                 return HandedOver::Refused(format!(
                     "{why}; {at} cannot be reached ({said}): it opens by itself within {left:.0?}, \
@@ -393,6 +364,7 @@ impl Handover {
             }
         };
         let opened = script::run(&conn, script::OPEN, &[&closed.marker]).await;
+        self.shut(None);
         let run_id = conn.say("INFO server", "INFO").await.then("INFO", info);
         let run_id = run_id.ok().and_then(|facts| facts.get("run_id"));
         if run_id.is_some_and(|now| *now != master.run_id) {
@@ -424,17 +396,25 @@ impl Handover {
 
     /// Lets the server go on as soon as it takes writes. An answer that was lost is asked for
     /// again: the script tells what it has done before from what it has not.
-    async fn finish(&self, target: &Endpoint, at: &str, closed: &Closed) -> Result<(), Unfinished> {
+    /// Returns how long it was closed.
+    async fn finish(
+        &self,
+        shutter: Shutter,
+        at: &str,
+        closed: &Closed,
+    ) -> Result<Duration, Unfinished> {
         let apart = (2 * self.clock_error).as_millis().to_string();
         // An earlier request may have been executed.
         let mut sent = false;
         loop {
-            let why = match masters::open(target, &self.deployment).await {
+            let why = match masters::open(&shutter.target, &self.deployment).await {
                 Ok(conn) => {
+                    self.shut(Some(Shut::Finishing(shutter.clone())));
                     match script::run(&conn, script::FINISH, &[&closed.marker, &apart]).await {
                         Ok(_) => {
-                            self.shut(None);
-                            return Ok(());
+                            let (at, span) = (at.to_owned(), closed.since.elapsed());
+                            self.shut(Some(Shut::Done { at, closed: span }));
+                            return Ok(span);
                         }
                         Err(script::Refusal::Changed(why)) if sent => {
                             return Err(Unfinished::Unknown(why));
@@ -445,6 +425,8 @@ impl Handover {
                             why
                         }
                         Err(refusal) => {
+                            // It did nothing, nor did an earlier one.
+                            self.shut(Some(Shut::Closed(shutter)));
                             return Err(Unfinished::Failed(format!("{at}: {}", refusal.reason())));
                         }
                     }
@@ -466,16 +448,18 @@ impl Handover {
     async fn ended(&self, at: &str, why: Unfinished) -> HandedOver {
         match why {
             Unfinished::Failed(why) => {
-                let then = self.give_up().await.unwrap_or_default();
+                let then = match self.shut(None) {
+                    Some(Shut::Closed(shutter) | Shut::Finishing(shutter)) => {
+                        let opened = self.reopen(&shutter).await;
+                        opened.err().unwrap_or_else(|| "it is open again".to_owned())
+                    }
+                    _ => String::new(),
+                };
                 HandedOver::FellBack(format!("{why}; {at}: {then}"))
             }
             Unfinished::Unknown(why) => {
                 self.shut(None);
-                HandedOver::Unknown(format!(
-                    "{at} gave no answer to the last step ({why}): it goes on where the old server \
-                     stopped, or begins with a quarantine. Nothing has to be undone; what its \
-                     clients are answered shows which"
-                ))
+                HandedOver::Unknown(format!("{at}: {}", unanswered(&why)))
             }
         }
     }

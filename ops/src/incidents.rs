@@ -252,7 +252,10 @@ impl fmt::Display for Incident {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let nodes: BTreeSet<&str> = self.losses.iter().map(|one| &*one.node).collect();
         let nodes: Vec<&str> = nodes.into_iter().collect();
-        write!(f, "loss {}: {} on {}", self.number(), self.span(), nodes.join(", "))
+        // One by one: the span of several contains much that none of them lost.
+        let losses: Vec<String> = self.distinct().iter().map(Loss::to_string).collect();
+        let (number, losses) = (self.number(), losses.join("; "));
+        write!(f, "loss {number}: {losses} on {}", nodes.join(", "))
     }
 }
 
@@ -274,6 +277,28 @@ mod tests {
         }
         let ends = |incident: &Incident| incident.losses.iter().map(|one| one.loss.to).collect();
         incidents.iter().map(ends).collect()
+    }
+
+    #[test]
+    fn each_loss_of_an_incident_is_shown_with_its_own_span() {
+        let noon = 1_763_906_600_000;
+        let one = |from: u64, to: u64| NodeLoss {
+            node: "n".into(),
+            loss: Loss { from: noon + from, began: noon + to, to: noon + to },
+        };
+        let shown =
+            |losses: Vec<NodeLoss>| Incident { losses, remaining: Duration::ZERO }.to_string();
+        assert_eq!(
+            shown(vec![one(0, 1_599), one(30_300, 32_199)]),
+            "loss 20251123-140321: lost at most 1.6 s of writes, 2025-11-23 \
+             14:03:20.0–14:03:21.6 UTC; lost at most 1.9 s of writes, 2025-11-23 \
+             14:03:50.3–14:03:52.2 UTC on n"
+        );
+        assert_eq!(
+            shown(vec![one(0, 1_599)]),
+            "loss 20251123-140321: lost at most 1.6 s of writes, 2025-11-23 \
+             14:03:20.0–14:03:21.6 UTC on n"
+        );
     }
 
     #[test]

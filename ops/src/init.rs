@@ -352,6 +352,8 @@ async fn mark(deployment: &Deployment, master: &Master, is_lost: bool) -> Init {
     };
     let used = match script::run(&conn, script::INIT, &["mark", flag(is_lost)]).await {
         Ok(used) => used,
+        // By another call, since it was looked at.
+        Err(script::Refusal::Marked(note)) => return Init::Already { at: master.at.clone(), note },
         Err(refusal) => return Init::Refused(format!("{}: {}", master.at, refusal.reason())),
     };
     let wanted = master.replicas.len();

@@ -51,7 +51,8 @@ impl fmt::Display for NodeOutcome {
             Self::Quarantined { remaining, began: Began::Empty } => write!(
                 f,
                 "never initialised: new, or emptied; grants begin in {remaining:?}; if the whole \
-                 deployment is new, run `palisade init` (in tests: `trust_fresh(true)`)"
+                 deployment is new, run `palisade init` (in tests: `trust_fresh(true)`); if it had \
+                 data before, do not: see `palisade idem incidents`"
             ),
             Self::Quarantined { remaining, began: Began::Lost } => {
                 write!(f, "its data are lost; grants begin in {remaining:?}")
@@ -359,6 +360,7 @@ mod tests {
         let empty = say(Began::Empty);
         assert!(empty.contains("new, or emptied; grants begin in 10s; if the whole deployment is"));
         assert!(empty.contains("`palisade init`"));
+        assert!(empty.ends_with("if it had data before, do not: see `palisade idem incidents`"));
         assert_eq!(say(Began::Lost), "its data are lost; grants begin in 10s");
         let known = say(Began::Known);
         assert_eq!(known, "in quarantine after a restart or failover; grants begin in 10s");

@@ -125,17 +125,21 @@ pub enum Read {
 
 impl Idempotency {
     /// Returns the decision about a key that these losses made forgotten: to run if that was
-    /// decided about each of them, to park if that was decided about one, else none.
+    /// decided about each of them, to park if that was decided about one.
+    ///
+    /// # Errors
+    /// The losses that are still undecided; none of them if no node said which loss it was.
     ///
     /// # Cancellation safety
     /// Reads only.
-    pub(super) async fn decision(&self, losses: &[Loss]) -> Option<Decision> {
+    pub(super) async fn decision(&self, losses: &[Loss]) -> Result<Decision, Vec<Loss>> {
         let all = join_all(losses.iter().map(|loss| self.decision_about(*loss))).await;
         if all.contains(&Some(Decision::Park)) {
-            return Some(Decision::Park);
+            return Ok(Decision::Park);
         }
-        // Nothing is decided where no node said which loss it was.
-        (!all.is_empty() && all.iter().all(Option::is_some)).then_some(Decision::Run)
+        let open = losses.iter().zip(&all).filter(|(_, decision)| decision.is_none());
+        let open: Vec<Loss> = open.map(|(loss, _)| *loss).collect();
+        if losses.is_empty() || !open.is_empty() { Err(open) } else { Ok(Decision::Run) }
     }
 
     async fn decision_about(&self, loss: Loss) -> Option<Decision> {

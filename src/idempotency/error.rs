@@ -176,7 +176,8 @@ impl fmt::Display for RunError {
                 f,
                 "handler of {key} not run: too few nodes know whether this key was used before, \
                  for nobody has said whether {} is new; if this deployment is new: `palisade \
-                 init …` with these servers; if it had data before: `palisade idem incidents`",
+                 init …` with these servers; if it had data before, do not: see `palisade idem \
+                 incidents`",
                 nodes.join(", ")
             ),
             Self::Handler { key, failed, .. } if failed.is_permanent() => {

@@ -141,7 +141,8 @@ pub struct Parked {
     /// [`created_at`](crate::idempotency::Call::created_at), whether they were used before. Zero if
     /// they can.
     pub forgotten_for: Duration,
-    /// The losses of the nodes' data for which the key is [`Forgotten`](ParkedReason::Forgotten).
+    /// The losses of the nodes' data for which the key is [`Forgotten`](ParkedReason::Forgotten);
+    /// while that is `undecided`, those about which it is not decided yet.
     pub losses: Vec<Loss>,
     /// True if an operator may still decide about these losses, for all keys that they concern at
     /// once (`palisade idem decide`): ask again later. False if it was decided to park, and for
@@ -199,8 +200,11 @@ impl fmt::Display for Next<'_> {
                 parked.key.namespace(),
                 loss.number()
             ),
+            // `palisade idem rerun` changes a record, and no node has one.
             Some(_) => f.write_str(
-                "decided: park; find out whether it took effect, then resolve the key or rerun it",
+                "decided: park; find out whether it took effect, then resolve the key or rerun it \
+                 in its program, or have all such keys run by `palisade idem decide … --run \
+                 --replace`",
             ),
             None => {
                 f.write_str("find out whether it took effect, then resolve the key or rerun it")

@@ -7,6 +7,7 @@ use super::decision::Decision;
 use super::policy::Doubt;
 use super::{Call, Context, Parked, ParkedReason, Probed, RunError};
 use crate::client::claim::Held;
+use crate::op::Loss;
 use crate::quorum::record::Promise;
 
 /// Result of looking into a key's past, and its meaning for the handler.
@@ -36,7 +37,7 @@ where
         return match call.policy.parks(doubt) {
             None => Past::Clear,
             Some(ParkedReason::Lapsed) => {
-                Past::Unknown(Ok(parked(call, doubt, ParkedReason::Lapsed, false)))
+                Past::Unknown(Ok(parked(call, doubt, ParkedReason::Lapsed, None)))
             }
             Some(ParkedReason::Forgotten) => by_decision(call, doubt, true).await,
         };
@@ -47,7 +48,7 @@ where
         (Probed::NotFound, _) if promise.adopt.is_none() => Past::Clear,
         // "Not found" beside a stored result is a contradiction that a person has to resolve.
         (Probed::NotFound | Probed::Unknown, ParkedReason::Lapsed) => {
-            Past::Unknown(Ok(parked(call, doubt, ParkedReason::Lapsed, false)))
+            Past::Unknown(Ok(parked(call, doubt, ParkedReason::Lapsed, None)))
         }
         (Probed::NotFound | Probed::Unknown, ParkedReason::Forgotten) => {
             by_decision(call, doubt, promise.adopt.is_none()).await
@@ -61,21 +62,26 @@ pub(super) async fn by_decision<T>(call: &Call, doubt: &Doubt, runs: bool) -> Pa
     let losses = doubt.forgotten.as_ref().map_or(&[][..], |forgotten| &forgotten.losses);
     // Boxed: it is rare, and would be part of each call's future.
     match Box::pin(call.of.decision(losses)).await {
-        Some(Decision::Run) if runs => Past::Clear,
-        None if doubt.forgotten.as_ref().is_some_and(|f| !f.fresh.is_empty()) => {
+        Ok(Decision::Run) if runs => Past::Clear,
+        Err(_) if doubt.forgotten.as_ref().is_some_and(|f| !f.fresh.is_empty()) => {
             Past::Unknown(Err(call.not_initialised(doubt)))
         }
-        decision => {
-            let undecided = decision.is_none();
-            Past::Unknown(Ok(parked(call, doubt, ParkedReason::Forgotten, undecided)))
-        }
+        decision => Past::Unknown(Ok(parked(call, doubt, ParkedReason::Forgotten, decision.err()))),
     }
 }
 
-fn parked(call: &Call, doubt: &Doubt, reason: ParkedReason, undecided: bool) -> Parked {
+/// `undecided`: the losses about which an operator may still decide, if they are why.
+fn parked(
+    call: &Call,
+    doubt: &Doubt,
+    reason: ParkedReason,
+    undecided: Option<Vec<Loss>>,
+) -> Parked {
     let forgotten = doubt.forgotten.as_ref();
+    let (is_undecided, all) = (undecided.is_some(), || forgotten.map(|f| f.losses.clone()));
     let losses = match reason {
-        ParkedReason::Forgotten => forgotten.map(|f| f.losses.clone()).unwrap_or_default(),
+        // Who reads of it decides about these, and not once more about the others.
+        ParkedReason::Forgotten => undecided.or_else(all).unwrap_or_default(),
         ParkedReason::Lapsed => Vec::new(),
     };
     let parked = Parked {
@@ -84,7 +90,7 @@ fn parked(call: &Call, doubt: &Doubt, reason: ParkedReason, undecided: bool) -> 
         reason,
         forgotten_for: forgotten.map(|f| f.remaining).unwrap_or_default(),
         losses,
-        undecided,
+        undecided: is_undecided,
     };
     tracing::debug!(target: "palisade::idempotency", key = %parked.key, ?reason, "parked");
     parked

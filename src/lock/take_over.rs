@@ -76,7 +76,8 @@ impl Mutex {
     /// from now on. The holder itself learns of its loss at its next renewal, at the latest when
     /// its lease ends. Until then no other owner can have the lock, whatever becomes of the guard,
     /// of this future or of this process: the lease of the takeover is the mutex's ttl, or as long
-    /// as the holder's lease still was (at most `max_ttl`). `reason` is kept with the lock as its
+    /// as the holder's lease still was, at most `max_ttl`: a holder that renews longer leases can
+    /// be taken from only by a handle with its `max_ttl`. `reason` is kept with the lock as its
     /// [`note`](Holder::note), cut to one kibibyte.
     ///
     /// A node that loses the takeover again, by a failover or a restart without its last write,

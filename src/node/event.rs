@@ -144,7 +144,8 @@ impl HistoryCause {
 
 /// Why a node without data grants nothing, and what to do.
 const EMPTY: &str = "it was never initialised: new, or emptied; if the whole deployment is new, \
-                     run `palisade init`";
+                     run `palisade init`; if it had data before, do not: see `palisade idem \
+                     incidents`";
 /// Why a node that lost its data grants nothing.
 const LOST: &str = "its data are lost; what was known of idempotency keys is unknown";
 

@@ -94,6 +94,16 @@ async fn a_decision_to_run_does_not_run_what_a_later_loss_made_forgotten() {
             assert!(!run(of, "second", &effects).await.is_executed());
             assert!(is_undecided(of, "third").await);
         }
+        if is_kept {
+            // What is decided already is not to be decided once more.
+            let Outcome::Parked(parked) = run(&of, "third", &effects).await else { panic!() };
+            let incidents = incidents(&of).await.incidents;
+            let (first, later) = (&incidents[0], &incidents[1]);
+            assert!(parked.losses.iter().all(|loss| later.is_named(&loss.number())));
+            let text = parked.to_string();
+            assert!(text.contains(&format!("--loss {} --run", later.number())), "{text}");
+            assert!(!text.contains(&first.number()), "{text}");
+        }
         assert_eq!(effects.count(), 3);
         let _ = decide(&of, Decision::Run, false).await;
         sleep(READ_AGAIN).await;

@@ -148,17 +148,22 @@ impl Message {
         sent.then_some(()).ok_or_else(gone)
     }
 
+    /// The properties of a copy with this number of failures; `None` if they have no room in a
+    /// frame.
+    fn counted(&self, failures: u32) -> Option<BasicProperties> {
+        let copy = self.copied([(FAILURES, AMQPValue::LongLongInt(failures.into()))]);
+        self.link.has_room_later(&copy).then_some(copy)
+    }
+
     async fn apply(&self, how: &Disposition, failures: u32) -> Result<(), Unconfirmed> {
         let copied = match how {
             Disposition::Ack => return self.ack().await,
             Disposition::Stop(_) => return self.give_back().await,
             Disposition::Retry(wait) if wait.is_zero() => return self.give_back().await,
             Disposition::Retry(wait) => {
-                let count = [(FAILURES, AMQPValue::LongLongInt(failures.into()))];
-                let copy = self.copied(count);
-                if self.link.has_room_later(&copy) {
+                if let Some(copy) = self.counted(failures) {
                     self.link.retry(*wait, copy, self.payload()).await
-                } else if failures > self.failures() {
+                } else {
                     // Without the count it would fail for ever.
                     let why = DeadLetter::new(
                         DeadLetterReason::Exhausted,
@@ -166,9 +171,6 @@ impl Message {
                          smaller ones",
                     );
                     self.park(&why).await
-                } else {
-                    sleep((*wait).min(HELD_MAX)).await;
-                    return self.give_back().await;
                 }
             }
             Disposition::Park(why) => self.park(why).await,
@@ -210,6 +212,20 @@ impl Delivery for Message {
     }
 
     async fn settle(&self, how: &Disposition, failures: u32) -> Result<(), BrokerError> {
+        let at_once = Disposition::Retry(Duration::ZERO);
+        let how = match how {
+            // It did not fail, and a copy that waits has no room: it waits here. The broker is not
+            // asked before, so this is no part of the time that an answer may take.
+            Disposition::Retry(wait)
+                if !wait.is_zero()
+                    && failures == self.failures()
+                    && self.counted(failures).is_none() =>
+            {
+                sleep((*wait).min(HELD_MAX)).await;
+                &at_once
+            }
+            how => how,
+        };
         let settled = timeout(PATIENCE, self.apply(how, failures)).await;
         let Err(error) = settled.unwrap_or_else(|_| Err(no_answer())) else { return Ok(()) };
         match &error {

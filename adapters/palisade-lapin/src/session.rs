@@ -61,9 +61,8 @@ impl Session {
         let connection = Connection::connect(&from.uri, from.properties.clone()).await?;
         let copies = connection.create_channel().await?;
         copies.confirm_select(ConfirmSelectOptions::default()).await?;
-        for queue in [from.name.to_string(), topology::dead_letters(&from.name)] {
-            topology::ensure(&connection, &queue).await?;
-        }
+        topology::ensure_dead(&connection, &from.name).await?;
+        topology::ensure(&connection, &from.name).await?;
         let mut declared = BTreeSet::new();
         for delay in topology::delays(terms.lease.max(terms.longest_retry)) {
             declared.insert(topology::declare_retry(&copies, &from.name, delay).await?);

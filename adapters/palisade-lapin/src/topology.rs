@@ -55,18 +55,40 @@ fn text(value: &str) -> AMQPValue {
     AMQPValue::LongString(value.into())
 }
 
+/// Moves what is taken out of a queue to another one, and loses nothing on the way.
+fn moving_to(queue: &str) -> FieldTable {
+    let mut arguments = quorum();
+    arguments.insert("x-dead-letter-exchange".into(), text(""));
+    arguments.insert("x-dead-letter-routing-key".into(), text(queue));
+    arguments.insert("x-dead-letter-strategy".into(), text("at-least-once"));
+    arguments.insert("x-overflow".into(), text("reject-publish"));
+    arguments
+}
+
+/// Declares the queue of the messages unless it is there. What the broker takes out of it comes to
+/// the dead letters: with the last delivery of a `delivery-limit` it would drop a message, and with
+/// a message that ends the connection all that were delivered together with it.
+pub(crate) async fn ensure(connection: &Connection, queue: &str) -> Result<(), Error> {
+    declare(connection, queue, moving_to(&dead_letters(queue))).await
+}
+
+/// Declares the queue of the dead letters unless it is there.
+pub(crate) async fn ensure_dead(connection: &Connection, queue: &str) -> Result<(), Error> {
+    declare(connection, &dead_letters(queue), quorum()).await
+}
+
 /// Declares a durable quorum queue unless there is a queue of this name, of whatever kind.
 ///
 /// AMQP says that a queue is not there by closing the channel that asked, which lapin logs as an
 /// error. So the question has a channel of its own, and the answer a line in the log.
-pub(crate) async fn ensure(connection: &Connection, queue: &str) -> Result<(), Error> {
+async fn declare(connection: &Connection, queue: &str, arguments: FieldTable) -> Result<(), Error> {
     let look = connection.create_channel().await?;
     let passive = QueueDeclareOptions { passive: true, ..durable() };
     match look.queue_declare(queue.into(), passive, FieldTable::default()).await {
         Ok(_) => drop(look.close(200, "looked".into()).await),
         Err(e) if is_not_found(&e) => {
             let channel = connection.create_channel().await?;
-            channel.queue_declare(queue.into(), durable(), quorum()).await?;
+            channel.queue_declare(queue.into(), durable(), arguments).await?;
             tracing::info!(target: "palisade::lapin", queue, "declared, for it was not there");
             drop(channel.close(200, "declared".into()).await);
         }
@@ -87,13 +109,9 @@ pub(crate) async fn declare_retry(
     delay: u64,
 ) -> Result<String, Error> {
     let name = retry_queue(queue, delay);
-    let mut arguments = quorum();
+    let mut arguments = moving_to(queue);
     let ttl = i64::try_from(delay).unwrap_or(i64::MAX);
     arguments.insert("x-message-ttl".into(), AMQPValue::LongLongInt(ttl));
-    arguments.insert("x-dead-letter-exchange".into(), text(""));
-    arguments.insert("x-dead-letter-routing-key".into(), text(queue));
-    arguments.insert("x-dead-letter-strategy".into(), text("at-least-once"));
-    arguments.insert("x-overflow".into(), text("reject-publish"));
     channel.queue_declare(name.as_str().into(), durable(), arguments).await?;
     Ok(name)
 }

@@ -8,12 +8,13 @@ use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use lapin::types::{AMQPValue, FieldTable};
+use lapin::options::{BasicGetOptions, BasicNackOptions};
+use lapin::types::{AMQPValue, FieldTable, ShortString};
 use palisade::idempotency::Context;
 use palisade::idempotency::consumer::headers::{DETAIL, ORIGIN, REASON};
 use palisade::idempotency::consumer::{ConsumerBuilder, Ended, Rules};
 use palisade::{Failed, Idempotency, MemoryNode, Redlock};
-use palisade_lapin::{Consumer, Message, Publisher, retry_queue};
+use palisade_lapin::{Consumer, Message, Publisher, dead_letters, retry_queue};
 use server::Queue;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
@@ -259,4 +260,36 @@ async fn a_stop_finishes_what_runs_and_returns_the_rest() {
     assert!(a.acked < 10, "{a:?}");
     let b = rest(&queue, &redlock, &ledger).await;
     assert_eq!((a.acked + b.acked, ledger.effects()), (10, vec![1; 10]), "{a:?} {b:?}");
+}
+
+#[tokio::test]
+async fn what_the_broker_takes_out_of_the_queue_is_with_the_dead_letters() {
+    let (queue, redlock) = (Queue::new("limit").await, handle(&MemoryNode::new()));
+    let consumer = builder(&queue.uri, &queue, &redlock).build().unwrap();
+    let ready = async {
+        while !queue.is_there(&dead_letters(&queue.name)).await {
+            sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let idle = |_: Context, _: Arc<Message>| async { Ok::<_, Failed>(()) };
+    timeout(HANG, consumer.run(idle, ready)).await.expect("it declares them").unwrap();
+    publish(&queue, [("poor".to_owned(), "body")].into_iter()).await;
+    // As it does with the last delivery that a `delivery-limit` allows.
+    let channel = queue.channel().await;
+    let got = channel.basic_get(queue.name.as_str().into(), BasicGetOptions::default()).await;
+    let got = got.unwrap().expect("it is there");
+    let out = BasicNackOptions { requeue: false, ..BasicNackOptions::default() };
+    got.delivery.acker.nack(out).await.unwrap();
+    let letter = timeout(HANG, async {
+        loop {
+            match queue.dead().await {
+                Some(letter) => break letter,
+                None => sleep(Duration::from_millis(50)).await,
+            }
+        }
+    });
+    let letter = letter.await.expect("it is not lost");
+    assert_eq!(letter.delivery.data, b"body");
+    let id = letter.delivery.properties.message_id().as_ref();
+    assert_eq!(id.map(ShortString::as_str), Some("poor"));
 }

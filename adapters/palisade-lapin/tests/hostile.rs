@@ -20,6 +20,7 @@ use palisade::idempotency::consumer::headers::{FAILURES, LEFT_OUT, ORIGIN, REASO
 use palisade::{Failed, MemoryNode, Redlock};
 use palisade_lapin::{Consumer, Message, dead_letters};
 use server::Queue;
+use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 const LEASE: Duration = Duration::from_secs(2);
@@ -156,4 +157,36 @@ async fn a_message_without_room_for_the_count_of_its_failures_is_put_aside() {
     let mut runs = std::mem::take(&mut *runs.lock().unwrap());
     runs.sort();
     assert_eq!(runs, ["full", "plain"], "each once, over one connection");
+}
+
+#[tokio::test]
+async fn a_message_without_room_for_a_copy_that_waits_breaks_no_connection() {
+    let queue = Queue::new("waits").await;
+    let channel = queue.channel().await;
+    channel.confirm_select(ConfirmSelectOptions::default()).await.unwrap();
+    let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+    let name = queue.name.as_str();
+    channel.queue_declare(name.into(), durable, FieldTable::default()).await.unwrap();
+    let mut headers = FieldTable::default();
+    headers.insert("x-fill".into(), AMQPValue::LongString(vec![b'x'; FILL - 40].into()));
+    let full = BasicProperties::default().with_message_id("full".into()).with_headers(headers);
+    let options = BasicPublishOptions::default();
+    let publish = channel.basic_publish("".into(), name.into(), options, b"{}", full);
+    assert!(publish.await.unwrap().await.unwrap().is_ack());
+    // No key can be judged for longer than the broker may take to answer.
+    let node = MemoryNode::builder().quarantined().build();
+    let redlock = Redlock::builder().node(node).ttl(LEASE).max_ttl(10 * LEASE).build().unwrap();
+    let of = redlock.idempotency("orders").at_least_once().build().unwrap();
+    let consumer =
+        Consumer::builder(palisade_lapin::Queue::new(&queue.uri, name), of).build().unwrap();
+    let ran = Arc::new(Notify::new());
+    let runs = Arc::clone(&ran);
+    let handler = move |_: Context, _: Arc<Message>| {
+        runs.notify_one();
+        async { Ok::<_, Failed>(()) }
+    };
+    let ended = timeout(HANG, consumer.run(handler, ran.notified())).await.expect("it runs");
+    let ended = ended.unwrap();
+    assert_eq!((ended.acked, ended.unsettled), (1, 0), "{ended:?}");
+    assert!(ended.retried > 0, "it had to wait: {ended:?}");
 }

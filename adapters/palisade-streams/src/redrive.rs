@@ -29,7 +29,7 @@ pub struct Redriven {
 ///
 /// Each step moves a few entries as a whole, so none is lost and none is there twice, however often
 /// it is called and wherever it is stopped. How many were moved is written to the log, also if it
-/// fails; who did it and why, the caller has to say, as `palisade idem redrive` does.
+/// fails or is dropped; who did it and why, the caller has to say, as `palisade idem redrive` does.
 ///
 /// # Errors
 /// [`BrokerError`]: some may have been moved. Call it again.
@@ -40,18 +40,31 @@ pub async fn redrive(url: &str, stream: &str) -> Result<Redriven, BrokerError> {
     let endpoint = Endpoint::parse(url).map_err(|e| address(stream, &e))?;
     let failed = |e: RedisError| failed(stream, &e, &endpoint.secrets());
     let line = connect(&endpoint).await.map_err(failed)?;
-    let mut redriven = Redriven::default();
-    let moved = move_all(&line, stream, &mut redriven).await;
-    tracing::warn!(
-        target: "palisade_streams",
-        event = "redrive",
-        stream,
-        moved = redriven.moved,
-        incomplete = redriven.incomplete,
-        done = moved.is_ok(),
-        "forgotten dead letters were moved back into their stream"
-    );
-    moved.map(|()| redriven).map_err(failed)
+    let mut logged = Logged { stream, redriven: Redriven::default(), done: false };
+    let moved = move_all(&line, stream, &mut logged.redriven).await;
+    logged.done = moved.is_ok();
+    moved.map(|()| logged.redriven).map_err(failed)
+}
+
+/// Writes to the log what was moved, also if the call is dropped.
+struct Logged<'a> {
+    stream: &'a str,
+    redriven: Redriven,
+    done: bool,
+}
+
+impl Drop for Logged<'_> {
+    fn drop(&mut self) {
+        tracing::warn!(
+            target: "palisade_streams",
+            event = "redrive",
+            stream = self.stream,
+            moved = self.redriven.moved,
+            incomplete = self.redriven.incomplete,
+            done = self.done,
+            "forgotten dead letters were moved back into their stream"
+        );
+    }
 }
 
 async fn move_all(line: &Line, stream: &str, redriven: &mut Redriven) -> Result<(), RedisError> {

@@ -104,7 +104,10 @@ impl IdempotencyLayer {
 
     /// The part of a body that distinguishes requests, in place of all its bytes: for clients that
     /// do not send the same bytes again, such as JSON with its members in another order. The
-    /// method, the path and the query always count.
+    /// method, the path and the query always count, as the layer sees them. A layer on a router
+    /// that axum nests in another one sees the path without the nest's prefix: put the layer around
+    /// the outer router, or add the prefix here. Otherwise equal requests to `/a/x` and `/b/x`
+    /// under one key are one request.
     pub fn fingerprint_by(
         self,
         form: impl Fn(&Parts, &Bytes) -> Vec<u8> + Send + Sync + 'static,

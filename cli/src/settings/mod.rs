@@ -105,9 +105,17 @@ impl Settings {
     }
 
     /// This layer, with `below` for the settings that it lacks. Nodes are one setting: a layer that
-    /// names one must name all.
+    /// names one must name all. So is the place of a password.
     fn over(self, below: Self) -> Self {
         let nodes = if self.names_nodes() { self.clone() } else { below.clone() };
+        let secret = place(
+            (self.password_env, self.password_file),
+            (below.password_env, below.password_file),
+        );
+        let sentinel_secret = place(
+            (self.sentinel_password_env, self.sentinel_password_file),
+            (below.sentinel_password_env, below.sentinel_password_file),
+        );
         Self {
             node: nodes.node,
             urls: nodes.urls,
@@ -123,11 +131,11 @@ impl Settings {
             node_deadline: self.node_deadline.or(below.node_deadline),
             timeout: self.timeout.or(below.timeout),
             user: self.user.or(below.user),
-            password_env: self.password_env.or(below.password_env),
-            password_file: self.password_file.or(below.password_file),
+            password_env: secret.0,
+            password_file: secret.1,
             sentinel_user: self.sentinel_user.or(below.sentinel_user),
-            sentinel_password_env: self.sentinel_password_env.or(below.sentinel_password_env),
-            sentinel_password_file: self.sentinel_password_file.or(below.sentinel_password_file),
+            sentinel_password_env: sentinel_secret.0,
+            sentinel_password_file: sentinel_secret.1,
             tls: Switch(self.tls.0 || below.tls.0),
             sentinel_tls: Switch(self.sentinel_tls.0 || below.sentinel_tls.0),
             cacert: self.cacert.or(below.cacert),
@@ -305,13 +313,21 @@ fn provide() {
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
+/// Where a password is: the variable, and the file.
+type Place = (Option<String>, Option<PathBuf>);
+
+/// The place that a layer names, else that of the layers below.
+fn place(here: Place, below: Place) -> Place {
+    if here.0.is_some() || here.1.is_some() { here } else { below }
+}
+
 /// A password from a variable or a file; from the usual variable if neither is named.
 fn secret(
     env: Option<&String>,
     file: Option<&PathBuf>,
     usual: &str,
 ) -> Result<Option<String>, String> {
-    // A named variable has priority over a file of another layer.
+    // Both are of one layer: another layer's place does not count.
     if let Some(name) = env {
         // The variable's content is never shown, even if it is not text.
         let secret =

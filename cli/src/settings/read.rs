@@ -71,6 +71,13 @@ const VARIABLES: &[(&str, &str)] = &[
     ("PALISADE_SENTINEL_USERNAME", "sentinel_user"),
 ];
 
+/// Variables that hold a password, the setting that names such a variable, and the one of a file in
+/// its place.
+const SECRETS: &[(&str, &str, &str)] = &[
+    (super::PASSWORD, "password_env", "password_file"),
+    (super::SENTINEL_PASSWORD, "sentinel_password_env", "sentinel_password_file"),
+];
+
 /// The settings of a TOML file.
 pub(super) fn from_file(path: &Path) -> Result<Settings, String> {
     let file = path.display();
@@ -103,6 +110,11 @@ pub(super) fn from_environment(
         }
         let value = value.into_string().map_err(|_| format!("${variable} must be UTF-8"))?;
         table.insert((*setting).to_owned(), Value::String(value));
+    }
+    for (variable, setting, file) in SECRETS {
+        if !table.contains_key(*file) && read(variable).is_some_and(|value| !value.is_empty()) {
+            table.insert((*setting).to_owned(), Value::String((*variable).to_owned()));
+        }
     }
     of_table(table, |setting| {
         let variable = VARIABLES.iter().find(|(_, of)| *of == setting);

@@ -90,3 +90,21 @@ fn no_error_about_a_file_shows_a_part_of_it() {
         assert!(!why.contains("S3") && !why.contains("cret"), "{text}: {why}");
     }
 }
+
+#[test]
+fn a_layer_that_says_where_the_password_is_says_it_for_all_below() {
+    let file = layer("password_env = 'OLD'\nsentinel_password_env = 'OLD'");
+    let flags = layer("password_file = 'new'\nsentinel_password_file = 'new'");
+    let both = flags.over(file);
+    assert_eq!((both.password_env, both.sentinel_password_env), (None, None));
+    assert_eq!(both.password_file, Some("new".into()));
+    assert_eq!(both.sentinel_password_file, Some("new".into()));
+    // The variable with the password itself is of the environment's layer.
+    let env = environment(&[("PALISADE_PASSWORD", "S3cret")]).unwrap();
+    let both = env.over(layer("password_file = 'old'"));
+    assert_eq!(both.password_env.as_deref(), Some("PALISADE_PASSWORD"));
+    assert_eq!(both.password_file, None);
+    // In one layer the file is preferred, as it was.
+    let env = [("PALISADE_PASSWORD", "S3cret"), ("PALISADE_PASSWORD_FILE", "file")];
+    assert_eq!(environment(&env).unwrap().password_env, None);
+}

@@ -89,6 +89,18 @@ impl ForceArgs {
             return Err(Fail::new(USAGE, why));
         }
         let longest = ground.redlock.config().max_ttl;
+        if holder.remaining > longest {
+            let left = holder.remaining;
+            let text = format!(
+                "lock {:?}: {left:.1?} of its lease are left, more than max_ttl ({longest:?}): it \
+                 is taken as soon as they are fewer, which they never are while it is renewed; to \
+                 take it now use --max-ttl with the holder's setting",
+                self.name
+            );
+            let fields = json!({ "name": self.name, "remaining_ms": left.as_millis(),
+                                 "max_ttl_ms": longest.as_millis() });
+            ground.say.warn("long_lease", fields, &text);
+        }
         let perhaps = format!("where nodes gave it away, it stays closed for {longest:?} at most");
         let taken = tokio::select! {
             biased;

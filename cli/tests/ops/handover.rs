@@ -14,9 +14,9 @@ use super::support::group::cli;
 use super::support::proxy::Proxy;
 use super::*;
 
-const DURABLE: &[&str] = &["--appendonly", "yes"];
+pub(super) const DURABLE: &[&str] = &["--appendonly", "yes"];
 
-fn on_group(groups: &Groups) -> Redlock {
+pub(super) fn on_group(groups: &Groups) -> Redlock {
     let node = SentinelNode::new(groups.name(0), groups.sentinels(0)).unwrap();
     Redlock::builder().node(node).build().unwrap()
 }
@@ -30,7 +30,7 @@ fn orders(redlock: &Redlock) -> Idempotency {
 }
 
 /// A lock of a name that nobody has used, as soon as it is granted.
-async fn fresh(redlock: &Redlock, what: &str) -> LockGuard {
+pub(super) async fn fresh(redlock: &Redlock, what: &str) -> LockGuard {
     let begun = Instant::now();
     for n in 0.. {
         let mutex = redlock.mutex(format!("fresh-{what}-{n}")).build().unwrap();
@@ -207,7 +207,7 @@ async fn a_server_that_lost_the_closing_begins_with_a_quarantine() {
 
 /// How the answers to the scripts begin that close a server, and that let it go on.
 const CLOSED: &[u8] = b"*2\r\n$2\r\nok\r\n$140\r\n";
-const GOES_ON: &[u8] = b"*2\r\n$2\r\nok\r\n$13\r\n";
+pub(super) const GOES_ON: &[u8] = b"*2\r\n$2\r\nok\r\n$13\r\n";
 
 /// A server behind a network that loses an answer which begins so, and then none or all.
 async fn handed_over_without(answer: &'static [u8], then_all: bool) -> (Server, HandedOver) {

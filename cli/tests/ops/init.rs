@@ -47,6 +47,19 @@ async fn a_new_server_grants_at_once_and_remembers_everything() {
     assert_eq!(server.cli(&["GET", "palisade:generation"]), before);
 }
 
+/// As where each of a program's replicas runs the command before it starts.
+#[tokio::test]
+async fn several_who_initialise_one_server_at_once_all_succeed() {
+    let server = Server::start(&[]);
+    let deployment = Deployment::new().node(server.url());
+    let one = || begun(&deployment, "");
+    let (a, b, c, d) = tokio::join!(one(), one(), one(), one());
+    let all = [a, b, c, d];
+    let marked = |done: &&Initialised| matches!(done.nodes[0].1, Init::Marked { .. });
+    assert_eq!(all.iter().filter(marked).count(), 1, "{all:?}");
+    assert!(all.iter().all(Initialised::is_done), "{all:?}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_server_that_an_application_found_first_is_marked_while_it_waits() {
     let server = Server::start(&[]);

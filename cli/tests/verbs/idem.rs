@@ -1,10 +1,11 @@
 //! `idem`: what an operator sees of keys, does to them, and leaves in the log.
 
+use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::ground::{Ground, Run, palisade, text, until};
+use crate::ground::{Ground, Run, palisade, signal, text, until};
 use crate::support::server::free_port;
 
 const SOON: Duration = Duration::from_secs(10);
@@ -49,6 +50,31 @@ fn redrive_moves_what_was_forgotten_and_nothing_else() {
     assert_eq!(redrive(&[]).code, 64);
     let away = format!("redis://127.0.0.1:{}", free_port());
     assert_eq!(redrive(&["--url", &away]).code, 69);
+}
+
+#[test]
+fn a_redrive_that_is_stopped_says_who_began_it_and_the_next_one_goes_on() {
+    let (ground, letters) = (Ground::new(), 200_000);
+    let add = "for n = 1, ARGV[1] do redis.call('XADD', KEYS[1], '*', 'key', n, 'reason', \
+               'forgotten', 'detail', 'd', 'id', '1-1') end";
+    ground.server.cli(&["EVAL", add, "1", "{orders}:dead", &letters.to_string()]);
+    let back = || ground.server.cli(&["XLEN", "orders"]).parse::<u32>().expect("a number");
+    let url = ground.url();
+    let args = ["idem", "redrive", "--stream", "orders", "--url", &url, "--json"];
+    let args = [&args[..], &["--by", "alice", "--reason", "decided"]].concat();
+    let mut redrive = ground.command(&args);
+    let redrive = redrive.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = redrive.spawn().expect("it starts");
+    until("some are back", SOON, || back() > 0);
+    signal(child.id(), "TERM");
+    let out = child.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(128 + 15), "{said}");
+    let event = object(said.lines().find(|line| line.contains("\"redrive\"")).expect("an event"));
+    assert_eq!((&event["by"], &event["done"]), (&"alice".into(), &false.into()));
+    assert!(back() < letters, "it was not stopped");
+    assert_eq!(ground.run(&args).code, 0);
+    assert_eq!(back(), letters);
 }
 
 #[test]
@@ -167,6 +193,7 @@ fn a_namespace_that_no_program_can_have_is_refused_and_touches_no_key() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one story from the loss to the last decision")]
 fn one_command_decides_about_every_key_that_a_loss_made_forgotten() {
     let mut ground = Ground::new();
     let once = |ground: &Ground, key: &str| {
@@ -198,6 +225,22 @@ fn one_command_decides_about_every_key_that_a_loss_made_forgotten() {
     assert!(parked.1.contains("lost at most") && parked.1.contains("idem decide"), "{}", parked.1);
     let rerun = ground.run(&["idem", "rerun", "lost", "--reason", "x"]);
     assert!(rerun.out.contains("palisade idem incidents"), "{}", rerun.out);
+    assert!(rerun.out.contains("one of `palisade once` by"), "{}", rerun.out);
+    // Who may not list the keys of a server can name a namespace.
+    ground.server.cli(&["ACL", "SETUSER", "app", "on", ">pw", "~*", "&*", "+@all", "-scan"]);
+    let as_app = |args: &[&str]| {
+        let mut command = ground.command(&[&["idem", "incidents", "--user", "app"], args].concat());
+        let out = command.env("PALISADE_PASSWORD", "pw").output().expect("it can be run");
+        (out.status.code(), String::from_utf8_lossy(&out.stdout).into_owned())
+    };
+    let (code, unnamed) = as_app(&[]);
+    assert!(code == Some(2) && unnamed.contains("name yours by --namespace"), "{unnamed}");
+    for wrong in ["what only it lost is missing", "no namespace has a record"] {
+        assert!(!unnamed.contains(wrong), "{unnamed}");
+    }
+    let (code, named) = as_app(&["--namespace", "once"]);
+    assert!(code == Some(0) && named.contains("\"once\": undecided"), "{named}");
+
     let all = list(&ground);
     let [incident] = &all[..] else { panic!("{all:?}") };
     let loss = number(incident);
@@ -216,7 +259,7 @@ fn one_command_decides_about_every_key_that_a_loss_made_forgotten() {
     }
     let other = decide(&ground, "20200101-000000", &["--run"]);
     assert_eq!(other.code, 2, "{}", other.err);
-    assert!(other.err.contains(&loss), "{}", other.err);
+    assert!(other.err.contains(&loss) && other.err.contains("--retention"), "{}", other.err);
     let park = decide(&ground, &loss, &["--park"]);
     assert_eq!(park.code, 0, "{} {}", park.out, park.err);
     assert!(park.out.contains("park, stored on 1 of 1 nodes"), "{}", park.out);
@@ -232,6 +275,7 @@ fn one_command_decides_about_every_key_that_a_loss_made_forgotten() {
     assert_eq!(said, ["decide-park", "once", &loss, "alice", "the ledger has none"]);
     let parked = once(&ground, "new");
     assert!(parked.0 == 201 && parked.1.contains("decided: park"), "{}", parked.1);
+    assert!(parked.1.contains("--run --replace"), "{}", parked.1);
 
     let run = decide(&ground, &loss, &["--run"]);
     assert_eq!(run.code, 2, "{}", run.out);
@@ -254,7 +298,7 @@ fn one_command_decides_about_every_key_that_a_loss_made_forgotten() {
     ground.server.restart_empty();
     // This command never saw its data, so it cannot say whether it is new.
     until("it grants again, and asks", SOON, || {
-        once(&ground, "later").1.contains("palisade idem incidents")
+        once(&ground, "later").1.contains("nobody has said whether")
     });
     let all = list(&ground);
     let latest = number(all.last().expect("a loss"));

@@ -242,6 +242,8 @@ fn force_release_is_ended_while_it_waits_and_says_what_may_be_closed() {
     let forced = forced.end(SOON);
     assert_eq!(forced.code, 143, "{}", forced.err);
     assert!(forced.err.contains("at most"), "{}", forced.err);
+    // It would wait in vain where that lease is renewed.
+    assert!(forced.err.contains("--max-ttl"), "{}", forced.err);
     assert_eq!(ground.server.cli(&["GET", "a"]), owner);
 }
 
@@ -341,6 +343,7 @@ fn on_a_server_that_nobody_initialised_a_lock_says_at_once_how_long_it_waits_and
     {
         assert!(said.contains(words), "{words}: {said}");
     }
+    assert!(!said.contains("trust_fresh"), "{said}");
     assert!(waiting.try_wait().expect("a child").is_none(), "it waits: {said}");
     let _ = waiting.kill();
     let _ = waiting.wait();

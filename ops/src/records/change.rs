@@ -21,8 +21,8 @@ const CHANGE: &str = include_str!("../lua/change.lua");
 /// Advice about a key of which nothing is known.
 const FORGOTTEN: &str = "A key that is parked because nodes lost data is decided about with all \
                          others of that loss: `palisade idem incidents` lists the losses, \
-                         `palisade idem decide` decides. `palisade idem resolve` stores the result \
-                         of one key";
+                         `palisade idem decide` decides. One key is resolved or run again by its \
+                         program; one of `palisade once` by `palisade idem resolve`";
 
 /// Who changes a key, and why. Both are written to the log with the change.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -87,8 +87,11 @@ impl Holding {
         let now = Instant::now();
         let mut state = self.state();
         for loss in &parked.losses {
-            if !state.losses.contains(loss) {
-                state.losses.push(*loss);
+            // Its end moves while clients with a longer L connect.
+            let same = |known: &&mut Loss| (known.from, known.began) == (loss.from, loss.began);
+            match state.losses.iter_mut().find(same) {
+                Some(known) => known.to = known.to.max(loss.to),
+                None => state.losses.push(*loss),
             }
         }
         if state.held.len() < MOST || state.held.contains_key(key) {
@@ -178,5 +181,34 @@ impl std::fmt::Display for Losses<'_> {
             write!(f, "{}{}: {loss}", if i == 0 { "" } else { "; " }, loss.number())?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::idempotency::ParkedReason;
+    use crate::{MemoryNode, Redlock};
+
+    #[tokio::test]
+    async fn a_loss_whose_end_moves_is_reported_once() {
+        let redlock = Redlock::builder().node(MemoryNode::new()).build().unwrap();
+        let of = redlock.idempotency("orders").at_most_once().build().unwrap();
+        let (holding, key) = (Holding::new(&of), Arc::from("order-7"));
+        let long_ago = Loss::between(0, 1_000);
+        for window in [0, 3_000, 12_000, 3_000] {
+            let latest = Loss { to: 5_000 + window, ..Loss::between(2_000, 5_000) };
+            let parked = Parked {
+                key: of.key("order-7").name(),
+                attempt: 0,
+                reason: ParkedReason::Forgotten,
+                forgotten_for: Duration::ZERO,
+                losses: vec![long_ago, latest],
+                undecided: true,
+            };
+            holding.hold(&key, &parked);
+        }
+        let longest = Loss { to: 17_000, ..Loss::between(2_000, 5_000) };
+        assert_eq!(holding.state().losses, [long_ago, longest]);
     }
 }

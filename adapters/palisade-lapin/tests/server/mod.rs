@@ -75,11 +75,19 @@ impl Queue {
 
     /// How many messages are ready in this queue; none if it is not there.
     pub(crate) async fn ready(&self, queue: &str) -> u32 {
+        self.found(queue).await.unwrap_or(0)
+    }
+
+    pub(crate) async fn is_there(&self, queue: &str) -> bool {
+        self.found(queue).await.is_some()
+    }
+
+    async fn found(&self, queue: &str) -> Option<u32> {
         // A queue that is not there closes its channel.
         let channel = self.channel().await;
         let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
         let found = channel.queue_declare(queue.into(), passive, FieldTable::default()).await;
-        found.map_or(0, |found| found.message_count())
+        found.ok().map(|found| found.message_count())
     }
 
     pub(crate) async fn channel(&self) -> Channel {

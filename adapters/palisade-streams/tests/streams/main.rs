@@ -13,6 +13,9 @@ mod hostile;
 mod incident;
 #[path = "../../../../tests/support/hostile.rs"]
 mod letters;
+#[path = "../../../../tests/support/logs.rs"]
+#[allow(dead_code, unreachable_pub, missing_docs)]
+mod logs;
 #[path = "../../../../tests/support/server.rs"]
 #[allow(dead_code, unreachable_pub, missing_docs)]
 mod server;
@@ -24,10 +27,12 @@ use std::time::{Duration, SystemTime};
 use palisade::idempotency::Context;
 use palisade::idempotency::consumer::Ended;
 use palisade::{Failed, Idempotency, MemoryNode, Redlock};
-use palisade_streams::{Consumer, Message, Publisher, Stream};
+use palisade_streams::{Consumer, Message, Publisher, Stream, redrive};
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
+use tracing_subscriber::filter::LevelFilter;
 
+use logs::Log;
 use server::Server;
 
 const LEASE: Duration = Duration::from_secs(2);
@@ -221,4 +226,43 @@ async fn the_example_runs_on_a_server_that_was_marked() {
     for _ in 0..2 {
         example::run(server.url()).await.unwrap();
     }
+}
+
+/// Adds dead letters that were forgotten.
+fn add_letters(server: &Server, n: u32) {
+    let add = "for n = 1, ARGV[1] do redis.call('XADD', KEYS[1], '*', 'key', n, 'reason', \
+               'forgotten', 'detail', 'd', 'id', '1-1') end";
+    ask(server, &["EVAL", add, "1", "{orders}:dead", &n.to_string()]);
+}
+
+#[tokio::test]
+async fn a_redrive_logs_what_it_moved_also_if_it_fails_or_is_dropped() {
+    let log = Log::of_this_thread(LevelFilter::WARN);
+    let lines = || log.lines(&["palisade_streams", "event=\"redrive\""]);
+    let (server, most) = (Server::start(&[]), 20_000);
+    let url = server.url();
+    let back = || ask(&server, &["XLEN", "orders"]).parse::<u32>().unwrap();
+
+    add_letters(&server, 120);
+    assert_eq!(redrive(&url, "orders").await.unwrap().moved, 120);
+    let done = "stream=\"orders\" moved=120 incomplete=0 done=true";
+    assert!(lines().len() == 1 && lines()[0].contains(done), "{:?}", lines());
+
+    ask(&server, &["SET", "{bills}:dead", "is no stream"]);
+    redrive(&url, "bills").await.unwrap_err();
+    let failed = "stream=\"bills\" moved=0 incomplete=0 done=false";
+    assert!(lines().len() == 2 && lines()[1].contains(failed), "{:?}", lines());
+
+    add_letters(&server, most);
+    let mut dropped = Box::pin(redrive(&url, "orders"));
+    while back() == 120 {
+        let _ = timeout(Duration::from_millis(1), &mut dropped).await;
+    }
+    drop(dropped);
+    let line = lines().pop().unwrap();
+    assert!(lines().len() == 3 && line.contains("done=false"), "{line}");
+    let moved = line.split_once("moved=").unwrap().1.split(' ').next().unwrap();
+    let (moved, back) = (moved.parse::<u32>().unwrap(), back() - 120);
+    // The step whose answer was not awaited, and one that is under way.
+    assert!(moved <= back && back <= moved + 100 && back < most, "{moved} of {back}");
 }

@@ -30,10 +30,11 @@ pub(super) const HELP: &str = "Examples:
 
 A loss is named by the second (UTC) at which the data after it began. Nodes that lost data at the
 same time have one number together. What is decided holds within seconds for every client, for all
-keys of the namespace that the loss made forgotten, and for no other loss. --park may be replaced by
---run later (--replace); --run is final, because keys have run by it. Exit code: 0 done, or all
-nodes were read; 2 another decision stands, or there is no such loss, or not all nodes were read;
-64 wrong use; 69 not reached.";
+keys of the namespace that the loss made forgotten, and for no other loss. A program that accepts
+losses of this length (`accept_loss`) needs none. --park may be replaced by --run later (--replace);
+--run is final, because keys have run by it. Exit code: 0 done, or all nodes were read; 2 another
+decision stands, or there is no such loss, or not all nodes were read; 64 wrong use, 69 not
+reached.";
 
 /// Lists the losses of data that make keys forgotten, and what was decided about each.
 #[derive(Debug, Args)]
@@ -101,19 +102,18 @@ type Decisions = Result<Vec<(Loss, Option<Decided>)>, RunError>;
 impl IncidentsArgs {
     pub(super) async fn run(self, sets: Sets) -> Result<Done, Fail> {
         let say = SayArgs { json: self.json, verbose: false };
-        let (mut unread, mut names) = (Vec::new(), BTreeSet::new());
+        let (mut unnamed, mut names) = (Vec::new(), BTreeSet::new());
         let ground = Ground::without_signals(self.handle, sets, say)?;
         if let Some(name) = &self.namespace {
             names.insert(name.clone());
         } else if let Some(servers) = &ground.servers {
             let found = namespaces(servers, &ground.redlock.config().prefix).await;
-            (names, unread) = found.map_err(|e| Fail::from(e.to_string()))?;
+            (names, unnamed) = found.map_err(|e| Fail::from(e.to_string()))?;
         }
         let asked = names.first().map_or(NO_NAMESPACE, String::as_str);
         let seen = incidents(&keys(&ground.redlock, asked, self.retention.0)?).await;
-        unread.extend(seen.unread.iter().map(|(node, why)| (node.to_string(), why.to_string())));
         if seen.unread.len() == seen.nodes {
-            let why: Vec<_> = unread.iter().map(|(n, why)| format!("{n}: {why}")).collect();
+            let why: Vec<_> = seen.unread.iter().map(|(n, why)| format!("{n}: {why}")).collect();
             return Err(Fail::new(UNAVAILABLE, why.join("; ")));
         }
         let mut all = Vec::new();
@@ -126,16 +126,22 @@ impl IncidentsArgs {
             all.push((incident, decided));
         }
         let text = if self.json {
-            format!("{}\n", object(&all, &unread))
+            format!("{}\n", object(&all, &seen, &unnamed))
         } else {
-            table(&all, &unread, seen.nodes)
+            table(&all, &seen, &unnamed, self.retention.0)
         };
         ground.close().await;
-        Ok(Done { text, code: if unread.is_empty() { 0 } else { REFUSED } })
+        let whole = seen.unread.is_empty() && unnamed.is_empty();
+        Ok(Done { text, code: if whole { 0 } else { REFUSED } })
     }
 }
 
-fn object(all: &[(&Incident, Vec<(&str, Decisions)>)], unread: &[(String, String)]) -> Value {
+/// `unnamed`: the nodes whose namespaces were not read.
+fn object(
+    all: &[(&Incident, Vec<(&str, Decisions)>)],
+    seen: &Incidents,
+    unnamed: &[(String, String)],
+) -> Value {
     let stands = |decided: &Option<Decided>| match decided {
         Some(d) => json!({ "decision": word(d.decision), "by": d.by, "reason": d.reason,
                            "at_ms": d.at }),
@@ -159,15 +165,19 @@ fn object(all: &[(&Incident, Vec<(&str, Decisions)>)], unread: &[(String, String
                 "remaining_ms": incident.remaining.as_millis(),
                 "namespaces": decided.iter().map(about).collect::<Vec<_>>() })
     };
-    let unread = unread.iter().map(|(node, why)| json!({ "node": node, "why": why }));
+    let node = |node: &str, why: &str| json!({ "node": node, "why": why });
+    let unread = seen.unread.iter().map(|(of, why)| node(of, &why.to_string()));
+    let unnamed = unnamed.iter().map(|(of, why)| node(of, why));
     json!({ "incidents": all.iter().map(incident).collect::<Vec<_>>(),
-            "unread": unread.collect::<Vec<_>>() })
+            "unread": unread.collect::<Vec<_>>(),
+            "namespaces_unread": unnamed.collect::<Vec<_>>() })
 }
 
 fn table(
     all: &[(&Incident, Vec<(&str, Decisions)>)],
-    unread: &[(String, String)],
-    nodes: usize,
+    seen: &Incidents,
+    unnamed: &[(String, String)],
+    retention: Duration,
 ) -> String {
     let mut text = String::new();
     for (incident, decided) in all {
@@ -176,15 +186,26 @@ fn table(
         for (namespace, decisions) in decided {
             let _ = writeln!(text, "  {namespace:?}: {}", standing(decisions));
         }
-        if decided.is_empty() {
+        if decided.is_empty() && unnamed.is_empty() {
             text += "  no namespace has a record; name one by --namespace\n";
         }
     }
     if all.is_empty() {
-        let _ = writeln!(text, "no loss of {nodes} nodes makes keys forgotten");
+        let nodes = seen.nodes;
+        let _ = writeln!(
+            text,
+            "no loss of {nodes} nodes makes keys forgotten, if results are kept for {retention:?} \
+             (--retention)"
+        );
     }
-    for (node, why) in unread {
+    for (node, why) in &seen.unread {
         let _ = writeln!(text, "not read, what only it lost is missing: {node}: {why}");
+    }
+    for (node, why) in unnamed {
+        let _ = writeln!(
+            text,
+            "its namespaces were not read, so name yours by --namespace: {node}: {why}"
+        );
     }
     text
 }
@@ -215,7 +236,9 @@ impl DecideArgs {
         let decision = if self.runs { Decision::Run } else { Decision::Park };
         let seen = incidents(&keys).await;
         let found = seen.incidents.iter().find(|incident| incident.is_named(&self.loss));
-        let Some(incident) = found else { return Err(no_such(&self.loss, &seen)) };
+        let Some(incident) = found else {
+            return Err(no_such(&self.loss, &seen, self.retention.0));
+        };
         let settled = incident.decide(&keys, decision, self.replace, &audit).await;
         let prefix = &*ground.redlock.config().prefix;
         let done = settled
@@ -259,7 +282,7 @@ fn settlement(one: &DecidedLoss, asked: Decision, nodes: usize) -> String {
     let (stands, on) = (&one.stands, one.on);
     let word = word(stands.decision);
     let (by, why) = (&stands.by, &stands.reason);
-    let range = format!("{}-{}", one.loss.from, one.loss.to);
+    let range = one.loss.to_string();
     if one.is_new {
         return format!("{range}: {word}, stored on {on} of {nodes} nodes");
     }
@@ -271,7 +294,7 @@ fn settlement(one: &DecidedLoss, asked: Decision, nodes: usize) -> String {
     format!("{range}: {word} was decided before by {by}: {why}; on {on} of {nodes} nodes{hint}")
 }
 
-fn no_such(number: &str, seen: &Incidents) -> Fail {
+fn no_such(number: &str, seen: &Incidents, retention: Duration) -> Fail {
     let known: Vec<_> = seen.incidents.iter().map(Incident::number).collect();
     let (unread, nodes) = (seen.unread.len(), seen.nodes);
     if unread == nodes {
@@ -280,8 +303,8 @@ fn no_such(number: &str, seen: &Incidents) -> Fail {
     }
     let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
     let why = format!(
-        "no loss {number:?} concerns keys of this namespace any more, by {} of {nodes} nodes; \
-         there are: {known}",
+        "no loss {number:?} concerns keys of this namespace, by {} of {nodes} nodes, if its \
+         results are kept for {retention:?} (--retention); there are: {known}",
         nodes - unread
     );
     Fail::new(REFUSED, why)

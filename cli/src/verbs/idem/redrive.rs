@@ -9,6 +9,7 @@ use super::change::AuditArgs;
 use crate::Done;
 use crate::codes::{Fail, UNAVAILABLE, USAGE};
 use crate::say::Say;
+use crate::signals::Signals;
 
 pub(super) const HELP: &str = "Examples:
   palisade idem decide --namespace payments --loss 20261123-140321 --run --replace \\
@@ -21,6 +22,8 @@ stay. Keys that have a result are answered by it, so nothing runs twice, and it 
 called again. Decide first: as long as the decision is to park they become dead letters again. Other
 brokers have commands of their own for this (manual, \"What to do after a loss of data\"). Exit
 code: 0 done, 2 some stay because they are incomplete, 64 wrong use, 69 not reached.";
+
+const GOES_ON: &str = "some may have been moved: the same command goes on";
 
 const URL: &str =
     "Server of the stream [default: PALISADE_STREAM_URL, the place for one with a password]";
@@ -44,9 +47,16 @@ impl RedriveArgs {
         let audit = self.audit.audit()?;
         let url = self.url.or_else(|| std::env::var("PALISADE_STREAM_URL").ok());
         let missing = || Fail::new(USAGE, "no server: use --url or PALISADE_STREAM_URL".to_owned());
-        let redriven = redrive(&url.ok_or_else(missing)?, &self.stream).await;
-        let done = redriven.is_ok();
-        let moved = redriven.as_ref().map_or(0, |redriven| redriven.moved);
+        let (url, signals) = (url.ok_or_else(missing)?, Signals::new()?);
+        let redriven = tokio::select! {
+            biased;
+            redriven = redrive(&url, &self.stream) => Ok(redriven),
+            signal = signals.next() => Err(signal),
+        };
+        let done = matches!(redriven, Ok(Ok(_)));
+        // Not known where it failed or was stopped.
+        let moved = redriven.as_ref().ok().and_then(|redriven| redriven.as_ref().ok());
+        let moved = moved.map(|redriven| redriven.moved);
         let (by, reason, stream) = (audit.by(), audit.reason(), &self.stream);
         let fields = json!({
             "stream": stream, "moved": moved, "by": by, "reason": reason, "done": done
@@ -54,10 +64,14 @@ impl RedriveArgs {
         let not = if done { "" } else { "not done: " };
         let text = format!("{not}redrive of stream {stream:?} by {by}: {reason}");
         Say::new(self.say.json, self.say.verbose).warn("redrive", fields, &text);
-        let redriven = redriven.map_err(|e| {
-            let why = format!("{e}; some may have been moved: the same command goes on");
-            Fail::new(UNAVAILABLE, why)
-        })?;
+        let redriven = match redriven {
+            Ok(Ok(redriven)) => redriven,
+            Ok(Err(e)) => return Err(Fail::new(UNAVAILABLE, format!("{e}; {GOES_ON}"))),
+            Err(signal) => {
+                let why = format!("stopped by {signal}; {GOES_ON}");
+                return Err(Fail::new(128 + signal as u8, why));
+            }
+        };
         let stay = match redriven.incomplete {
             0 => String::new(),
             n => format!(
@@ -65,7 +79,7 @@ impl RedriveArgs {
                  where they came from\n"
             ),
         };
-        let text = format!("{moved} moved\n{stay}");
+        let text = format!("{} moved\n{stay}", redriven.moved);
         Ok(Done { text, code: if redriven.incomplete == 0 { 0 } else { 2 } })
     }
 }

@@ -1,0 +1,71 @@
+//! A handover that is stopped or dropped in or after its last step is not said to have failed.
+
+use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Instant;
+
+use palisade_ops::{HandedOver, Handover};
+
+use super::handover::{DURABLE, GOES_ON, fresh, on_group};
+use super::support::proxy::Proxy;
+use super::*;
+
+#[test]
+fn the_program_that_is_stopped_during_the_last_step_does_not_say_that_it_failed() {
+    let mut server = Server::start(DURABLE);
+    assert_eq!(palisade(&["init", "--node", &server.url()]).status.code(), Some(0));
+    let proxy = Proxy::to(&server.addr());
+    // The last step is done, and from its answer on none arrives.
+    let lost = AtomicBool::new(false);
+    proxy.edit(move |bytes| {
+        let is_it = bytes.windows(GOES_ON.len()).any(|part| part == GOES_ON);
+        if lost.fetch_or(is_it, SeqCst) || is_it {
+            bytes.clear();
+        }
+    });
+    let tool = Command::new(env!("CARGO_BIN_EXE_palisade"))
+        .args(["handover", "--node", &format!("redis://{}", proxy.addr())])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mark =
+        |server: &Server, what: &str| server.cli(&["GET", "palisade:generation"]).contains(what);
+    let until = |what: &dyn Fn() -> bool| {
+        let begun = Instant::now();
+        while !what() {
+            assert!(begun.elapsed() < SOON, "in time");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    until(&|| mark(&server, " c"));
+    server.restart();
+    until(&|| mark(&server, " s"));
+    let kill = Command::new("kill").args(["-TERM", &tool.id().to_string()]).status().unwrap();
+    assert!(kill.success());
+    let out = tool.wait_with_output().unwrap();
+    assert!(mark(&server, " s"), "it goes on");
+    assert_eq!(out.status.code(), Some(69), "{}", words(&out));
+    assert!(words(&out).contains("unknown whether it was handed over"), "{}", words(&out));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handover_that_is_given_up_after_its_last_step_is_said_to_be_done() {
+    let groups = Groups::up_with(1, 5_000, 2, &[]);
+    drop(fresh(&on_group(&groups), "before").await);
+    let handover = Handover::new(group(&groups));
+    let goes_on = std::sync::Mutex::new(None);
+    let (tx, rx) = tokio::sync::oneshot::channel();
+    *goes_on.lock().unwrap() = Some(tx);
+    let tell = |step: &str| {
+        if step.contains("goes on where") {
+            goes_on.lock().unwrap().take().unwrap().send(()).unwrap();
+        }
+    };
+    tokio::select! {
+        biased;
+        _ = rx => {}
+        done = handover.group(tell) => panic!("{done:?}"),
+    }
+    let done = handover.give_up().await;
+    assert!(matches!(done, Some(HandedOver::Done { .. })), "{done:?}");
+}
