@@ -47,8 +47,10 @@ export RUST_TEST_THREADS ?= $(shell n=$$(nproc 2>/dev/null || echo 1); echo $$((
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 # Packages with their own dependencies, and tests on servers of their own.
-PUBLISHED = palisade-kafka palisade-lapin palisade-nats palisade-sqlx palisade-tower
-ADAPTERS = $(PUBLISHED) broker-demo
+BROKERS = palisade-kafka palisade-lapin palisade-nats palisade-streams
+ADAPTERS = $(BROKERS) palisade-sqlx palisade-tower broker-demo
+# What is packed.
+PUBLISHED = palisade palisade-ops palisade-cli palisade-testing $(ADAPTERS:broker-demo=)
 # Packages that only test, for minutes.
 FAULTS = hostile nemesis sim
 
@@ -151,7 +153,7 @@ mutants:
 
 fuzz:
 	@scripts/need cargo
-	PROPTEST_CASES=$(CASES) $(CARGO) test --features doctor --lib --test api $(ARGS) -- fuzz
+	PROPTEST_CASES=$(CASES) $(CARGO) test -p palisade -p palisade-ops --lib --test api $(ARGS) -- fuzz
 
 minimal:
 	@scripts/need cargo
@@ -170,7 +172,7 @@ lint:
 package:
 	@scripts/need cargo kafka
 	@rm -rf "$${CARGO_HOME:-$$HOME/.cargo}"/registry/src/-*/palisade*-[0-9]*
-	$(CARGO) package -p palisade -p palisade-cli $(PUBLISHED:%=-p %)
+	$(CARGO) package $(PUBLISHED:%=-p %)
 
 doc:
 	@scripts/need cargo kafka

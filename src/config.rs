@@ -45,10 +45,10 @@ impl Default for Config {
 const TTL: Duration = Duration::from_secs(15);
 
 /// How long results are kept where a namespace says nothing else.
-pub(crate) const RETENTION: Duration = Duration::from_secs(24 * 3_600);
+pub const RETENTION: Duration = Duration::from_secs(24 * 3_600);
 
 /// Far more than clocks that NTP disciplines are off, and half of the largest value allowed.
-pub(crate) fn default_clock_error(max_ttl: Duration) -> Duration {
+pub fn default_clock_error(max_ttl: Duration) -> Duration {
     (max_ttl / 4).min(Duration::from_secs(2))
 }
 
@@ -142,16 +142,16 @@ impl Config {
     }
 }
 
-/// A keeper renews at a quarter of the ttl, so that a lease has three quarters of it left, less the
-/// drift, when a server crashes at the worst moment: at the defaults that outlives a failover of
-/// the groups that `sentinel-conf` sets up. (etcd and Redisson renew at a third.)
+/// A renewer renews at a quarter of the ttl, so that a lease has three quarters of it left, less
+/// the drift, when a server crashes at the worst moment: at the defaults that outlives a failover
+/// of the groups that `sentinel-conf` sets up. (etcd and Redisson renew at a third.)
 pub(crate) fn renew_every(ttl: Duration) -> Duration {
     ttl / 4
 }
 
-/// How long a lease that a keeper renews lasts at any moment, at least: a server that crashes just
+/// How long a lease that a renewer renews lasts at any moment, at least: a server that crashes just
 /// before the next renewal was due leaves this much of it.
-pub(crate) fn lasts(ttl: Duration, drift: Drift) -> Duration {
+pub fn lasts(ttl: Duration, drift: Drift) -> Duration {
     validity(ttl, drift).saturating_sub(renew_every(ttl))
 }
 

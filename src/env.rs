@@ -29,8 +29,8 @@ pub trait Env: Send + Sync + fmt::Debug + 'static {
     fn wall_micros(&self) -> u64;
     /// 128 unpredictable bits.
     fn random(&self) -> u128;
-    /// Runs a background task of the library (a lane, the keeper, the listeners). A simulator wraps
-    /// it, so that it can stop or kill all that one process does.
+    /// Runs a background task of the library (a queue, the renewer, the listeners). A simulator
+    /// wraps it, so that it can stop or kill all that one process does.
     #[doc(hidden)]
     fn spawn(&self, runtime: &Handle, task: Task) -> JoinHandle<()> {
         runtime.spawn(task)
@@ -38,10 +38,14 @@ pub trait Env: Send + Sync + fmt::Debug + 'static {
 }
 
 /// The pause after something failed so often before: doubled each time up to the longest. The upper
-/// half is drawn from 16 bits of `dice`, so that clients do not come in step.
-pub(crate) fn pause(dice: u128, failures: u32, (first, longest): (Duration, Duration)) -> Duration {
+/// half is drawn from 16 bits of `random`, so that clients do not come in step.
+pub(crate) fn pause(
+    random: u128,
+    failures: u32,
+    (first, longest): (Duration, Duration),
+) -> Duration {
     let full = first.saturating_mul(1 << failures.min(30)).min(longest);
-    let share = f64::from(dice as u16) / f64::from(u16::MAX);
+    let share = f64::from(random as u16) / f64::from(u16::MAX);
     full / 2 + (full / 2).mul_f64(share)
 }
 

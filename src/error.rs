@@ -1,6 +1,6 @@
 //! Errors: what happened, on which node, and what to do next.
 //!
-//! "Taken", "broken" and "unknown" are different answers. A refusal is a value of the verb
+//! "Taken", "broken" and "unknown" are different answers. A refusal is a value of the operation
 //! ([`Taken`]); a fault is an error that keeps the cause of every node.
 //!
 //! The sentence of an error is complete and names the lock, election or key; its

@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::client::claim::DataLossTerms;
 use crate::config::RETENTION;
-use crate::driver::claim::DataLossTerms;
 use crate::error::NodeOutcome;
 use crate::node::Loss;
 use crate::quorum::majority::majority;
@@ -186,7 +186,7 @@ impl Redlock {
 /// since 1970).
 pub(crate) async fn health(redlock: &Redlock, retention: Duration, loss: DataLossTerms) -> Health {
     let said = redlock.core.health(retention, loss).await;
-    let node = |said: crate::driver::health::Said| {
+    let node = |said: crate::client::health::Said| {
         let locks = match &said.lock {
             NodeOutcome::Granted | NodeOutcome::Held(_) => Ability::Now,
             NodeOutcome::Quarantined { remaining, .. } => Ability::of(*remaining),

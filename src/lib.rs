@@ -59,9 +59,12 @@ mod shown;
 mod time;
 mod token;
 // the quorum core: pure machines
-#[expect(unreachable_pub, reason = "what a machine offers to its driver, apart from its own parts")]
+#[expect(
+    unreachable_pub,
+    reason = "what a machine offers to its client side, apart from its own parts"
+)]
 mod quorum;
-// clocks and dice, handed in
+// clocks and randomness, passed in
 mod env;
 // what is counted, and what a call looks like to `tracing`
 mod metrics;
@@ -77,8 +80,8 @@ mod dial;
 mod sentinel;
 // nodes: one vote each
 pub mod node;
-// joins core, nodes and tokio
-mod driver;
+// one request, one lease: joins the machines, the nodes and tokio
+mod client;
 mod redlock;
 // kinds of lock
 mod lock;
@@ -87,18 +90,15 @@ mod health;
 mod settings;
 // a result per key, once
 pub mod idempotency;
-// messages of a Redis stream, each once
-#[cfg(feature = "streams")]
-pub mod streams;
 // one leader of a name
 pub mod election;
 // each tick once
 #[cfg(feature = "cron")]
 pub mod cron;
-// for operators of the nodes; public names only
-#[cfg(feature = "doctor")]
-pub mod ops;
-// for tests of programs and of nodes
+// for the packages beside this one
+#[doc(hidden)]
+pub mod internal;
+// for tests: a clock that a test moves, and copies of a node's data
 #[cfg(feature = "test-util")]
 pub mod test_util;
 // what code alone does not say
@@ -115,7 +115,7 @@ pub use time::{Drift, Moment};
 pub use node::{MemoryNode, RedisNode, SentinelNode};
 
 // Locks.
-pub use driver::failover::Failover;
+pub use client::failover::Failover;
 pub use durability::{Achieved, Durability};
 pub use lock::{
     Holder, Inspection, LockGuard, LostSignal, Mutex, MutexBuilder, NodeView, TakenOver,

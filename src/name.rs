@@ -8,7 +8,6 @@
 use std::sync::Arc;
 
 use crate::error::ConfigError;
-#[cfg(any(feature = "doctor", test))]
 use crate::error::Resource;
 use crate::shown::Quoted;
 
@@ -16,7 +15,7 @@ use crate::shown::Quoted;
 pub(crate) const NAME_MAX: usize = 512;
 
 /// Where a server keeps the mark of its data history (quarantine 2).
-pub(crate) const MARKER: &str = "palisade:generation";
+pub const MARKER: &str = "palisade:generation";
 /// What is written there so that replicas have something to confirm (durability 2).
 pub(crate) const BARRIER: &str = "palisade:barrier";
 
@@ -26,7 +25,7 @@ const ELECTION: &str = "election:";
 const RECORD: &str = "idem:";
 
 /// Namespace of the decisions of operators about losses of data (idempotency 20).
-pub(crate) const DECISIONS: &str = "palisade-decisions";
+pub const DECISIONS: &str = "palisade-decisions";
 
 /// Behind the key of an election: where its leader is asked to step down.
 const REQUEST: &str = "ask";
@@ -34,13 +33,13 @@ const REQUEST: &str = "ask";
 const CANDIDATES: &str = "candidates";
 
 /// Names that were kept for their holders soon after a planned handover (quarantine 11).
-pub(crate) const SETTLED: &str = "palisade:settled";
+pub const SETTLED: &str = "palisade:settled";
 
 /// Checks a user-supplied name: not empty, at most [`NAME_MAX`] bytes, no control characters.
 ///
 /// # Errors
 /// [`ConfigError`] naming the field, the value and the rule.
-pub(crate) fn check_name(field: &'static str, name: &str) -> Result<(), ConfigError> {
+pub fn check_name(field: &'static str, name: &str) -> Result<(), ConfigError> {
     if name.is_empty() {
         return Err(ConfigError::new(field, "\"\"", "must not be empty"));
     }
@@ -63,7 +62,7 @@ pub(crate) fn check_text(field: &'static str, text: &str) -> Result<(), ConfigEr
 /// Checks what is put before all names of a handle: a text that could not be taken for the
 /// beginning of another handle's election or idempotency key, and behind which those of its own
 /// are recognised (locks 14).
-pub(crate) fn check_prefix(prefix: &str) -> Result<(), ConfigError> {
+pub fn check_prefix(prefix: &str) -> Result<(), ConfigError> {
     check_text("prefix", prefix)?;
     if prefix.ends_with(char::is_alphanumeric) {
         let rule = format!("must end with a separator, as {}", Quoted(&format!("{prefix}:")));
@@ -80,7 +79,7 @@ pub(crate) fn check_prefix(prefix: &str) -> Result<(), ConfigError> {
 
 /// Checks the namespace of idempotency keys: as [`check_name`], and no colon, because "a:b" with
 /// key "c" would be "a" with key "b:c". [`DECISIONS`] is reserved.
-pub(crate) fn check_namespace(namespace: &str) -> Result<(), ConfigError> {
+pub fn check_namespace(namespace: &str) -> Result<(), ConfigError> {
     check_name("namespace", namespace)?;
     if namespace.contains(':') {
         return Err(ConfigError::new("namespace", Quoted(namespace).to_string(), "no colon"));
@@ -113,8 +112,7 @@ pub(crate) fn check_election(name: &str, keys: &LockKeys) -> Result<(), ConfigEr
 
 /// The lock or the election with this main key; none if no name of this prefix has it. Without a
 /// prefix, an election of a handle that has one is named by its whole key.
-#[cfg(any(feature = "doctor", test))]
-pub(crate) fn of_key(prefix: &str, key: &str) -> Option<Resource> {
+pub fn of_key(prefix: &str, key: &str) -> Option<Resource> {
     let (name, keys) = (key.strip_prefix(prefix)?, LockKeys::new(key));
     if let Some(name) = name.strip_prefix(ELECTION) {
         return check_election(name, &keys).ok().map(|()| Resource::Election(name.into()));
@@ -137,13 +135,12 @@ fn kind_in(text: &str) -> Option<&'static str> {
 }
 
 /// The key of an idempotency record. The namespace has no colon.
-pub(crate) fn record_key(prefix: &str, namespace: &str, key: &str) -> Arc<str> {
+pub fn record_key(prefix: &str, namespace: &str, key: &str) -> Arc<str> {
     format!("{prefix}{RECORD}{namespace}:{key}").into()
 }
 
 /// The namespace and the name of an idempotency record with this key.
-#[cfg(feature = "doctor")]
-pub(crate) fn of_record<'a>(prefix: &str, key: &'a str) -> Option<(&'a str, &'a str)> {
+pub fn of_record<'a>(prefix: &str, key: &'a str) -> Option<(&'a str, &'a str)> {
     key.strip_prefix(prefix)?.strip_prefix(RECORD)?.split_once(':')
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Each op is atomic on its node and idempotent by owner token. What a node must do is written at
 //! the op; `MemoryNode` is the reference, the Lua files are the same rules on Redis, and
-//! `test_util::contract` holds every node kind to them.
+//! The contract suite of `palisade-testing` holds every node kind to them.
 
 mod began;
 mod if_held;

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use tokio::sync::broadcast;
 
+use crate::client::Core;
+pub use crate::client::close::Closed;
 use crate::config::{Config, default_clock_error};
-use crate::driver::Core;
-pub use crate::driver::close::Closed;
 use crate::env::{Env, SystemEnv};
 use crate::error::ConfigError;
 use crate::lock::MutexBuilder;
@@ -17,17 +17,17 @@ use crate::node::{LockNode, NodeEvent, NodeMetrics};
 use crate::shown::{Quoted, is_plain};
 use crate::time::{Drift, Moment};
 
-/// A handle over N independent nodes. Cheap to clone; clones share connections, the keeper and
+/// A handle over N independent nodes. Cheap to clone; clones share connections, the renewer and
 /// everything held.
 ///
-/// **Runtimes.** Each verb keeps its own deadlines on the tokio runtime that polls it, which needs
-/// time and IO enabled; polled elsewhere it answers [`NodeFault::Closed`]. The tasks behind the
-/// handle (one for each node's requests and one for its connection, one that renews, one that
-/// receives of releases) run on the runtime on which a verb first needed them, and start again on
-/// another when that one has ended. While it exists but is not driven (`block_on` of a
-/// current-thread runtime has returned) nothing is sent and nothing is renewed: verbs elsewhere
-/// then answer that the nodes are silent. So make the first call on a runtime that is driven for as
-/// long as locks are held.
+/// **Runtimes.** Each operation keeps its own deadlines on the tokio runtime that polls it, which
+/// needs time and IO enabled; polled elsewhere it answers [`NodeFault::Closed`]. The tasks behind
+/// the handle (one for each node's requests and one for its connection, one that renews, one that
+/// receives of releases) run on the runtime on which an operation first needed them, and start
+/// again on another when that one has ended. While it exists but is not driven (`block_on` of a
+/// current-thread runtime has returned) nothing is sent and nothing is renewed: operations
+/// elsewhere then answer that the nodes are silent. So make the first call on a runtime that is
+/// driven for as long as locks are held.
 ///
 /// [`NodeFault::Closed`]: crate::error::NodeFault::Closed
 ///
@@ -115,7 +115,7 @@ impl Redlock {
 
     /// How many leases (locks, leaderships, claims) this handle keeps alive now.
     pub fn held(&self) -> usize {
-        self.core.keeper.len()
+        self.core.renewer.len()
     }
 
     /// What happens on the nodes from now on, each event with its node's name: connections lost and
@@ -251,7 +251,7 @@ impl RedlockBuilder {
     }
 
     /// Checks all relations and makes the handle. Connects to nothing: a node that is down is
-    /// reported by the first verb, within its deadline.
+    /// reported by the first operation, within its deadline.
     ///
     /// # Errors
     /// [`ConfigError`] naming the field, the value and the rule.

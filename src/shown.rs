@@ -10,21 +10,19 @@ use std::sync::Arc;
 /// Most characters that are shown of a text from outside.
 pub(crate) const MOST: usize = 200;
 /// The same of a sentence of ours in which such texts are put together.
-#[cfg(feature = "doctor")]
-pub(crate) const SENTENCE_MAX: usize = 2_000;
+pub const SENTENCE_MAX: usize = 2_000;
 /// Shown in place of a secret, however long that is.
 const MARK: &str = "***";
 /// So many characters in a row of a password are a part of it.
 const PART: usize = 4;
 /// The same in our own sentences, which share short words with many passwords.
-#[cfg(feature = "doctor")]
 const LONG_PART: usize = 8;
 /// More of a text is not looked at.
 const LOOK: usize = 16 * 1024;
 
 /// What was sent to a server, or to all that an operation asks, and must not be shown.
 #[derive(Clone, Default)]
-pub(crate) struct Secrets(Arc<Vec<Secret>>);
+pub struct Secrets(Arc<Vec<Secret>>);
 
 #[derive(Clone, PartialEq, Eq)]
 enum Secret {
@@ -36,7 +34,7 @@ enum Secret {
 
 impl Secrets {
     /// Of one login.
-    pub(crate) fn of(user: Option<&str>, password: Option<&str>) -> Self {
+    pub fn of(user: Option<&str>, password: Option<&str>) -> Self {
         let filled = |text: Option<&str>| text.filter(|t| !t.is_empty()).map(Box::from);
         let password = filled(password).map(Secret::Password);
         let user = filled(user).map(Secret::User);
@@ -44,26 +42,27 @@ impl Secrets {
     }
 
     /// A text from outside, fit to be shown.
-    pub(crate) fn clean(&self, text: &str) -> String {
+    pub fn clean(&self, text: &str) -> String {
         shown(text, &self.hidden(text, PART), MOST)
     }
 }
 
-#[cfg(feature = "doctor")]
 impl Secrets {
     /// Those of several logins together.
-    pub(crate) fn and(self, other: &Self) -> Self {
+    #[must_use]
+    pub fn and(self, other: &Self) -> Self {
         Self(Arc::new(self.0.iter().chain(other.0.iter()).cloned().collect()))
     }
 
     /// The passwords alone, for sentences that name the user.
-    pub(crate) fn passwords(self) -> Self {
+    #[must_use]
+    pub fn passwords(self) -> Self {
         let is_password = |s: &&Secret| matches!(s, Secret::Password(_));
         Self(Arc::new(self.0.iter().filter(is_password).cloned().collect()))
     }
 
     /// A sentence of our own that contains such texts, cut at so many characters.
-    pub(crate) fn sentence(&self, text: &str, most: usize) -> String {
+    pub fn sentence(&self, text: &str, most: usize) -> String {
         shown(text, &self.hidden(text, LONG_PART), most)
     }
 }

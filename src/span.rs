@@ -1,5 +1,5 @@
-//! One call of a verb as `tracing` shows it: a span of the target `palisade::verb`, which says at
-//! its end with which token, after how many attempts and how the call ended.
+//! One call of an operation as `tracing` shows it: a span of the target `palisade::verb`, which
+//! says at its end with which token, after how many attempts and how the call ended.
 //!
 //! A span that nobody collects costs one look at a number, and its fields are not put together.
 //! Fields are names, tokens, numbers and text of this crate: no values, no secrets.
@@ -11,7 +11,7 @@ use tracing::Span;
 use crate::token::FencingToken;
 
 /// Begins a span of this name with these fields.
-macro_rules! verb {
+macro_rules! operation {
     ($name:literal, $($fields:tt)*) => {
         $crate::span::Call::new(tracing::debug_span!(
             target: "palisade::verb",
@@ -23,7 +23,7 @@ macro_rules! verb {
         ))
     };
 }
-pub(crate) use verb;
+pub(crate) use operation;
 
 /// A call under way. Dropped before it is over, its outcome is `dropped`.
 #[derive(Debug)]

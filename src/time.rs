@@ -8,7 +8,8 @@ mod utc;
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
-pub(crate) use self::utc::{AtMost, span_utc, until_utc, utc};
+pub use self::utc::{AtMost, until_utc};
+pub(crate) use self::utc::{span_utc, utc};
 
 /// A reading of the local monotonic, suspend-proof clock. Only differences mean anything, and only
 /// within one boot of one machine.

@@ -56,12 +56,14 @@ pub(crate) fn refusal(_: &(dyn Error + 'static)) -> Option<(&'static str, String
 }
 
 #[cfg(feature = "tls")]
-pub(crate) use self::handshake::{Tls, refusal, server_name};
+pub use self::handshake::Tls;
+#[cfg(feature = "tls")]
+pub(crate) use self::handshake::{refusal, server_name};
 
 /// There is none without the feature.
 #[cfg(not(feature = "tls"))]
 #[derive(Clone)]
-pub(crate) enum Tls {}
+pub enum Tls {}
 
 #[cfg(not(feature = "tls"))]
 impl Tls {

@@ -46,7 +46,6 @@ impl OwnerToken {
     }
 
     /// Whether it stands for no owner: [`KEPT`](Self::KEPT), or a reservation.
-    #[cfg(any(test, feature = "doctor"))]
     pub(crate) fn is_nobodys(&self) -> bool {
         self.0.starts_with(b"------")
     }

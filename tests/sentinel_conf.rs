@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use palisade::ops::doctor::checks;
+use palisade_ops::doctor::checks;
 
 /// Checks that no setting of one file can satisfy or break.
 const NOT_SETTINGS: &[&str] = &[

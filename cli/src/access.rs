@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{ArgMatches, Args};
 use palisade::Redlock;
-use palisade::ops::{Deployment, Records};
+use palisade_ops::{Deployment, Records};
 
 use crate::codes::Fail;
 use crate::settings::{Group, List, Settings, Span, Switch};

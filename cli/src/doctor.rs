@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use palisade::ops::doctor::{About, Doctor, checks};
+use palisade_ops::doctor::{About, Doctor, checks};
 
 use crate::access::{AccessArgs, Sets, seconds};
 use crate::{Done, block_on};

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use clap::Args;
-use palisade::ops::{HandedOver, Handover};
+use palisade_ops::{HandedOver, Handover};
 use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 

@@ -1,7 +1,7 @@
 //! `palisade init`.
 
 use clap::Args;
-use palisade::ops::{self, Init, Initialised};
+use palisade_ops::{Init, Initialised};
 use serde_json::{Value, json};
 
 use crate::access::{AccessArgs, Sets};
@@ -36,9 +36,9 @@ impl InitArgs {
         let deployment = self.access.deployment(sets)?;
         let done = block_on(async {
             if self.lost_everything {
-                ops::init_lost(&deployment).await
+                palisade_ops::init_lost(&deployment).await
             } else {
-                ops::init(&deployment, &self.prefix).await
+                palisade_ops::init(&deployment, &self.prefix).await
             }
         });
         let done = done?.map_err(|e| e.to_string())?;

@@ -12,7 +12,6 @@ pub(crate) fn program(example: &str) -> &'static str {
         "orders" => env!("CARGO_BIN_EXE_orders"),
         "payments" => env!("CARGO_BIN_EXE_payments"),
         "quickstart" => env!("CARGO_BIN_EXE_quickstart"),
-        "streams" => env!("CARGO_BIN_EXE_streams"),
         other => panic!("there is no example {other}"),
     }
 }

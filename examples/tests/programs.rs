@@ -147,26 +147,15 @@ fn a_sentinel_group_is_a_node_like_another() {
 /// A new server, of which the operator said so.
 fn marked_server() -> Server {
     let marked = Server::start(&[]);
-    let deployment = palisade::ops::Deployment::new().node(marked.url());
+    let deployment = palisade_ops::Deployment::new().node(marked.url());
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let done = runtime.block_on(palisade::ops::init(&deployment, "")).expect("good arguments");
+    let done = runtime.block_on(palisade_ops::init(&deployment, "")).expect("good arguments");
     assert!(done.is_done(), "{done}");
     marked
 }
 
 fn payments_on_a_marked_server() -> String {
     run("payments", &[marked_server().url()])
-}
-
-#[test]
-fn streams() {
-    let server = marked_server();
-    // Twice on one server: it leaves nothing behind that is in its own way.
-    for _ in 0..2 {
-        let words = run("streams", &[server.url()]);
-        assert!(words.ends_with("6 messages, 3 orders booked once each\n"), "{words}");
-        assert_eq!(words.matches("booked ").count(), 4, "{words}");
-    }
 }
 
 #[test]

@@ -32,12 +32,12 @@ use super::schedule::Schedule;
 use super::start::start;
 use super::tick::{End, Run, Skipped, Tick};
 use super::{Cron, CronError, Running};
-use crate::driver::WATCH;
+use crate::client::WATCH;
 use crate::error::{AcquireError, Advice};
 use crate::idempotency::{Call, Context, Failed, Idempotency, Outcome, RunError, Status};
 use crate::lock::{LockGuard, Mutex};
 use crate::metrics::JobMeters;
-use crate::span::{self, verb};
+use crate::span::{self, operation};
 use crate::time::Moment;
 use crate::token::FencingToken;
 
@@ -299,12 +299,12 @@ where
             self.meters.missed(1);
             return Looked::Over;
         }
-        let verb = verb!("tick", job = %self.job.name, tick);
+        let operation = operation!("tick", job = %self.job.name, tick);
         let _running = Running::begin(&self.cron.lead.running);
         let began = OnceLock::new();
         let run = self.run_once((tick, backfilled), why, guard.as_ref(), &began);
-        let ended = run.instrument(verb.span()).await;
-        self.over(verb, tick, &ended);
+        let ended = run.instrument(operation.span()).await;
+        self.over(operation, tick, &ended);
         if let Some(guard) = guard {
             if let (Ok(Outcome::Executed { .. }), None) = (&ended, why) {
                 self.hold(&began, &guard).await;
@@ -342,11 +342,11 @@ where
     }
 
     /// Counts what became of a tick.
-    fn over(&self, verb: span::Call, tick: i64, ended: &Result<Outcome<Run>, RunError>) {
+    fn over(&self, operation: span::Call, tick: i64, ended: &Result<Outcome<Run>, RunError>) {
         let outcome = match ended {
             Ok(Outcome::Executed { value: run, .. }) => {
-                verb.token(FencingToken::new(run.token));
-                verb.attempts(run.attempt);
+                operation.token(FencingToken::new(run.token));
+                operation.attempts(run.attempt);
                 let span = |from: u64, to: u64| Duration::from_millis(to.saturating_sub(from));
                 if !matches!(run.end, End::Skipped(_)) {
                     let late = span(millis(tick), run.started);
@@ -363,11 +363,11 @@ where
             // Its run failed, and may be repeated.
             Err(RunError::Handler { .. } | RunError::NotRecorded(_)) => "again",
             // Somebody else's, or nobody could be asked: counted where it is decided.
-            Ok(_) => return verb.over("elsewhere"),
-            Err(_) => return verb.over("no_quorum"),
+            Ok(_) => return operation.over("elsewhere"),
+            Err(_) => return operation.over("no_quorum"),
         };
         self.meters.tick(outcome);
-        verb.over(outcome);
+        operation.over(outcome);
     }
 
     /// The job's lock: `None` where none is needed; when to look again if it cannot be had.

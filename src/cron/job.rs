@@ -238,7 +238,7 @@ impl Job {
     pub(super) fn jitter_of(&self, tick: i64) -> u64 {
         let most = u64::try_from(self.jitter.as_millis()).unwrap_or(u64::MAX);
         let hash = Sha256::digest(format!("{}@{tick}", self.name).as_bytes());
-        let dice = hash.iter().take(8).fold(0_u64, |all, byte| all << 8 | u64::from(*byte));
-        if most == 0 { 0 } else { dice % most }
+        let random = hash.iter().take(8).fold(0_u64, |all, byte| all << 8 | u64::from(*byte));
+        if most == 0 { 0 } else { random % most }
     }
 }

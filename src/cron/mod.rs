@@ -71,7 +71,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
-use crate::driver::Core;
+use crate::client::Core;
 use crate::election::{CampaignError, Election, Leadership};
 use crate::idempotency::{Failed, Idempotency, Status};
 use crate::lock::LostSignal;

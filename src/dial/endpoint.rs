@@ -20,7 +20,7 @@ const DB_MAX: i64 = i32::MAX as i64;
 
 /// One server's address with the credentials for it. Cheap enough to clone per connection.
 #[derive(Clone)]
-pub(crate) struct Endpoint {
+pub struct Endpoint {
     place: Place,
     tls: Option<Tls>,
     login: RedisConnectionInfo,
@@ -28,7 +28,7 @@ pub(crate) struct Endpoint {
 
 impl Endpoint {
     /// Reads `redis://`, `rediss://` (feature `tls`) and `unix://` addresses.
-    pub(crate) fn parse(url: &str) -> Result<Self, ConfigError> {
+    pub fn parse(url: &str) -> Result<Self, ConfigError> {
         if !cfg!(feature = "tls") && (url.starts_with("rediss://") || url.starts_with("valkeys://"))
         {
             let rule = "TLS needs the cargo feature `tls` of palisade";
@@ -75,18 +75,18 @@ impl Endpoint {
     }
 
     /// A TCP address, as a Sentinel names it, with the login and transport of `like`.
-    pub(crate) fn at(host: &str, port: u16, like: &Self) -> Self {
+    pub fn at(host: &str, port: u16, like: &Self) -> Self {
         Self { place: Place::Tcp(host.into(), port), ..like.clone() }
     }
 
     /// Whether it is reached over TLS.
-    pub(crate) fn is_tls(&self) -> bool {
+    pub fn is_tls(&self) -> bool {
         self.tls.is_some()
     }
 
     /// With these certificates (PEM).
     #[cfg(feature = "tls")]
-    pub(crate) fn tls(
+    pub fn tls(
         self,
         root: Option<&[u8]>,
         client: Option<(&[u8], &[u8])>,
@@ -100,18 +100,20 @@ impl Endpoint {
 
     /// A template for [`at`](Self::at): only the transport counts. The address is a placeholder,
     /// and there is no login yet.
-    pub(crate) fn over(tls: Option<Tls>) -> Self {
+    pub fn over(tls: Option<Tls>) -> Self {
         let place = Place::Tcp("localhost".into(), 0);
         Self { place, tls, login: RedisConnectionInfo::default() }
     }
 
     /// Replaces the user.
-    pub(crate) fn username(self, name: &str) -> Self {
+    #[must_use]
+    pub fn username(self, name: &str) -> Self {
         Self { login: self.login.set_username(name), ..self }
     }
 
     /// Replaces the password.
-    pub(crate) fn password(self, password: &str) -> Self {
+    #[must_use]
+    pub fn password(self, password: &str) -> Self {
         Self { login: self.login.set_password(password), ..self }
     }
 
@@ -121,13 +123,12 @@ impl Endpoint {
     }
 
     /// The user and whether there is a password, as the address or a builder said.
-    #[cfg(feature = "doctor")]
-    pub(crate) fn login(&self) -> (Option<&str>, bool) {
+    pub fn login(&self) -> (Option<&str>, bool) {
         (self.login.username(), self.login.password().is_some())
     }
 
     /// The login secrets, which must not be shown.
-    pub(crate) fn secrets(&self) -> Secrets {
+    pub fn secrets(&self) -> Secrets {
         secrets(&self.login)
     }
 

@@ -39,7 +39,6 @@ impl Limits {
     /// without end would otherwise occupy a processor.
     pub(crate) const SENTINEL: Self = Self { answers: 256, ..Self::EVENTS };
     /// For entries of streams.
-    #[cfg(feature = "streams")]
     pub(crate) const ENTRIES: Self = Self { bytes: 64 << 20, items: 1 << 20, ..Self::WORDS };
 }
 

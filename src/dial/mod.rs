@@ -33,7 +33,7 @@ pub(crate) enum Place {
 }
 
 /// An open connection. Its task ends with it.
-pub(crate) struct Line {
+pub struct Line {
     handle: MultiplexedConnection,
     task: JoinHandle<()>,
     secrets: Secrets,
@@ -41,7 +41,7 @@ pub(crate) struct Line {
 
 impl Line {
     /// What was sent on it and must not be shown.
-    pub(crate) fn secrets(&self) -> &Secrets {
+    pub fn secrets(&self) -> &Secrets {
         &self.secrets
     }
 }

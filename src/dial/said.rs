@@ -9,7 +9,7 @@ use crate::tls;
 const ECHO: &str = ", with args beginning with";
 
 /// The error's text on a connection with this login.
-pub(crate) fn said(e: &RedisError, secrets: &Secrets) -> String {
+pub fn said(e: &RedisError, secrets: &Secrets) -> String {
     let text = match (e.code(), e.detail()) {
         (Some(code), Some(detail)) => format!("{code} {}", detail.trim_end_matches('.')),
         _ => e.to_string(),

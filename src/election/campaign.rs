@@ -10,13 +10,13 @@ use super::candidates::Seat;
 use super::error::CampaignError;
 use super::leadership::Leadership;
 use super::value::{Metadata, check_value};
-use crate::driver::attempt::{Ask, Won};
-use crate::driver::close::Verb;
-use crate::driver::lease::{Lease, Subject};
+use crate::client::acquire::{AcquireRequest, Acquired};
+use crate::client::close::Operation;
+use crate::client::lease::{Lease, Subject};
 use crate::error::{Advice, ExtendError, Taken};
 use crate::lock::{Bid, LockGuard, Manner, acquire_within};
 use crate::quorum::acquire::Loss;
-use crate::span::{Call, verb};
+use crate::span::{Call, operation};
 use crate::time::Moment;
 
 /// Longest single wait inside a campaign; then it looks at its own deadline and begins again.
@@ -73,10 +73,10 @@ impl Election {
     /// If dropped at any await it holds nothing: what nodes granted is released in the background,
     /// and the ttl ends it at the latest. Its place among the waiters passes to the next.
     pub async fn campaign(&self, value: impl Into<String>) -> Result<Leadership, CampaignError> {
-        let verb = verb!("campaign", of = %self.resource());
+        let operation = operation!("campaign", of = %self.resource());
         let value = value.into();
-        let won = self.elect(&value, &verb).instrument(verb.span()).await;
-        over(verb, won.as_ref().map(Some));
+        let won = self.elect(&value, &operation).instrument(operation.span()).await;
+        over(operation, won.as_ref().map(Some));
         won
     }
 
@@ -94,15 +94,15 @@ impl Election {
         &self,
         value: impl Into<String>,
     ) -> Result<TryCampaign, CampaignError> {
-        let verb = verb!("try_campaign", of = %self.resource());
+        let operation = operation!("try_campaign", of = %self.resource());
         let value = value.into();
-        let won = self.try_elect(&value, &verb).instrument(verb.span()).await;
-        over(verb, won.as_ref().map(TryCampaign::leadership));
+        let won = self.try_elect(&value, &operation).instrument(operation.span()).await;
+        over(operation, won.as_ref().map(TryCampaign::leadership));
         won
     }
 
-    async fn try_elect(&self, value: &str, verb: &Call) -> Result<TryCampaign, CampaignError> {
-        let _verb = self.begin(value)?;
+    async fn try_elect(&self, value: &str, operation: &Call) -> Result<TryCampaign, CampaignError> {
+        let _operation = self.begin(value)?;
         let wait = self.course.campaigns(self.core.env.now(), self.ttl);
         if !wait.is_zero() {
             let taken = Taken { retry_after: Some(wait), foreign: false };
@@ -118,10 +118,10 @@ impl Election {
         }
         let mut lost = false;
         loop {
-            verb.attempt();
+            operation.attempt();
             let (keys, ttl, level) = (&self.keys, self.on_nodes(), self.level);
             let within = Duration::ZERO;
-            let ask = Ask { keys, ttl, level, if_held: None, within, taker: None };
+            let ask = AcquireRequest { keys, ttl, level, if_held: None, within, taker: None };
             return match self.core.attempt(ask).await {
                 Ok(won) => match self.take_office(won, value, None).await {
                     Ok(leadership) => Ok(TryCampaign::Won(leadership)),
@@ -144,8 +144,8 @@ impl Election {
         }
     }
 
-    async fn elect(&self, value: &str, verb: &Call) -> Result<Leadership, CampaignError> {
-        let _verb = self.begin(value)?;
+    async fn elect(&self, value: &str, operation: &Call) -> Result<Leadership, CampaignError> {
+        let _operation = self.begin(value)?;
         let started = self.core.env.now();
         let deadline = self.acquire_timeout.map(|d| started + d);
         self.let_others(deadline).await?;
@@ -158,7 +158,7 @@ impl Election {
                 self.eligible_by(deadline, started).await?;
                 tokio::select! {
                     biased;
-                    won = self.seek(value, &seat, (started, deadline), verb) => return won,
+                    won = self.seek(value, &seat, (started, deadline), operation) => return won,
                     // What it may have been granted is given back.
                     () = self.course.eligible_is(false) => {}
                 }
@@ -215,7 +215,7 @@ impl Election {
         value: &str,
         seat: &Seat<'_>,
         (started, deadline): (Moment, Option<Moment>),
-        verb: &Call,
+        operation: &Call,
     ) -> Result<Leadership, CampaignError> {
         let of = self.resource();
         let lost = |loss: &Loss| match loss {
@@ -233,7 +233,7 @@ impl Election {
             self.leave(seat.hold_back().min(left)).await?;
             let (keys, ttl, level) = (&self.keys, self.on_nodes(), self.level);
             let manner = Manner::Candidate(&hold_back);
-            let bid = Bid { of: &of, keys, ttl, level, lost: &lost, manner, verb };
+            let bid = Bid { of: &of, keys, ttl, level, lost: &lost, manner, operation };
             let won = acquire_within(&self.core, bid, Some(left), self.retry).await;
             let failed = match won {
                 Ok(won) => match self.take_office(won, value, Some(seat.id())).await {
@@ -302,7 +302,7 @@ impl Election {
     }
 
     /// Begins a call that makes a leader.
-    fn begin(&self, value: &str) -> Result<Verb<'_>, CampaignError> {
+    fn begin(&self, value: &str) -> Result<Operation<'_>, CampaignError> {
         check_value(value).map_err(|e| CampaignError::Config(e.of(self.resource())))?;
         // From here on it is known that this process does not lead.
         self.core.meters.election(&self.name);
@@ -313,7 +313,7 @@ impl Election {
     /// given back first.
     async fn take_office(
         &self,
-        won: Won,
+        won: Acquired,
         value: &str,
         seat: Option<String>,
     ) -> Result<Leadership, ExtendError> {
@@ -324,7 +324,7 @@ impl Election {
         let (id, times) = ((won.owner, won.token), (self.ttl, won.until - self.drain));
         let meters = self.core.meters.election(&self.name);
         let (leases, encoded) = (Arc::clone(&meters.leases), metadata.encode());
-        let lease = Lease::new(subject, id, times, None, won.mailbox, Some(encoded), leases);
+        let lease = Lease::new(subject, id, times, None, won.replies, Some(encoded), leases);
         let lease = lease.with_drain(self.drain);
         // From here on a dropped future gives back through the guard.
         let (core, name) = (Arc::clone(&self.core), Arc::clone(&self.name));
@@ -346,11 +346,11 @@ impl Election {
 }
 
 /// A campaign came to this; `None`: somebody else leads.
-fn over(verb: Call, came_to: Result<Option<&Leadership>, &CampaignError>) {
+fn over(operation: Call, came_to: Result<Option<&Leadership>, &CampaignError>) {
     if let Ok(Some(leadership)) = came_to {
-        verb.token(leadership.term());
+        operation.token(leadership.term());
     }
-    verb.over(match came_to {
+    operation.over(match came_to {
         Ok(Some(_)) => "won",
         Ok(None) | Err(CampaignError::TimedOut { .. }) => "taken",
         Err(CampaignError::Closed(_)) => "closed",

@@ -69,7 +69,7 @@ impl Election {
     /// Reads only: may be dropped at any time.
     pub async fn candidates(&self) -> Result<Vec<Candidate>, LeaderError> {
         let closed = || LeaderError::Closed(self.resource());
-        let _verb = self.core.closing.enter().ok_or_else(closed)?;
+        let _operation = self.core.closing.enter().ok_or_else(closed)?;
         let reader = OwnerToken::from_random(self.core.env.random());
         let (leads, listed) = tokio::join!(
             self.sight(false),

@@ -1,4 +1,4 @@
-//! What can go wrong in an election: one type a verb.
+//! What can go wrong in an election: one type an operation.
 
 use std::time::Duration;
 

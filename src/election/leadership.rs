@@ -10,18 +10,18 @@ use super::Election;
 use super::error::ProclaimError;
 use super::state::Course;
 use super::value::{Metadata, check_value};
-use crate::driver::failover::Failover;
+use crate::client::failover::Failover;
 use crate::durability::Achieved;
 use crate::error::{ExtendError, ReleaseError};
 use crate::lock::{LockGuard, LostSignal};
 use crate::name::LockKeys;
-use crate::span::verb;
+use crate::span::operation;
 use crate::time::Moment;
 use crate::token::FencingToken;
 
 /// A term of office.
 ///
-/// A belief with a deadline, like every guard: the keeper renews it at a quarter of the ttl under
+/// A belief with a deadline, like every guard: the renewer renews it at a quarter of the ttl under
 /// the exact owner and term, an error never prolongs it, and it ends at the latest at
 /// [`valid_until`](Self::valid_until) by this machine's own clock, which is before anyone else can
 /// win. Select what a leader does against [`lost`](Self::lost), and send [`term`](Self::term) with
@@ -179,10 +179,10 @@ impl Leadership {
     /// # Cancellation safety
     /// If dropped at any await, the resignation goes on in the background.
     pub async fn resign(self) -> Result<(), ReleaseError> {
-        let verb = verb!("resign", of = %self.guard.resource());
-        verb.token(self.term());
-        let resigned = self.guard.release().instrument(verb.span()).await;
-        verb.over(match &resigned {
+        let operation = operation!("resign", of = %self.guard.resource());
+        operation.token(self.term());
+        let resigned = self.guard.release().instrument(operation.span()).await;
+        operation.over(match &resigned {
             Ok(()) => "resigned",
             Err(ReleaseError::Unconfirmed(_)) => "unconfirmed",
             Err(ReleaseError::Lost(_) | ReleaseError::TakenByOther(_)) => "lost",

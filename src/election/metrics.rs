@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::driver::lease::Lease;
+use crate::client::lease::Lease;
 use crate::time::{Drift, Moment, validity};
 
 /// What an [`Election`](super::Election) and its clones have counted since it was built. Nothing is

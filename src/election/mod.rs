@@ -4,7 +4,7 @@
 //! prefix, then `election:`, then the name; the *term* is the lock's fencing token, so it grows
 //! with each leader and a resource can refuse a deposed one. The names are etcd's:
 //!
-//! | verb | does |
+//! | operation | does |
 //! |---|---|
 //! | [`Election::campaign`] | waits to lead; the value is on a majority before it returns |
 //! | [`Election::lead`] | campaigns and runs some work while it leads, again after each loss |
@@ -56,7 +56,7 @@ mod value;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::driver::Core;
+use crate::client::Core;
 use crate::durability::Durability;
 use crate::error::Resource;
 use crate::name::LockKeys;
@@ -77,8 +77,8 @@ pub use value::{Identity, Leader, WORDS_MAX};
 use state::Course;
 pub(crate) use value::Metadata;
 
-/// An election for one name. Cheap to clone and to make; nothing is sent before a verb is called.
-/// Begun by [`Redlock::election`](crate::Redlock::election).
+/// An election for one name. Cheap to clone and to make; nothing is sent before an operation is
+/// called. Begun by [`Redlock::election`](crate::Redlock::election).
 #[derive(Clone, Debug)]
 pub struct Election {
     core: Arc<Core>,
@@ -133,7 +133,7 @@ impl Election {
     /// One read; with `wait` the nodes are asked to send a hint at the next change.
     async fn look(&self, wait: bool) -> Result<Option<Leader>, LeaderError> {
         let closed = || LeaderError::Closed(self.resource());
-        let _verb = self.core.closing.enter().ok_or_else(closed)?;
+        let _operation = self.core.closing.enter().ok_or_else(closed)?;
         let seen = self.sight(wait).await?;
         Ok(seen.map(|(metadata, remaining)| metadata.leader(remaining)))
     }

@@ -15,8 +15,8 @@ use futures_core::Stream;
 use super::Election;
 use super::error::LeaderError;
 use super::value::Leader;
-use crate::driver::hints::{Floor, Waiting};
-use crate::driver::runtime::within;
+use crate::client::hints::{Floor, Waiting};
+use crate::client::runtime::within;
 use crate::error::NoQuorum;
 use crate::metrics::Vacancy;
 use crate::node::BoxFuture;
@@ -185,8 +185,8 @@ impl Watch {
     fn pause(&self, rest: Duration) -> Duration {
         let base = (self.election.ttl / 3).clamp(POLL.0, POLL.1);
         // Spread over ±25 %, or all observers would read at once.
-        let dice = (self.election.core.env.random() & 0xFFFF) as u32;
-        let spread = base.mul_f64(0.75 + f64::from(dice) / f64::from(0x1_FFFF_u32));
+        let random = (self.election.core.env.random() & 0xFFFF) as u32;
+        let spread = base.mul_f64(0.75 + f64::from(random) / f64::from(0x1_FFFF_u32));
         spread.min(rest.saturating_add(Duration::from_millis(2)))
     }
 }

@@ -12,9 +12,9 @@ use tokio::sync::{Notify, watch};
 
 use super::Election;
 use super::metrics::{ElectionMetrics, Sums};
-use crate::driver::lease::Lease;
-use crate::driver::runtime::within;
-use crate::driver::{Core, WATCH};
+use crate::client::lease::Lease;
+use crate::client::runtime::within;
+use crate::client::{Core, WATCH};
 use crate::time::{Drift, Moment};
 use crate::token::FencingToken;
 

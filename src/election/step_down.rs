@@ -14,14 +14,14 @@ use super::error::StepDownError;
 use super::observe::Observation;
 use super::value::{Identity, Leader};
 use super::{Election, Leadership};
+use crate::client::lease::{Lease, Subject};
+use crate::client::runtime::within;
 use crate::config::renew_every;
-use crate::driver::lease::{Lease, Subject};
-use crate::driver::runtime::within;
 use crate::error::AcquireError;
 use crate::lock::{Bid, LockGuard, Manner, acquire_within, digest, note};
 use crate::op::Holder;
 use crate::quorum::leader::Sight;
-use crate::span::{Call, verb};
+use crate::span::{Call, operation};
 use crate::time::Moment;
 use crate::token::{FencingToken, OwnerToken};
 
@@ -103,9 +103,9 @@ impl Election {
         reason: &str,
         limit: Duration,
     ) -> Result<StepDown, StepDownError> {
-        let verb = verb!("step_down", of = %self.resource());
-        let came_to = self.ask_for_it(reason, limit, &verb).instrument(verb.span()).await;
-        verb.over(match &came_to {
+        let operation = operation!("step_down", of = %self.resource());
+        let came_to = self.ask_for_it(reason, limit, &operation).instrument(operation.span()).await;
+        operation.over(match &came_to {
             Ok(StepDown::Resigned(_)) => "resigned",
             Ok(StepDown::Vacant) => "vacant",
             Ok(StepDown::StillLeads(_)) => "still_leads",
@@ -119,13 +119,13 @@ impl Election {
         &self,
         reason: &str,
         limit: Duration,
-        verb: &Call,
+        operation: &Call,
     ) -> Result<StepDown, StepDownError> {
         let end = self.core.env.now() + limit;
         let mut observer = self.observe();
         let Some(leader) = self.leader().await? else { return Ok(StepDown::Vacant) };
         let term = leader.term;
-        let asked = self.ask(term, (reason, end), verb).await?;
+        let asked = self.ask(term, (reason, end), operation).await?;
         loop {
             let left = end.since(self.core.env.now());
             match within(left, observer.next()).await {
@@ -151,13 +151,13 @@ impl Election {
         &self,
         term: FencingToken,
         (reason, end): (&str, Moment),
-        verb: &Call,
+        operation: &Call,
     ) -> Result<Option<LockGuard>, StepDownError> {
         let (of, keys) = (self.resource(), self.keys.request());
         let ttl = self.core.config.ttl;
         let level = self.level;
         let manner = Manner::Queue;
-        let bid = Bid { of: &of, keys: &keys, ttl, level, lost: &|_| {}, manner, verb };
+        let bid = Bid { of: &of, keys: &keys, ttl, level, lost: &|_| {}, manner, operation };
         let left = end.since(self.core.env.now());
         let won = match acquire_within(&self.core, bid, Some(left), self.retry).await {
             Ok(won) => won,
@@ -170,7 +170,7 @@ impl Election {
         let (id, times) = ((won.owner, won.token), (ttl, won.until));
         let subject = Subject::Lock { of, keys };
         let leases = Arc::clone(&self.core.meters.lock(&self.name).leases);
-        let lease = Lease::new(subject, id, times, None, won.mailbox, Some(meta), leases);
+        let lease = Lease::new(subject, id, times, None, won.replies, Some(meta), leases);
         let (core, name) = (Arc::clone(&self.core), Arc::clone(&self.name));
         let guard = LockGuard::new(core, Arc::new(lease), name, true);
         // If it is not confirmed, the next renewal writes it again.

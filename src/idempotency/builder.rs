@@ -10,9 +10,9 @@ use super::in_flight::InFlight;
 use super::metrics::Counters;
 use super::policy::Policy;
 use super::{Call, Forgotten, IdempotencyMetrics, Lapsed};
+use crate::client::Core;
+use crate::client::claim::DataLossTerms;
 use crate::config::RETENTION;
-use crate::driver::Core;
-use crate::driver::claim::DataLossTerms;
 use crate::durability::Durability;
 use crate::error::ConfigError;
 use crate::health::{Health, health};
@@ -88,8 +88,8 @@ impl Redlock {
 }
 
 impl Idempotency {
-    /// A call under this key. An invalid key is reported by the verbs. On the nodes the record's
-    /// key is `<prefix>idem:<namespace>:<key>`.
+    /// A call under this key. An invalid key is reported by the operations. On the nodes the
+    /// record's key is `<prefix>idem:<namespace>:<key>`.
     ///
     /// The key names the *request*: the client's idempotency key together with the client, or a
     /// message id that its producer gave. Not an id that a redelivery changes.
@@ -108,7 +108,6 @@ impl Idempotency {
     }
 
     /// A name for this process that nobody else ever has, nor it itself after a restart.
-    #[cfg(feature = "streams")]
     pub(crate) fn incarnation(&self) -> String {
         format!("{:032x}", self.core.env.random())
     }
@@ -139,7 +138,7 @@ impl IdempotencyBuilder {
     /// with an append-only file takes to restart, or a group to fail over.
     pub const SHORT_LOSS: Duration = Duration::from_secs(20);
 
-    /// How long others wait after the process that runs a handler died; the keeper renews it while
+    /// How long others wait after the process that runs a handler died; the renewer renews it while
     /// the handler runs. Default the handle's ttl; at most its `max_ttl`, less than the retention.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.of.lease = lease;

@@ -15,7 +15,7 @@ use super::{
     CodecError, Context, Failed, Forgotten, Idempotency, KeyName, Lapsed, NotRecorded, Outcome,
     Probed, Resolved, RunError, Status,
 };
-use crate::driver::claim::{ClaimTerms, DataLossTerms};
+use crate::client::claim::{ClaimTerms, DataLossTerms};
 use crate::error::{ConfigError, NoQuorum, NodeOutcome};
 use crate::name::{check_name, record_key};
 use crate::op::FingerprintBytes;
@@ -24,12 +24,12 @@ use crate::quorum::record::Refusal;
 
 /// A call under one key, not yet made. Nothing is sent before one of its futures is awaited.
 #[derive(Clone, Debug)]
-#[must_use = "a call does nothing until one of its verbs is awaited"]
+#[must_use = "a call does nothing until one of its operations is awaited"]
 pub struct Call {
     pub(super) of: Idempotency,
     pub(super) key: Arc<str>,
     pub(super) policy: Policy,
-    /// `None`: the verb's own default.
+    /// `None`: the operation's own default.
     pub(super) in_flight_timeout: Option<Duration>,
     pub(super) fingerprint: Result<Option<FingerprintBytes>, CodecError>,
     /// When the request was made, in milliseconds since 1970.
@@ -39,7 +39,7 @@ pub struct Call {
 
 /// A call with a probe.
 #[derive(Clone, Debug)]
-#[must_use = "a call does nothing until one of its verbs is awaited"]
+#[must_use = "a call does nothing until one of its operations is awaited"]
 pub struct Probing<P> {
     pub(super) call: Call,
     probe: P,
@@ -284,7 +284,6 @@ impl Call {
     }
 
     /// The prefix of the handle.
-    #[cfg(feature = "doctor")]
     pub(crate) fn prefix(&self) -> &str {
         &self.of.core.config.prefix
     }

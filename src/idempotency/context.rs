@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use super::step::Steps;
 use super::{Failed, StepError, canonical};
-use crate::driver::Core;
-use crate::driver::failover::Failover;
-use crate::driver::lease::{Lease, Subject};
+use crate::client::Core;
+use crate::client::failover::Failover;
+use crate::client::lease::{Lease, Subject};
 use crate::durability::Achieved;
 use crate::lock::LostSignal;
 use crate::op::{FingerprintBytes, RecordKey, StoredSteps};

@@ -6,7 +6,6 @@
 //! two such records: the first decision, and one that says `run` after it was `park`.
 
 use std::collections::BTreeMap;
-#[cfg(feature = "doctor")]
 use std::sync::Arc;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -16,19 +15,14 @@ use serde::{Deserialize, Serialize};
 
 use super::policy::Policy;
 use super::run;
-#[cfg(feature = "doctor")]
 use super::store::{Store, store};
 use super::{Call, Idempotency, RunError};
-use crate::driver::claim::{ClaimTerms, DataLossTerms};
+use crate::client::claim::{ClaimTerms, DataLossTerms};
 use crate::durability::Durability;
-#[cfg(feature = "doctor")]
-use crate::error::{NodeError, NodeFault, NodeOutcome};
+use crate::error::{NodeError, NodeOutcome};
 use crate::name::{DECISIONS, record_key};
-use crate::op::Loss;
-#[cfg(feature = "doctor")]
-use crate::op::{Op, Reply};
+use crate::op::{Loss, Op, Reply};
 use crate::quorum::complete::Found;
-#[cfg(feature = "doctor")]
 use crate::quorum::record::Refusal;
 use crate::time::Moment;
 
@@ -112,15 +106,18 @@ impl Decisions {
 
 /// The two records of a loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+pub enum Record {
+    /// The first decision.
     First,
     /// Says `run` after the first said `park`.
     Replaced,
 }
 
 /// What a majority shows of a record.
-enum Read {
+pub enum Read {
+    /// A decision.
     Decided(Decided),
+    /// No decision.
     Absent,
     /// On too few nodes to be certain, or being stored.
     Unsettled,
@@ -177,116 +174,74 @@ impl Idempotency {
     /// # Cancellation safety
     /// Reads only.
     pub(crate) async fn decided(&self, loss: Loss) -> Result<Option<Decided>, RunError> {
-        let Read::Decided(first) = self.read(loss, Place::First).await? else { return Ok(None) };
+        let Read::Decided(first) = self.read(loss, Record::First).await? else { return Ok(None) };
         if first.decision == Decision::Run {
             return Ok(Some(first));
         }
-        Ok(match self.read(loss, Place::Replaced).await? {
+        Ok(match self.read(loss, Record::Replaced).await? {
             Read::Decided(replaced) => Some(replaced),
             Read::Absent => Some(first),
             Read::Unsettled => None,
         })
     }
 
-    /// The prefix of the handle.
-    #[cfg(feature = "doctor")]
+    /// Returns the prefix of the handle.
     pub(crate) fn prefix(&self) -> &str {
         &self.core.config.prefix
     }
 
-    /// Stores a decision about a loss, unless there is one. `replace`: to run after it was decided
-    /// to park. Returns what stands now; true if it is this one.
+    /// Asks every node, and waits for all of them, for none longer than its deadline.
+    ///
+    /// # Cancellation safety
+    /// As the operation.
+    pub(crate) async fn ask_each(&self, op: &Op) -> Vec<(Arc<str>, Result<Reply, NodeError>)> {
+        self.core.ask_each(op).await
+    }
+
+    /// Returns the question to each node for the losses that concern keys of the namespace
+    /// without a birth: a lookup of no key, whose answer names them.
+    pub(crate) fn ask_for_losses(&self) -> Op {
+        Op::Lookup {
+            key: record_key(&self.core.config.prefix, DECISIONS, "losses"),
+            retention: self.retention,
+            fingerprint: None,
+            born: self.in_use_since,
+            accepted: self.accepted_loss,
+        }
+    }
+
+    /// Returns the question to each node for a record of the loss.
+    pub(crate) fn ask_for_decision(&self, loss: Loss, place: Record) -> Op {
+        Op::Lookup {
+            key: self.place(loss, place).1.key,
+            retention: KEPT,
+            fingerprint: None,
+            born: None,
+            accepted: Duration::ZERO,
+        }
+    }
+
+    /// Stores a decision of now in a record of the loss, unless it has one. Returns what it has;
+    /// true if it is this one.
     ///
     /// # Errors
     /// [`RunError`]: it is not known to be stored.
     ///
     /// # Cancellation safety
-    /// If dropped, it may be stored; deciding the same again is safe.
-    #[cfg(feature = "doctor")]
-    pub(crate) async fn decide(
+    /// If dropped, it may be stored; storing the same again is safe.
+    pub(crate) async fn settle(
         &self,
         loss: Loss,
-        decision: Decision,
-        (by, reason): (&str, &str),
-        replace: bool,
+        place: Record,
+        (decision, by, reason): (Decision, &str, &str),
     ) -> Result<(Decided, bool), RunError> {
         let (by, reason) = (by.to_owned(), reason.to_owned());
-        let decided = &Decided { decision, by, reason, at: self.core.env.wall_micros() / 1_000 };
-        let (mut stands, ours) = self.settle(loss, Place::First, decided).await?;
-        if ours || stands.decision == Decision::Run {
-            return Ok((stands, ours));
-        }
-        match self.read(loss, Place::Replaced).await? {
-            Read::Decided(replaced) => stands = replaced,
-            _ if replace && decided.decision == Decision::Run => {
-                return self.settle(loss, Place::Replaced, decided).await;
-            }
-            Read::Absent | Read::Unsettled => {}
-        }
-        Ok((stands, false))
-    }
-
-    /// Returns for each node the losses that concern keys of the namespace without a birth, and for
-    /// how long; or why it gave no answer.
-    ///
-    /// # Cancellation safety
-    /// Reads only.
-    #[cfg(feature = "doctor")]
-    pub(crate) async fn losses(&self) -> Vec<(Arc<str>, Result<(Vec<Loss>, Duration), NodeError>)> {
-        let key = record_key(&self.core.config.prefix, DECISIONS, "losses");
-        let op = Op::Lookup {
-            key,
-            retention: self.retention,
-            fingerprint: None,
-            born: self.in_use_since,
-            accepted: self.accepted_loss,
-        };
-        let answers = self.core.ask_each(&op).await.into_iter();
-        let losses = |answer| match answer {
-            Ok(Reply::Record { losses, unsure, .. }) => Ok((losses, unsure)),
-            Ok(_) => Err(NodeError::maybe_executed(NodeFault::Protocol, "no answer to a look")),
-            Err(e) => Err(e),
-        };
-        answers.map(|(node, answer)| (node, losses(answer))).collect()
-    }
-
-    /// Returns how many nodes show a record of the decision.
-    #[cfg(feature = "doctor")]
-    pub(crate) async fn copies(&self, loss: Loss, decided: &Decided) -> usize {
-        let mut most = 0;
-        for place in [Place::First, Place::Replaced] {
-            let op = Op::Lookup {
-                key: self.place(loss, place).1.key,
-                retention: KEPT,
-                fingerprint: None,
-                born: None,
-                accepted: Duration::ZERO,
-            };
-            let has = |(_, answer): &(_, Result<Reply, _>)| match answer {
-                Ok(Reply::Record { state: Some(state), .. }) => {
-                    let value = state.record.as_ref().and_then(|record| record.value.as_deref());
-                    value.and_then(|value| serde_json::from_slice(value).ok()).as_ref()
-                        == Some(decided)
-                }
-                _ => false,
-            };
-            most = most.max(self.core.ask_each(&op).await.iter().filter(|one| has(one)).count());
-        }
-        most
-    }
-
-    #[cfg(feature = "doctor")]
-    async fn settle(
-        &self,
-        loss: Loss,
-        place: Place,
-        decided: &Decided,
-    ) -> Result<(Decided, bool), RunError> {
+        let decided = Decided { decision, by, reason, at: self.core.env.wall_micros() / 1_000 };
         let (call, terms) = self.place(loss, place);
-        let value: Arc<[u8]> = run::encode(decided).map_err(|e| call.codec(e))?;
+        let value: Arc<[u8]> = run::encode(&decided).map_err(|e| call.codec(e))?;
         // A decision that was forgotten is one that is not there.
         match store(&call, &terms, Some(&value), true).await {
-            Store::Ours => Ok((decided.clone(), true)),
+            Store::Ours => Ok((decided, true)),
             Store::Other(Some(bytes)) => {
                 Ok((run::decode(&bytes).map_err(|e| call.codec(e))?, false))
             }
@@ -298,7 +253,14 @@ impl Idempotency {
         }
     }
 
-    async fn read(&self, loss: Loss, place: Place) -> Result<Read, RunError> {
+    /// Reads a record of the loss.
+    ///
+    /// # Errors
+    /// Too few nodes answered, or what is stored cannot be read.
+    ///
+    /// # Cancellation safety
+    /// Reads only.
+    pub(crate) async fn read(&self, loss: Loss, place: Record) -> Result<Read, RunError> {
         let (call, terms) = self.place(loss, place);
         match self.core.look(&terms).await {
             Found::Stored(record) => {
@@ -312,7 +274,7 @@ impl Idempotency {
     }
 
     /// The record of a decision, as a call and with its terms.
-    fn place(&self, loss: Loss, place: Place) -> (Call, ClaimTerms) {
+    fn place(&self, loss: Loss, place: Record) -> (Call, ClaimTerms) {
         let of = Self {
             namespace: DECISIONS.into(),
             lease: self.core.config.ttl,
@@ -323,7 +285,7 @@ impl Idempotency {
             accepted_loss: Duration::ZERO,
             ..self.clone()
         };
-        let suffix = if place == Place::Replaced { "+run" } else { "" };
+        let suffix = if place == Record::Replaced { "+run" } else { "" };
         let name = format!("{}/{}-{}{suffix}", self.namespace, loss.from, loss.began);
         let terms = ClaimTerms {
             key: record_key(&self.core.config.prefix, DECISIONS, &name),

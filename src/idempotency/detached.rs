@@ -14,7 +14,7 @@ use super::{Call, Context, Failed, Outcome, Probed, Probing, RunError};
 /// A call that goes on when its caller does not. Made by [`Call::detached`] and
 /// [`Probing::detached`].
 #[derive(Clone, Debug)]
-#[must_use = "a call does nothing until one of its verbs is awaited"]
+#[must_use = "a call does nothing until one of its operations is awaited"]
 pub struct Detached<C>(C);
 
 impl Call {

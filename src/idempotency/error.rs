@@ -1,4 +1,4 @@
-//! Errors of the idempotency verbs.
+//! Errors of the idempotency operations.
 
 use std::error::Error;
 use std::fmt;
@@ -94,9 +94,10 @@ pub enum RunError {
     },
     /// The key may have been used before these nodes had any data, and nobody has said whether the
     /// deployment is new. Nothing was run, and nothing is left of the call. It is a condition of
-    /// the deployment: mark a new one by `palisade init` (library: [`ops::init`]), and calls go on.
+    /// the deployment: mark a new one by `palisade init` (library: [`palisade_ops::init`]), and
+    /// calls go on.
     ///
-    /// [`ops::init`]: https://docs.rs/palisade/latest/palisade/ops/fn.init.html
+    /// [`palisade_ops::init`]: https://docs.rs/palisade-ops/latest/palisade_ops/fn.init.html
     #[non_exhaustive]
     NotInitialised {
         /// Of which call.

@@ -47,7 +47,7 @@ impl InFlight {
     pub(super) fn pause(
         &self,
         key: &Arc<str>,
-        (now, dice): (Moment, u128),
+        (now, random): (Moment, u128),
         (lease, rest): (Duration, Duration),
     ) -> Duration {
         let usual = match self.usual.load(Ordering::Relaxed) {
@@ -55,7 +55,7 @@ impl InFlight {
             usual => Duration::from_micros(usual),
         };
         let longest = PAUSES.1.min(lease / 2);
-        let pause = env::pause(dice, self.count(key, now), (usual.max(PAUSES.0), longest));
+        let pause = env::pause(random, self.count(key, now), (usual.max(PAUSES.0), longest));
         if rest.is_zero() { pause } else { pause.min(rest) }
     }
 

@@ -62,7 +62,7 @@ mod canonical;
 mod claim;
 pub mod consumer;
 mod context;
-mod decision;
+pub(crate) mod decision;
 mod detached;
 mod error;
 mod failed;

@@ -6,7 +6,7 @@ use std::future::Future;
 use super::decision::Decision;
 use super::policy::Doubt;
 use super::{Call, Context, Parked, ParkedReason, Probed, RunError};
-use crate::driver::claim::Held;
+use crate::client::claim::Held;
 use crate::op::Loss;
 use crate::quorum::record::Promise;
 

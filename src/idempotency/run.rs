@@ -25,14 +25,14 @@ use super::past::{Past, by_decision, past};
 use super::policy::{Doubt, Forgotten};
 use super::store::{Store, store};
 use super::{Call, CodecError, Context, Failed, Outcome, Parked, Probed, RunError};
-use crate::driver::claim::{ClaimTerms, Held};
-use crate::driver::hints::{Floor, Waiting};
+use crate::client::claim::{ClaimTerms, Held};
+use crate::client::hints::{Floor, Waiting};
 use crate::durability::Achieved;
 use crate::op::ClaimEnd;
 use crate::quorum::backoff::RetryPolicy;
 use crate::quorum::complete::{Found, Unstored};
 use crate::quorum::record::{Denied, Promise, Refusal};
-use crate::span::{self, verb};
+use crate::span::{self, operation};
 
 /// A lease that ends sooner is not worth asking for a hint: its owner is storing a result.
 const SETTLES: Duration = Duration::from_millis(20);
@@ -78,9 +78,9 @@ where
     P: FnOnce(Context) -> PF,
     PF: Future<Output = Probed<T>>,
 {
-    let verb = verb!("run", of = %call.name());
-    let came_to = attempt(&call, probe, handler, &verb).instrument(verb.span()).await;
-    verb.over(call.of.counters.over(&came_to));
+    let operation = operation!("run", of = %call.name());
+    let came_to = attempt(&call, probe, handler, &operation).instrument(operation.span()).await;
+    operation.over(call.of.counters.over(&came_to));
     came_to
 }
 
@@ -88,7 +88,7 @@ async fn attempt<T, E, F, Fut, P, PF>(
     call: &Call,
     probe: Option<P>,
     handler: F,
-    verb: &span::Call,
+    operation: &span::Call,
 ) -> Result<Outcome<T>, RunError>
 where
     T: Serialize + DeserializeOwned,
@@ -98,7 +98,7 @@ where
     P: FnOnce(Context) -> PF,
     PF: Future<Output = Probed<T>>,
 {
-    let granted = match claim(call, probe, Some(verb)).await? {
+    let granted = match claim(call, probe, Some(operation)).await? {
         Came::Ours(granted) => granted,
         Came::Answered(outcome) => return Ok(outcome),
     };
@@ -117,7 +117,7 @@ where
 pub(super) async fn claim<T, P, PF>(
     call: &Call,
     probe: Option<P>,
-    verb: Option<&span::Call>,
+    operation: Option<&span::Call>,
 ) -> Result<Came<T>, RunError>
 where
     T: Serialize + DeserializeOwned,
@@ -138,9 +138,9 @@ where
         Begun::Parked(parked) => return Ok(Came::Answered(Outcome::Parked(parked))),
     };
     let number = promise.attempt;
-    if let Some(verb) = verb {
-        verb.token(promise.token);
-        verb.attempts(number);
+    if let Some(operation) = operation {
+        operation.token(promise.token);
+        operation.attempts(number);
     }
     let names = (&call.of.namespace, &call.key);
     let record_of = (&terms.key, promise.steps.as_ref());

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::policy::Doubt;
 use super::{Call, NotRecorded};
-use crate::driver::claim::ClaimTerms;
+use crate::client::claim::ClaimTerms;
 use crate::error::NodeOutcome;
 use crate::quorum::backoff::RetryPolicy;
 use crate::quorum::record::{Denied, Refusal};

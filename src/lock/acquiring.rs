@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::LockGuard;
-use crate::driver::Core;
+use crate::client::Core;
 use crate::error::AcquireError;
 use crate::metrics::LockMeters;
 use crate::span::Call;
@@ -24,17 +24,21 @@ impl<'a> Acquiring<'a> {
     }
 
     /// It came to this; `None`: somebody else has the lock.
-    pub(super) fn over(mut self, verb: Call, came_to: Result<Option<&LockGuard>, &AcquireError>) {
+    pub(super) fn over(
+        mut self,
+        operation: Call,
+        came_to: Result<Option<&LockGuard>, &AcquireError>,
+    ) {
         self.outcome = match came_to {
             Ok(Some(guard)) => {
-                verb.token(guard.fencing_token());
+                operation.token(guard.fencing_token());
                 "acquired"
             }
             Ok(None) | Err(AcquireError::TimedOut { .. }) => "taken",
             Err(AcquireError::Closed(_)) => "closed",
             Err(AcquireError::NoQuorum(_)) => "no_quorum",
         };
-        verb.over(self.outcome);
+        operation.over(self.outcome);
     }
 }
 

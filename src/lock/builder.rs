@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Mutex;
-use crate::driver::Core;
+use crate::client::Core;
 use crate::durability::Durability;
 use crate::error::{ConfigError, Resource};
 use crate::name::{LockKeys, check_lock};
@@ -44,14 +44,14 @@ impl MutexBuilder {
         self
     }
 
-    /// Whether the keeper renews the lock at a quarter of its ttl; default true. Without it the
+    /// Whether the renewer renews the lock at a quarter of its ttl; default true. Without it the
     /// lock is lost after one ttl unless [`LockGuard::extend`](super::LockGuard::extend) is called.
     pub fn auto_renew(mut self, renew: bool) -> Self {
         self.0.renew = renew;
         self
     }
 
-    /// The keeper stops renewing this long after the acquire, so that a stuck holder cannot keep
+    /// The renewer stops renewing this long after the acquire, so that a stuck holder cannot keep
     /// the name for ever. Default: no limit.
     pub fn max_hold(mut self, limit: Duration) -> Self {
         self.0.max_hold = Some(limit);

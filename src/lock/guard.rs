@@ -4,14 +4,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::driver::failover::Failover;
-use crate::driver::lease::Lease;
-use crate::driver::runtime::within;
-use crate::driver::{Core, WATCH};
+use crate::client::failover::Failover;
+use crate::client::lease::Lease;
+use crate::client::runtime::within;
+use crate::client::{Core, WATCH};
 use crate::durability::Achieved;
 use crate::error::{ExtendError, ReleaseError, Resource};
 use crate::lock::{LostSignal, is_lost};
-use crate::span::verb;
+use crate::span::operation;
 use crate::time::Moment;
 use crate::token::FencingToken;
 
@@ -45,9 +45,9 @@ impl fmt::Debug for LockGuard {
 impl LockGuard {
     pub(crate) fn new(core: Arc<Core>, lease: Arc<Lease>, name: Arc<str>, renew: bool) -> Self {
         if renew {
-            core.keeper.keep(&core, &lease);
+            core.renewer.add(&core, &lease);
         } else {
-            core.keeper.watch(&core, &lease);
+            core.renewer.watch(&core, &lease);
         }
         Self { core, lease, name }
     }
@@ -123,8 +123,8 @@ impl LockGuard {
     /// If dropped, the old deadline still holds; the nodes may keep the key longer than the guard
     /// assumes.
     pub async fn extend(&self) -> Result<Moment, ExtendError> {
-        let verb = verb!("extend", of = %self.resource());
-        let result = self.core.extend_in(&self.lease, verb).await;
+        let operation = operation!("extend", of = %self.resource());
+        let result = self.core.extend_in(&self.lease, operation).await;
         if matches!(result, Err(ExtendError::Lost(_))) {
             self.lease.lose(self.core.env.now());
         }
@@ -161,7 +161,7 @@ impl LockGuard {
     /// As [`release`](Self::release); the guard is of no use after it.
     pub(crate) async fn end(&self) -> Result<(), ReleaseError> {
         let held = self.lease.end_held(self.core.env.now());
-        self.core.keeper.forget(&self.lease);
+        self.core.renewer.remove(&self.lease);
         self.core.release(&self.lease, held).await
     }
 }
@@ -171,10 +171,10 @@ impl Drop for LockGuard {
         // `release` has ended the lease already; then its own requests are on their way.
         let now = self.core.env.now();
         let first = self.lease.end(now);
-        self.core.keeper.forget(&self.lease);
+        self.core.renewer.remove(&self.lease);
         if first && let Some(op) = self.lease.release_op(now) {
             let until = self.core.forgotten_at(now, self.lease.on_nodes());
-            self.core.undo(&op, &self.lease.mailbox, until);
+            self.core.undo(&op, &self.lease.replies, until);
         }
     }
 }
@@ -200,7 +200,7 @@ pub(crate) async fn lost(core: &Core, lease: &Lease) {
             return;
         }
         // Sleep in slices: tokio timers do not advance while the machine is suspended, and a lease
-        // without renewal has no keeper that would notice.
+        // without renewal has no renewer that would notice.
         let left = lease.until().since(now).min(WATCH);
         within(left, lease.over()).await;
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 
-use crate::driver::Core;
+use crate::client::Core;
 use crate::error::{AcquireError, NodeError, NodeFault, NodeOutcome};
 use crate::lock::Mutex;
 use crate::name::LockKeys;
@@ -116,7 +116,7 @@ impl Mutex {
     /// # Cancellation safety
     /// Reads only: may be dropped at will.
     pub async fn inspect(&self) -> Result<Inspection, AcquireError> {
-        let _verb = self.begin()?;
+        let _operation = self.begin()?;
         Ok(look(&self.core, &self.keys).await)
     }
 }
@@ -125,7 +125,7 @@ impl Mutex {
 pub(super) async fn look(core: &Core, keys: &LockKeys) -> Inspection {
     let silent = || NodeError::not_executed(NodeFault::Timeout, "");
     let view = |(name, reply): (_, Option<_>)| (name, view(reply.unwrap_or(Err(silent()))));
-    Inspection { nodes: core.look_everywhere(keys).await.into_iter().map(view).collect() }
+    Inspection { nodes: core.inspect_each(keys).await.into_iter().map(view).collect() }
 }
 
 fn view(reply: Result<Reply, NodeError>) -> NodeView {
@@ -158,7 +158,7 @@ pub(crate) fn note(reason: &str) -> Vec<u8> {
 }
 
 /// Names an owner without giving its token away.
-pub(crate) fn digest(owner: OwnerToken) -> String {
+pub fn digest(owner: OwnerToken) -> String {
     use std::fmt::Write as _;
     let hash = Sha256::digest(owner.as_str().as_bytes());
     hash.iter().take(8).fold(String::with_capacity(16), |mut hex, byte| {

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use tracing::Instrument as _;
 
-use crate::driver::Core;
-use crate::driver::attempt::{Ask, Won};
-use crate::driver::close::Verb;
-use crate::driver::hints::Waiting;
-use crate::driver::lease::{Lease, Subject};
+use crate::client::Core;
+use crate::client::acquire::{AcquireRequest, Acquired};
+use crate::client::close::Operation;
+use crate::client::hints::Waiting;
+use crate::client::lease::{Lease, Subject};
 use crate::durability::Durability;
 use crate::error::{AcquireError, Advice, NoQuorum, Resource, Taken};
 use crate::lock::LockGuard;
@@ -20,7 +20,7 @@ use crate::name::LockKeys;
 use crate::op::IfHeld;
 use crate::quorum::acquire::Loss;
 use crate::quorum::backoff::RetryPolicy;
-use crate::span::{Call, verb};
+use crate::span::{Call, operation};
 use crate::time::Moment;
 
 /// Default of the longest wait.
@@ -87,11 +87,11 @@ impl Mutex {
     /// Dropped at any await it holds nothing: what nodes granted is released in the background, at
     /// the latest the ttl ends it.
     pub async fn try_acquire(&self) -> Result<TryAcquire, AcquireError> {
-        let verb = verb!("try_acquire", of = %self.resource());
+        let operation = operation!("try_acquire", of = %self.resource());
         let call = Acquiring::begin(&self.core, &self.name);
-        let tried = self.try_it(&verb).instrument(verb.span()).await;
+        let tried = self.try_it(&operation).instrument(operation.span()).await;
         call.over(
-            verb,
+            operation,
             tried.as_ref().map(|tried| match tried {
                 TryAcquire::Acquired(guard) => Some(guard),
                 TryAcquire::Taken(_) => None,
@@ -100,12 +100,12 @@ impl Mutex {
         tried
     }
 
-    async fn try_it(&self, verb: &Call) -> Result<TryAcquire, AcquireError> {
-        let _verb = self.begin()?;
-        verb.attempt();
+    async fn try_it(&self, operation: &Call) -> Result<TryAcquire, AcquireError> {
+        let _operation = self.begin()?;
+        operation.attempt();
         let (keys, ttl, level) = (&self.keys, self.ttl, self.level);
         let within = Duration::ZERO;
-        let ask = Ask { keys, ttl, level, if_held: None, within, taker: None };
+        let ask = AcquireRequest { keys, ttl, level, if_held: None, within, taker: None };
         match self.core.attempt(ask).await {
             Ok(won) => Ok(TryAcquire::Acquired(self.guard(won))),
             Err(Loss::Taken(taken)) => Ok(TryAcquire::Taken(taken)),
@@ -128,18 +128,19 @@ impl Mutex {
     /// # Cancellation safety
     /// As [`try_acquire`](Self::try_acquire); a waiting place that is dropped passes its turn on.
     pub async fn acquire(&self) -> Result<LockGuard, AcquireError> {
-        let verb = verb!("acquire", of = %self.resource());
+        let operation = operation!("acquire", of = %self.resource());
         let call = Acquiring::begin(&self.core, &self.name);
-        let acquired = self.wait_for_it(&verb).instrument(verb.span()).await;
-        call.over(verb, acquired.as_ref().map(Some));
+        let acquired = self.wait_for_it(&operation).instrument(operation.span()).await;
+        call.over(operation, acquired.as_ref().map(Some));
         acquired
     }
 
-    async fn wait_for_it(&self, verb: &Call) -> Result<LockGuard, AcquireError> {
-        let _verb = self.begin()?;
+    async fn wait_for_it(&self, operation: &Call) -> Result<LockGuard, AcquireError> {
+        let _operation = self.begin()?;
         let of = self.resource();
         let (keys, ttl, level) = (&self.keys, self.ttl, self.level);
-        let bid = Bid { of: &of, keys, ttl, level, lost: &|_| {}, manner: Manner::Queue, verb };
+        let bid =
+            Bid { of: &of, keys, ttl, level, lost: &|_| {}, manner: Manner::Queue, operation };
         let won = acquire_within(&self.core, bid, self.acquire_timeout, self.retry).await?;
         Ok(self.guard(won))
     }
@@ -148,21 +149,21 @@ impl Mutex {
         Resource::Lock(Arc::clone(&self.name))
     }
 
-    /// Begins a verb.
-    pub(super) fn begin(&self) -> Result<Verb<'_>, AcquireError> {
+    /// Begins an operation.
+    pub(super) fn begin(&self) -> Result<Operation<'_>, AcquireError> {
         self.core.closing.enter().ok_or_else(|| AcquireError::Closed(self.resource()))
     }
 
-    fn guard(&self, won: Won) -> LockGuard {
+    fn guard(&self, won: Acquired) -> LockGuard {
         self.guard_of(self.lease(won))
     }
 
-    pub(super) fn lease(&self, won: Won) -> Lease {
+    pub(super) fn lease(&self, won: Acquired) -> Lease {
         let renew_until = self.max_hold.map(|limit| self.core.env.now() + limit);
         let subject = Subject::Lock { of: self.resource(), keys: self.keys.clone() };
         let (id, times) = ((won.owner, won.token), (won.ttl, won.until));
         let meters = Arc::clone(&self.core.meters.lock(&self.name).leases);
-        Lease::new(subject, id, times, renew_until, won.mailbox, None, meters)
+        Lease::new(subject, id, times, renew_until, won.replies, None, meters)
     }
 
     pub(super) fn guard_of(&self, lease: Lease) -> LockGuard {
@@ -181,7 +182,7 @@ pub(crate) struct Bid<'a> {
     pub(crate) lost: &'a (dyn Fn(&Loss) + Sync),
     pub(crate) manner: Manner<'a>,
     /// Span and metrics of the calling operation.
-    pub(crate) verb: &'a Call,
+    pub(crate) operation: &'a Call,
 }
 
 /// Way to wait for a lock that another owner has.
@@ -200,10 +201,10 @@ impl Bid<'_> {
         &mut self,
         core: &Core,
         (if_held, within): (Option<IfHeld>, Duration),
-    ) -> Result<Won, Loss> {
-        self.verb.attempt();
+    ) -> Result<Acquired, Loss> {
+        self.operation.attempt();
         let &mut Self { keys, ttl, level, .. } = self;
-        let ask = Ask { keys, ttl, level, if_held, within, taker: None };
+        let ask = AcquireRequest { keys, ttl, level, if_held, within, taker: None };
         core.attempt(match &mut self.manner {
             Manner::TakeOver(from) => from.ask(core, ask).await,
             Manner::Queue | Manner::Candidate(_) => ask,
@@ -219,7 +220,7 @@ pub(crate) async fn acquire_within(
     mut bid: Bid<'_>,
     wait: Option<Duration>,
     retry: RetryPolicy,
-) -> Result<Won, AcquireError> {
+) -> Result<Acquired, AcquireError> {
     // The common case is free and needs no place in the queue.
     let sent = core.env.now();
     match bid.attempt(core, (None, wait.unwrap_or(WAIT))).await {
@@ -235,7 +236,7 @@ async fn wait_within(
     (mut loss, mut sent): (Loss, Moment),
     wait: Option<Duration>,
     retry: RetryPolicy,
-) -> Result<Won, AcquireError> {
+) -> Result<Acquired, AcquireError> {
     let Bid { of, keys, lost, .. } = bid;
     lost(&loss);
     core.listen();

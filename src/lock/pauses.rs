@@ -28,7 +28,7 @@ impl Pauses {
     /// is looked at again when it could have expired; the growing delay alone serves everything
     /// else. Where more is queued than can be sent in time, those who ask again at once would only
     /// keep it so.
-    pub(super) fn next(&mut self, loss: &Loss, asked: bool, dice: u128) -> Duration {
+    pub(super) fn next(&mut self, loss: &Loss, asked: bool, random: u128) -> Duration {
         let delay = self.delays.next().unwrap_or(Duration::from_millis(250));
         match loss {
             // Asking for hints takes one refused attempt: make it at once.
@@ -40,7 +40,7 @@ impl Pauses {
             Loss::NoQuorum(outcomes) if outcomes.iter().any(is_crowded) => {
                 let base = CROWDED * (1 << self.turned_away);
                 self.turned_away = (self.turned_away + 1).min(CROWDED_MAX);
-                delay.max(base / 2 + part(base, dice))
+                delay.max(base / 2 + part(base, random))
             }
             _ => delay,
         }
@@ -59,12 +59,12 @@ pub(super) fn is_split(loss: &Loss) -> bool {
 }
 
 /// A random part of as many round trips as there may be callers.
-pub(super) fn spread(dice: u128, round_trip: Duration, crowd: u32) -> Duration {
-    part(round_trip.min(Duration::from_millis(20)) * (1 << crowd.clamp(1, CROWD_MAX)), dice)
+pub(super) fn spread(random: u128, round_trip: Duration, crowd: u32) -> Duration {
+    part(round_trip.min(Duration::from_millis(20)) * (1 << crowd.clamp(1, CROWD_MAX)), random)
 }
 
-fn part(of: Duration, dice: u128) -> Duration {
-    of.mul_f64(f64::from(dice as u32) / f64::from(u32::MAX))
+fn part(of: Duration, random: u128) -> Duration {
+    of.mul_f64(f64::from(random as u32) / f64::from(u32::MAX))
 }
 
 #[cfg(test)]

@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::lost;
-use crate::driver::Core;
-use crate::driver::lease::Lease;
+use crate::client::Core;
+use crate::client::lease::Lease;
 
 /// Says when a lock, a leadership or a claim is no longer held: lost, released or dropped.
 ///

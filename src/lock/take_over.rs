@@ -12,11 +12,11 @@ use super::acquiring::Acquiring;
 use super::inspect::{Holder, look, note};
 use super::mutex::{Bid, Manner, acquire_within};
 use super::{LockGuard, Mutex};
-use crate::driver::Core;
-use crate::driver::attempt::Ask;
+use crate::client::Core;
+use crate::client::acquire::AcquireRequest;
 use crate::error::AcquireError;
 use crate::op::IfHeld;
-use crate::span::{Call, verb};
+use crate::span::{Call, operation};
 use crate::token::OwnerToken;
 
 /// The lock as [`Mutex::take_over`] has taken it.
@@ -52,13 +52,17 @@ pub(crate) struct TakeOver {
 
 impl TakeOver {
     /// The attempt as a takeover: for at least as long as any node has the lock for the holder.
-    pub(super) async fn ask<'a>(&mut self, core: &Core, ask: Ask<'a>) -> Ask<'a> {
+    pub(super) async fn ask<'a>(
+        &mut self,
+        core: &Core,
+        ask: AcquireRequest<'a>,
+    ) -> AcquireRequest<'a> {
         let seen = look(core, ask.keys).await;
         let left = seen.longest_of(&[self.from, self.taker]);
         self.ttl = self.ttl.max(left).min(core.config.max_ttl);
         self.seen = seen.holder().filter(|seen| seen.token == self.from).or(self.seen.take());
         let if_held = Some(IfHeld::TakeFrom(self.from));
-        Ask { ttl: self.ttl, if_held, taker: Some(self.taker), ..ask }
+        AcquireRequest { ttl: self.ttl, if_held, taker: Some(self.taker), ..ask }
     }
 }
 
@@ -94,10 +98,10 @@ impl Mutex {
         holder: &Holder,
         reason: &str,
     ) -> Result<TakenOver, AcquireError> {
-        let verb = verb!("take_over", of = %self.resource());
+        let operation = operation!("take_over", of = %self.resource());
         let call = Acquiring::begin(&self.core, &self.name);
-        let taken = self.take_from(holder, reason, &verb).instrument(verb.span()).await;
-        call.over(verb, taken.as_ref().map(|taken| Some(&taken.guard)));
+        let taken = self.take_from(holder, reason, &operation).instrument(operation.span()).await;
+        call.over(operation, taken.as_ref().map(|taken| Some(&taken.guard)));
         taken
     }
 
@@ -105,15 +109,15 @@ impl Mutex {
         &self,
         holder: &Holder,
         reason: &str,
-        verb: &Call,
+        operation: &Call,
     ) -> Result<TakenOver, AcquireError> {
-        let _verb = self.begin()?;
+        let _operation = self.begin()?;
         let of = self.resource();
         let (core, keys, ttl, level) = (&self.core, &self.keys, self.ttl, self.level);
         let taker = OwnerToken::from_random(core.env.random());
         let mut takeover = TakeOver { from: holder.token, taker, ttl, seen: None };
         let manner = Manner::TakeOver(&mut takeover);
-        let bid = Bid { of: &of, keys, ttl, level, lost: &|_| {}, manner, verb };
+        let bid = Bid { of: &of, keys, ttl, level, lost: &|_| {}, manner, operation };
         let won = acquire_within(core, bid, self.acquire_timeout, self.retry).await?;
         // No node had it for the holder for longer than this lease, which has begun by now.
         let over = core.env.now() + won.ttl + core.config.drift.of(won.ttl);

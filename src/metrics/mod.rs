@@ -15,6 +15,7 @@ mod export;
 #[cfg(not(feature = "metrics"))]
 #[path = "nothing.rs"]
 mod export;
+mod node;
 mod table;
 
 use std::collections::BTreeMap;
@@ -24,6 +25,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 pub(crate) use self::export::{Counter, Gauge, Histogram};
+pub use self::node::NodeMetrics;
 pub(crate) use self::table::Metric;
 use self::table::{
     ACQUIRE_WAIT, ACQUIRES, CLAIMS, CLAIMS_HELD, LEADERLESS, LEADING, LEASES_LOST, LOCKS_HELD,

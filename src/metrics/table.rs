@@ -109,7 +109,7 @@ pub(crate) const READY: Metric = gauge(
     "1 while a majority of the nodes votes, else 0; NaN before the first answer",
 );
 
-/// What a node's lane counts.
+/// What a node's queue counts.
 pub(crate) struct Node {
     pub(crate) batches: Metric,
     pub(crate) request: Metric,

@@ -48,7 +48,7 @@ const IDLE_PAUSE: Duration = Duration::from_secs(10);
 const JUDGE_EVERY: Duration = Duration::from_secs(10);
 
 /// Batches that may be under way at once on a connection, for the server answers in order; more
-/// than a lane has use for.
+/// than a queue has use for.
 pub(crate) const DEPTH: usize = 8;
 
 /// Where the master is.
@@ -113,7 +113,7 @@ pub(crate) struct LinkOptions {
     pub(crate) name: Arc<str>,
     /// Longest time for one try to resolve, connect and log in.
     pub(crate) connect_timeout: Duration,
-    /// Clock and dice.
+    /// Clock and randomness.
     pub(crate) env: Arc<dyn Env>,
 }
 

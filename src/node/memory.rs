@@ -245,8 +245,8 @@ impl Data {
                 reply
             }
             Op::Lookup { key, retention, fingerprint, born, accepted } => {
-                let unsure = h.recall().unsure(*born, *retention, *accepted);
-                let losses = h.recall().concerning(*born, *retention, *accepted);
+                let unsure = h.lost_claims().unsure(*born, *retention, *accepted);
+                let losses = h.lost_claims().concerning(*born, *retention, *accepted);
                 self.records.lookup(h, key, *fingerprint, (unsure, losses))
             }
         }

@@ -4,32 +4,22 @@
 //! memory of this process, for tests and embedded use. Other kinds implement
 //! [`spi::LockNode`]: see [`spi`].
 
-mod barrier;
-#[cfg(feature = "test-util")]
-pub(crate) mod contract;
-pub(crate) mod counters;
 mod event;
 mod failover;
-#[cfg(feature = "test-util")]
-pub(crate) mod fault;
-mod health;
-pub(crate) mod lane;
 mod link;
 mod lock_node;
-pub(crate) mod mailbox;
+mod lost_claims;
 pub(crate) mod memory;
 mod min_replicas;
-mod recall;
 mod redis;
 mod sentinel;
 pub mod spi;
-pub(crate) mod votes;
 
-pub use self::counters::NodeMetrics;
 pub use self::event::{HistoryCause, NodeEvent};
 pub use self::failover::FailoverTimes;
 pub(crate) use self::lock_node::{BoxFuture, LockNode};
 pub use self::redis::{RedisNode, RedisNodeBuilder};
+pub use crate::metrics::NodeMetrics;
 pub use crate::op::Loss;
 pub use memory::{MemoryNode, MemoryNodeBuilder};
 pub use sentinel::{MinReplicas, SentinelNode, SentinelNodeBuilder, SentinelStatus};

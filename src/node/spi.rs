@@ -1,7 +1,7 @@
 //! For kinds of nodes of your own: the trait, and the language that nodes speak.
 //!
-//! Implement [`LockNode`], and let it pass `palisade::test_util::contract` (feature `test-util`);
-//! nothing else is asked of a node. What each [`Op`] means is written at it,
+//! Implement [`LockNode`], and let it pass the contract suite of the package
+//! `palisade-testing`; nothing else is asked of a node. What each [`Op`] means is written at it,
 //! [`MemoryNode`](crate::MemoryNode) is the reference, and a wrapper of another node hands on every
 //! method. Programs that only use nodes need nothing from here.
 

@@ -1,14 +1,14 @@
 //! The quorum core: pure machines that decide what a majority said.
 //!
-//! Each verb has a machine, and all have one shape:
+//! Each operation has a machine, and all have one shape:
 //!
 //! ```text
 //!  replies ─▶ on_reply(now, node, reply) ─▶ Progress ─▶ Wait(until) · Send(ops, until)
 //!  timers  ─▶ on_time(now)               ─▶ Progress ─▶ Decided(result)
 //! ```
 //!
-//! No clock, no socket, no dice: time is handed in with every input, so that whole histories run in
-//! a test. Invariants upheld here (the rules are in `docs/design/`):
+//! No clock, no socket, no randomness: time is handed in with every input, so that whole histories
+//! run in a test. Invariants upheld here (the rules are in `docs/design/`):
 //! 1. A win needs a majority of grants **and** one fencing token on a majority, both
 //!    before `send + validity` (locks 2, 3).
 //! 2. A token is either a value that a majority granted, or the largest granted, raised on a

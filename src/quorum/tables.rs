@@ -83,7 +83,7 @@ fn attempt(n: usize) -> Acquire {
     Acquire::new(n, at(0), at(100), Duration::from_millis(60), raise)
 }
 
-/// Runs a history up to its decision, where the driver stops, too.
+/// Runs a history up to its decision, where the client side stops, too.
 fn run<M: Machine>(mut machine: M, case: &Case) -> Progress<M::Decision> {
     let mut last = machine.on_time(at(0));
     for e in &case.events {

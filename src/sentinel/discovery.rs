@@ -14,7 +14,7 @@ use super::address::Address;
 use crate::error::{NodeError, NodeFault};
 
 /// Most Sentinels that are remembered, the configured ones included.
-pub(crate) const SENTINELS_MAX: usize = 16;
+pub const SENTINELS_MAX: usize = 16;
 
 /// What one Sentinel answered in one round.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -13,7 +13,7 @@ use crate::error::ConfigError;
 
 /// What is added to `min-replicas-max-lag`: Redis counts the age of an acknowledgement in whole
 /// seconds, and reads it once a second.
-pub(crate) const LAG_SLACK: Duration = Duration::from_secs(2);
+pub const LAG_SLACK: Duration = Duration::from_secs(2);
 
 /// The assumed L of a server without the check; nothing enforces it.
 const UNCHECKED: Duration = Duration::from_secs(15);
@@ -33,7 +33,7 @@ pub enum MinReplicas {
 
 /// How strong the check must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct MinReplicasRule {
+pub struct MinReplicasRule {
     /// What to do if it is weaker.
     pub policy: MinReplicas,
     /// At least this many replicas must have acknowledged …
@@ -156,9 +156,9 @@ pub(crate) struct Checked {
 
 /// What is advised where settings have to be changed: with these a lease of 15 s outlives a
 /// failover of its group, and a short pause of the master starts none (sentinel-conf/README.md).
-pub(crate) const ADVISED_LAG: Duration = Duration::from_secs(2);
+pub const ADVISED_LAG: Duration = Duration::from_secs(2);
 /// The same of Sentinel's `down-after-milliseconds`.
-pub(crate) const ADVISED_DOWN_AFTER: Duration = Duration::from_secs(4);
+pub const ADVISED_DOWN_AFTER: Duration = Duration::from_secs(4);
 
 impl MinReplicasRule {
     /// Judges a master by its own facts and by the group's `down-after` and number of replicas, as

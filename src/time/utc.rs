@@ -11,7 +11,7 @@ pub(crate) fn utc(ms: u64) -> String {
 
 /// Shows milliseconds since 1970 for people: `2026-11-23 14:03:21.4 UTC`. Rounded up to a tenth of
 /// a second.
-pub(crate) fn until_utc(ms: u64) -> String {
+pub fn until_utc(ms: u64) -> String {
     let (date, time) = tenths(ms.div_ceil(100).saturating_mul(100));
     format!("{date} {time} UTC")
 }
@@ -29,7 +29,7 @@ pub(crate) fn span_utc(from: u64, to: u64) -> String {
 
 /// Shows a duration in two units at most: `1.3 s`, `2 min 5 s`, `3 h 12 min`, `2 d 4 h`. Rounded
 /// up, so that it is true after *at most*.
-pub(crate) struct AtMost(pub(crate) Duration);
+pub struct AtMost(pub Duration);
 
 impl fmt::Display for AtMost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

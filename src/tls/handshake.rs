@@ -18,7 +18,7 @@ use crate::error::ConfigError;
 
 /// How TLS is spoken with a server: which certificates are believed, and which one we show.
 #[derive(Clone)]
-pub(crate) struct Tls {
+pub struct Tls {
     config: Arc<ClientConfig>,
     /// The name expected in the server's certificate, if it is not the host.
     name: Option<Arc<str>>,
@@ -28,7 +28,7 @@ impl Tls {
     /// With this root certificate, else the system's, and this client certificate with its key, all
     /// PEM. Shows nothing of the PEM, not even rustls' message: it may quote the line that holds
     /// the key.
-    pub(crate) fn new(
+    pub fn new(
         field: &'static str,
         root: Option<&[u8]>,
         client: Option<(&[u8], &[u8])>,

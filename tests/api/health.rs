@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 use palisade::idempotency::Outcome;
 use palisade::node::spi::Env;
 use palisade::test_util::TokioEnv;
-use palisade::test_util::fault::{Fault, FaultControl};
 use palisade::{Ability, MemoryNode, Redlock, TryAcquire};
+use palisade_testing::fault::{Fault, FaultControl};
 use tokio::time::sleep;
 
 const S: Duration = Duration::from_secs(1);

@@ -8,7 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
-use palisade::idempotency::consumer::{DeadLetterReason, Delivery, Disposition, Source};
+use palisade::error::ConfigError;
+use palisade::idempotency::consumer::{
+    self, BrokerError, DeadLetterReason, Delivery, Disposition, Session, Terms,
+};
 use tokio::time::{Instant, sleep};
 
 /// How long a delivery may stay unacknowledged.
@@ -41,6 +44,7 @@ struct State {
 pub(crate) struct Broker(Arc<Mutex<State>>);
 
 /// One consumer's connection.
+#[derive(Clone)]
 pub(crate) struct Connection {
     broker: Broker,
     cut: Arc<AtomicBool>,
@@ -60,16 +64,9 @@ pub(crate) struct Handed {
 }
 
 /// The connection is gone.
-#[derive(Debug)]
-pub(crate) struct Gone;
-
-impl fmt::Display for Gone {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the connection is gone")
-    }
+fn gone() -> BrokerError {
+    BrokerError::passing("the connection is gone")
 }
-
-impl std::error::Error for Gone {}
 
 impl Broker {
     fn state(&self) -> MutexGuard<'_, State> {
@@ -148,11 +145,29 @@ impl Connection {
     }
 }
 
-impl Source for Connection {
-    type Delivery = Handed;
-    type Error = Gone;
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Connection")
+    }
+}
 
-    async fn fetch(&mut self, room: usize) -> Result<Vec<Handed>, Gone> {
+impl consumer::Broker for Connection {
+    type Session = Self;
+    type Delivery = Handed;
+
+    fn check(&self, _: &Terms) -> Result<(), ConfigError> {
+        Ok(())
+    }
+
+    async fn open(&self, _: &Terms) -> Result<Self, BrokerError> {
+        Ok(self.clone())
+    }
+}
+
+impl Session for Connection {
+    type Delivery = Handed;
+
+    async fn next(&mut self, room: usize) -> Result<Vec<Handed>, BrokerError> {
         for _ in 0..10 {
             if self.cut.load(SeqCst) {
                 std::future::pending::<()>().await;
@@ -166,7 +181,7 @@ impl Source for Connection {
         Ok(Vec::new())
     }
 
-    async fn close(&mut self) {}
+    async fn close(self) {}
 }
 
 impl Handed {
@@ -181,8 +196,6 @@ impl Handed {
 }
 
 impl Delivery for Handed {
-    type Error = Gone;
-
     fn key(&self) -> Result<Cow<'_, str>, String> {
         let key = &self.message.key;
         assert_ne!(key, "defect", "a defect in the user's function");
@@ -201,17 +214,17 @@ impl Delivery for Handed {
         self.message.failures
     }
 
-    async fn settle(&self, how: &Disposition, failures: u32) -> Result<(), Gone> {
+    async fn settle(&self, how: &Disposition, failures: u32) -> Result<(), BrokerError> {
         if self.silent {
             std::future::pending::<()>().await;
         }
         if self.cut.load(SeqCst) {
-            return Err(Gone);
+            return Err(gone());
         }
         let mut state = self.broker.state();
         state.log.push((self.message.key.clone(), how.clone()));
         // A late answer about a message that another consumer has changes nothing.
-        let Some(message) = self.mine(&mut state) else { return Err(Gone) };
+        let Some(message) = self.mine(&mut state) else { return Err(gone()) };
         match how {
             Disposition::Retry(after) => {
                 (message.tag, message.failures) = (None, failures);
@@ -231,13 +244,13 @@ impl Delivery for Handed {
         Some(ACK_WAIT / 3)
     }
 
-    async fn extend(&self) -> Result<(), Gone> {
+    async fn extend(&self) -> Result<(), BrokerError> {
         if self.cut.load(SeqCst) {
-            return Err(Gone);
+            return Err(gone());
         }
         let mut state = self.broker.state();
         state.extended += 1;
-        let message = self.mine(&mut state).ok_or(Gone)?;
+        let message = self.mine(&mut state).ok_or_else(gone)?;
         message.due = Instant::now() + ACK_WAIT;
         Ok(())
     }

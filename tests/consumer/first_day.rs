@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicUsize;
 
 use palisade::RedisNode;
-use palisade::ops::Deployment;
+use palisade_ops::Deployment;
 use tracing_subscriber::filter::LevelFilter;
 
 use super::*;
@@ -11,29 +11,31 @@ use crate::support::logs::Log;
 use crate::support::server::Server;
 
 const MESSAGES: usize = 79;
+/// Messages at once, by default.
+const CONCURRENCY: usize = 16;
 const CLOSED: [&str; 2] = ["no messages are taken", "palisade init"];
 
 /// A consumer that books each message once, until it is stopped.
-struct Consumer {
+struct Running {
     booked: Arc<AtomicUsize>,
     stop: Arc<Notify>,
     task: tokio::task::JoinHandle<palisade::idempotency::consumer::Ended>,
 }
 
-fn consumer(orders: &Idempotency, broker: &Broker) -> Consumer {
-    let worker = Worker::new(orders.clone(), Rules::default()).unwrap();
+fn running(orders: &Idempotency, broker: &Broker) -> Running {
     let (booked, stop) = (Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()));
     let (books, stopped) = (Arc::clone(&booked), Arc::clone(&stop));
-    let (source, _) = broker.connect();
+    let (connection, _) = broker.connect();
+    let consumer = Consumer::builder(connection, orders.clone()).build().unwrap();
     let handler = move |_: Context, _: Arc<Handed>| {
         books.fetch_add(1, SeqCst);
         async { Ok::<_, Failed>(()) }
     };
     let task = tokio::spawn(async move {
-        let run = worker.run(source, handler, async move { stopped.notified().await });
+        let run = consumer.run(handler, async move { stopped.notified().await });
         run.await.expect("nothing ends it")
     });
-    Consumer { booked, stop, task }
+    Running { booked, stop, task }
 }
 
 fn full() -> Broker {
@@ -59,7 +61,7 @@ async fn one_message_is_tried_every_five_seconds_and_the_reason_is_said_each_min
     let keep = Duration::from_secs(3_600);
     let orders = w.redlock.idempotency("orders").at_most_once().retention(keep).build().unwrap();
     let broker = full();
-    let consumer = consumer(&orders, &broker);
+    let consumer = running(&orders, &broker);
     // The quarantine, in which no node answers for any key.
     while log.lines(&CLOSED).is_empty() {
         sleep(Duration::from_secs(1)).await;
@@ -67,7 +69,7 @@ async fn one_message_is_tried_every_five_seconds_and_the_reason_is_said_each_min
     let (began, before) = (Instant::now(), given_back(&broker));
     sleep(Duration::from_secs(600)).await;
     let tries = given_back(&broker) - before;
-    let most = 600 / 5 + Rules::default().max_in_hand();
+    let most = 600 / 5 + CONCURRENCY;
     assert!((100..=most).contains(&tries), "{tries}");
     let waiting = orders.health().await.waiting;
     let [waiting] = &waiting[..] else { panic!("{waiting:?}") };
@@ -97,7 +99,7 @@ async fn on_a_new_redis_nothing_is_a_dead_letter_and_after_init_all_are_booked()
     let redlock = Redlock::builder().node(node).ttl(Duration::from_secs(1)).build().unwrap();
     let orders = redlock.idempotency("orders").at_most_once().build().unwrap();
     let broker = full();
-    let consumer = consumer(&orders, &broker);
+    let consumer = running(&orders, &broker);
     let patience = Duration::from_secs(60);
     let refused = async {
         while orders.metrics().not_initialised == 0 {
@@ -106,7 +108,7 @@ async fn on_a_new_redis_nothing_is_a_dead_letter_and_after_init_all_are_booked()
     };
     timeout(patience, refused).await.expect("the first message is refused");
     assert_eq!((consumer.booked.load(SeqCst), broker.dead().len()), (0, 0));
-    let done = palisade::ops::init(&Deployment::new().node(server.url()), "").await.unwrap();
+    let done = palisade_ops::init(&Deployment::new().node(server.url()), "").await.unwrap();
     assert!(done.is_done(), "{done}");
     let all = async {
         while broker.left() > 0 {

@@ -4,16 +4,16 @@
 use std::sync::Arc;
 
 use palisade::Failed;
-use palisade::idempotency::consumer::{DeadLetterReason, Rules, Worker};
+use palisade::idempotency::consumer::{Consumer, DeadLetterReason, Rules};
 use palisade::idempotency::{Context, Decision};
-use palisade::ops::{Audit, incidents};
+use palisade_ops::{Audit, incidents};
 use tokio::time::sleep;
 use tracing_subscriber::filter::LevelFilter;
 
 use super::broker::{Broker, Handed};
 use super::support::idem::{World, at, secs};
 use super::support::logs::Log;
-use super::{Ledger, empty, once, worker};
+use super::{Ledger, consumer, empty, once};
 
 /// Nodes lose their data while messages wait. These are held, later ones go on, and one decision
 /// ends it.
@@ -33,9 +33,10 @@ async fn held(decision: Decision) {
         let books = books.clone();
         async move { books.book(&cx) }
     };
-    let worker = Worker::new(of.clone(), Rules::default().concurrency(8)).unwrap();
     let (connection, _) = broker.connect();
-    let consume = worker.run(connection, book, empty(broker.clone()));
+    let consumer = Consumer::builder(connection, of.clone());
+    let consumer = consumer.rules(Rules::default().concurrency(8)).build().unwrap();
+    let consume = consumer.run(book, empty(broker.clone()));
     let operate = async {
         sleep(secs(300)).await;
         assert_eq!((of.metrics().held, broker.left(), broker.dead().len()), (300, 300, 0));
@@ -88,16 +89,16 @@ async fn nodes_that_lost_their_data_know_of_messages_made_later() {
             async move { books.book(&cx) }
         }
     };
-    let worker = worker(&w.redlock, Rules::default().concurrency(1));
     // Made a moment ago: no consumer can have handled it before the nodes lost their data.
     let (connection, _) = broker.connect();
     let connection = connection.created(at(w.now()));
-    worker.run(connection, book(ledger.clone()), empty(broker.clone())).await.unwrap();
+    let one = consumer(&w.redlock, connection, Rules::default().concurrency(1));
+    one.run(book(ledger.clone()), empty(broker.clone())).await.unwrap();
     assert_eq!((ledger.with(1), broker.dead().len()), (2, 0));
     // Made at an unknown time: put aside, if the rules say so.
     broker.publish("order-3", "10 GBP");
     let (connection, _) = broker.connect();
-    let parks = super::worker(&w.redlock, Rules::default().park_forgotten());
-    parks.run(connection, book(ledger.clone()), empty(broker.clone())).await.unwrap();
+    let parks = consumer(&w.redlock, connection, Rules::default().park_forgotten());
+    parks.run(book(ledger.clone()), empty(broker.clone())).await.unwrap();
     assert_eq!(broker.dead(), [("order-3".to_owned(), DeadLetterReason::Forgotten)]);
 }

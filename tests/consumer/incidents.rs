@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use palisade::idempotency::consumer::{DeadLetterReason, Rules, Worker};
+use palisade::idempotency::consumer::{Consumer, DeadLetterReason, Rules};
 use palisade::idempotency::{Context, Decision};
-use palisade::ops::{Audit, incidents};
 use palisade::{Idempotency, RedisNode, Redlock, RedlockBuilder, SentinelNode};
+use palisade_ops::{Audit, incidents};
 use tokio::task::block_in_place;
 use tokio::time::{Instant, sleep};
 
@@ -46,7 +46,6 @@ async fn until(what: &str, is: impl Fn() -> bool) {
 /// A consumer's world.
 struct Lab {
     of: Idempotency,
-    worker: Worker,
     broker: Broker,
     ledger: Ledger,
 }
@@ -54,8 +53,7 @@ struct Lab {
 impl Lab {
     fn new(redlock: &Redlock) -> Self {
         let of = redlock.idempotency("orders").at_most_once().build().unwrap();
-        let worker = Worker::new(of.clone(), Rules::default().concurrency(128)).unwrap();
-        Self { of, worker, broker: Broker::default(), ledger: Ledger::default() }
+        Self { of, broker: Broker::default(), ledger: Ledger::default() }
     }
 
     fn publish(&self, name: &str, n: usize) {
@@ -70,7 +68,9 @@ impl Lab {
             async move { books.book(&cx) }
         };
         let (connection, _) = self.broker.connect();
-        self.worker.run(connection, book, empty(self.broker.clone())).await.unwrap();
+        let consumer = Consumer::builder(connection, self.of.clone());
+        let consumer = consumer.rules(Rules::default().concurrency(128)).build().unwrap();
+        consumer.run(book, empty(self.broker.clone())).await.unwrap();
     }
 
     /// Has so many messages held, lets new ones through, and decides.
@@ -155,69 +155,4 @@ async fn messages_of_a_failover_run_by_one_decision() {
     lab.publish("before", 100);
     lab.publish("old", 500);
     lab.decided(500, Decision::Run).await;
-}
-
-/// Entries of a stream whose keys another server forgets.
-#[cfg(feature = "streams")]
-#[tokio::test(flavor = "multi_thread")]
-async fn entries_are_held_parked_by_a_decision_and_run_once_after_a_redrive() {
-    use palisade::streams::{Consumer, Message, Producer, redrive};
-
-    let (mut server, queue) = (Server::start(&[]), Server::start(&[]));
-    let redlock = lone(&server).await;
-    let lab = Lab::new(&redlock);
-    lab.publish("before", 10);
-    lab.consume().await;
-    block_in_place(|| server.restart_empty());
-    let producer = Producer::new(&queue.url(), "orders");
-    let hour_ago = SystemTime::now() - Duration::from_secs(3_600);
-    for n in 0..100 {
-        producer.add(&format!("old-{n}"), hour_ago, b"10 GBP").await.unwrap();
-    }
-    let books = lab.ledger.clone();
-    let book = move |cx: Context, _: Arc<Message>| {
-        let books = books.clone();
-        async move { books.book(&cx) }
-    };
-    let builder = Consumer::builder(&queue.url(), "orders", "billing", lab.of.clone());
-    let consumer = builder.rules(Rules::default().concurrency(128)).build().unwrap();
-    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let dead = || queue.cli(&["XLEN", "{orders}:dead"]);
-    let operate = async {
-        until("all are held", || lab.of.metrics().held == 100).await;
-        for n in 0..NEW {
-            producer.add(&format!("new-{n}"), SystemTime::now(), b"10 GBP").await.unwrap();
-        }
-        until("the new ones go on", || lab.ledger.with(1) == 10 + NEW).await;
-        assert_eq!(dead(), "0", "none is dead while it is undecided");
-        let audit = Audit::new("alice", "looked at the ledger").unwrap();
-        let seen = incidents(&lab.of).await.incidents;
-        seen[0].decide(&lab.of, Decision::Park, false, &audit).await.unwrap();
-        until("they are dead letters", || block_in_place(dead) == "100").await;
-        // Others than those that were forgotten stay.
-        let other = ["key", "x", "body", "y", "reason", "refused", "detail", "no", "id", "1-1"];
-        queue.cli(&[&["XADD", "{orders}:dead", "*"][..], &other].concat());
-        let left =
-            ["key", "x", "reason", "forgotten", "detail", "no", "id", "1-1", "left_out", "y"];
-        queue.cli(&[&["XADD", "{orders}:dead", "*"][..], &left].concat());
-        seen[0].decide(&lab.of, Decision::Run, true, &audit).await.unwrap();
-        // A decision is cached for some seconds.
-        sleep(Duration::from_secs(6)).await;
-        let url = queue.url();
-        let moves = || redrive(&url, "orders");
-        // It may be stopped anywhere.
-        for n in 0..20 {
-            let _ = tokio::time::timeout(Duration::from_micros(200 * n), moves()).await;
-        }
-        let last = moves().await.unwrap();
-        assert_eq!(last.incomplete, 1);
-        assert_eq!(moves().await.unwrap().moved, 0);
-        assert_eq!(dead(), "2");
-        until("all are booked", || lab.ledger.with(1) == 110 + NEW).await;
-        stop.send(()).unwrap();
-    };
-    let run = consumer.run(book, async move { stopped.await.unwrap() });
-    let (ended, ()) = tokio::join!(run, operate);
-    assert_eq!(ended.unwrap().parked, 100);
-    assert_eq!((lab.ledger.with(1), lab.ledger.with(2)), (110 + NEW, 0), "none twice");
 }

@@ -2,15 +2,10 @@
 //! per message whatever dies where, nothing acknowledged too early, nothing left behind.
 
 mod broker;
-#[cfg(feature = "doctor")]
 mod first_day;
 mod held;
-#[cfg(feature = "streams")]
-mod hostile;
 mod incidents;
 mod settle;
-#[cfg(feature = "streams")]
-mod streams;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -20,12 +15,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use broker::{ACK_WAIT, Broker, Handed};
+use broker::{ACK_WAIT, Broker, Connection, Handed};
 use palisade::idempotency::consumer::{
-    Arrow, ConsumeError, DeadLetterReason, Disposition, Rules, Worker,
+    ConsumeError, Consumer, DeadLetterReason, Disposition, Rules, probed,
 };
 use palisade::idempotency::{Context, Status};
 use palisade::{Failed, Idempotency, Probed, Redlock};
+use palisade_testing::delivery::{CrashPoint, CrashPoints, Passing};
 use support::idem::{World, secs};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
@@ -62,8 +58,8 @@ fn once(redlock: &Redlock) -> Idempotency {
     redlock.idempotency("orders").at_most_once().build().unwrap()
 }
 
-fn worker(redlock: &Redlock, rules: Rules) -> Worker {
-    Worker::new(once(redlock), rules).unwrap()
+fn consumer(redlock: &Redlock, from: Connection, rules: Rules) -> Consumer<Connection> {
+    Consumer::builder(from, once(redlock)).rules(rules).build().unwrap()
 }
 
 /// Resolves when the queue is empty.
@@ -86,13 +82,13 @@ async fn duplicates_have_one_effect_and_all_are_acknowledged() {
     let run = |i| {
         let (books, (connection, _)) = (ledger.clone(), broker.connect());
         let handle = w.handle(i);
-        let worker = worker(&handle.redlock, Rules::default());
+        let consumer = consumer(&handle.redlock, connection, Rules::default());
         let book = move |cx: Context, _: Arc<Handed>| {
             let books = books.clone();
             async move { books.book(&cx) }
         };
         let stop = empty(broker.clone());
-        async move { worker.run(connection, book, stop).await.unwrap() }
+        async move { consumer.run(book, stop).await.unwrap() }
     };
     let (a, b, c) = tokio::join!(run(0), run(1), run(2));
     assert_eq!((ledger.with(1), broker.left(), broker.dead().len()), (50, 0, 0));
@@ -114,9 +110,9 @@ async fn a_message_at_work_elsewhere_is_never_acknowledged() {
         }
     };
     let (connection, _) = broker.connect();
-    let worker = worker(&w.redlock, Rules::default());
+    let consumer = consumer(&w.redlock, connection, Rules::default());
     let begun = Instant::now();
-    worker.run(connection, slow, empty(broker.clone())).await.unwrap();
+    consumer.run(slow, empty(broker.clone())).await.unwrap();
     let log = broker.log();
     let acks = log.iter().filter(|l| l.1 == Disposition::Ack).count();
     let pause = |how: &Disposition| match how {
@@ -145,8 +141,8 @@ async fn a_duplicate_of_a_short_handler_waits_for_its_result() {
         }
     };
     let (connection, _) = broker.connect();
-    let worker = worker(&w.redlock, Rules::default());
-    let ended = worker.run(connection, slow, empty(broker.clone())).await.unwrap();
+    let consumer = consumer(&w.redlock, connection, Rules::default());
+    let ended = consumer.run(slow, empty(broker.clone())).await.unwrap();
     assert_eq!((ended.acked, ended.retried, ledger.with(1)), (2, 0, 1), "{:?}", broker.log());
 }
 
@@ -161,19 +157,19 @@ enum Death {
 }
 
 impl Death {
-    /// The arrow at which the consumer itself can be stopped; the others are the handler's.
-    fn arrow(self) -> Option<Arrow> {
+    /// The crash point of the consumer itself; the others are the handler's.
+    fn point(self) -> Option<CrashPoint> {
         match self {
-            Self::Fetched => Some(Arrow::Fetched),
-            Self::Completed => Some(Arrow::Completed),
-            Self::Acknowledged => Some(Arrow::Acknowledged),
+            Self::Fetched => Some(CrashPoint::Fetched),
+            Self::Completed => Some(CrashPoint::Completed),
+            Self::Acknowledged => Some(CrashPoint::Acknowledged),
             Self::Claimed | Self::Effect => None,
         }
     }
 }
 
-/// One process that dies at the first message that comes to this arrow: its connections to broker
-/// and nodes are cut, and it does nothing more. Panics if no message comes there.
+/// One process that dies at the first message that comes to this crash point: its connections to
+/// broker and nodes are cut, and it does nothing more. Panics if no message comes there.
 async fn doomed(w: &World, broker: &Broker, ledger: &Ledger, death: Death) {
     let handle = w.handle(0);
     let (connection, cut) = broker.connect();
@@ -182,14 +178,14 @@ async fn doomed(w: &World, broker: &Broker, ledger: &Ledger, death: Death) {
         let (died, faults) = (Arc::clone(&died), handle.faults.clone());
         move || {
             cut.store(true, SeqCst);
-            faults.iter().for_each(palisade::test_util::fault::FaultControl::cut);
+            faults.iter().for_each(palisade_testing::fault::FaultControl::cut);
             died.notify_one();
         }
     };
     let books = ledger.clone();
     let book = {
         let kill = kill.clone();
-        move |cx: Context, _: Arc<Handed>| {
+        move |cx: Context, _: Arc<Passing<Handed>>| {
             let (books, kill) = (books.clone(), kill.clone());
             async move {
                 if death == Death::Claimed {
@@ -205,18 +201,14 @@ async fn doomed(w: &World, broker: &Broker, ledger: &Ledger, death: Death) {
             }
         }
     };
-    let rules = Rules::default().concurrency(4).at_arrow(move |arrow| {
-        if death.arrow() == Some(arrow) {
+    let points = CrashPoints::new(connection, move |point| {
+        if death.point() == Some(point) {
             kill();
         }
     });
-    let worker = worker(&handle.redlock, rules);
-    let run = worker.run_probed(
-        connection,
-        |_: Context, _: Arc<Handed>| async { Probed::<()>::Unknown },
-        book,
-        pending(),
-    );
+    let consumer = Consumer::builder(points, once(&handle.redlock));
+    let consumer = consumer.rules(Rules::default().concurrency(4)).build().unwrap();
+    let run = consumer.run(probed(book, |_: Context| async { Probed::Unknown }), pending());
     tokio::select! {
         biased;
         ended = run => panic!("{ended:?}"),
@@ -236,7 +228,7 @@ async fn stored(redlock: &Redlock) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whatever_dies_at_any_arrow_each_message_has_one_effect() {
+async fn whatever_dies_at_any_crash_point_each_message_has_one_effect() {
     use Death::{Acknowledged, Claimed, Completed, Effect, Fetched};
     for death in [Fetched, Claimed, Effect, Completed, Acknowledged] {
         let (w, broker, ledger) = (World::new(3), Broker::default(), Ledger::default());
@@ -252,8 +244,8 @@ async fn whatever_dies_at_any_arrow_each_message_has_one_effect() {
         assert_eq!(broker.left() < 16, death == Acknowledged, "{death:?}");
         let (connection, _) = broker.connect();
         let (books, asked) = (ledger.clone(), ledger.clone());
-        let worker = worker(&w.redlock, Rules::default());
-        let probe = move |cx: Context, _: Arc<Handed>| {
+        let consumer = consumer(&w.redlock, connection, Rules::default());
+        let probe = move |cx: Context| {
             let asked = asked.clone();
             async move { asked.probe(&cx) }
         };
@@ -261,7 +253,7 @@ async fn whatever_dies_at_any_arrow_each_message_has_one_effect() {
             let books = books.clone();
             async move { books.book(&cx) }
         };
-        let run = worker.run_probed(connection, probe, book, empty(broker.clone()));
+        let run = consumer.run(probed(book, probe), empty(broker.clone()));
         let ended = timeout(secs(120), run).await.expect("nothing is left behind").unwrap();
         assert_eq!((ledger.with(1), ledger.with(2)), (8, 0), "{death:?}: {ended:?}");
         assert_eq!((broker.left(), broker.dead()), (0, Vec::new()), "{death:?}");
@@ -284,8 +276,8 @@ async fn without_a_probe_what_died_in_its_effect_is_put_aside_and_nothing_else()
         }
     };
     let (connection, _) = broker.connect();
-    let worker = worker(&w.redlock, Rules::default());
-    let ended = worker.run(connection, book, empty(broker.clone())).await.unwrap();
+    let consumer = consumer(&w.redlock, connection, Rules::default());
+    let ended = consumer.run(book, empty(broker.clone())).await.unwrap();
     assert_eq!(broker.dead(), [("order-2".to_owned(), DeadLetterReason::Lapsed)]);
     assert_eq!((ended.acked, ended.parked, ended.retried), (1, 1, 1), "{ended:?}");
     assert_eq!(ledger.with(1), 2);
@@ -316,8 +308,8 @@ async fn what_cannot_be_handled_is_put_aside_with_its_reason() {
     };
     let rules = Rules::default().max_failures(3).concurrency(1);
     let (connection, _) = broker.connect();
-    let worker = worker(&w.redlock, rules);
-    worker.run(connection, handler, empty(broker.clone())).await.unwrap();
+    let consumer = consumer(&w.redlock, connection, rules);
+    consumer.run(handler, empty(broker.clone())).await.unwrap();
     let mut dead = broker.dead();
     dead.sort();
     let want = [
@@ -345,8 +337,8 @@ async fn a_stop_finishes_what_runs_and_leaves_the_rest_to_others() {
         }
     };
     let (connection, _) = broker.connect();
-    let worker = worker(&w.redlock, Rules::default().concurrency(4));
-    let ended = worker.run(connection, slow, after(secs(1))).await.unwrap();
+    let consumer = consumer(&w.redlock, connection, Rules::default().concurrency(4));
+    let ended = consumer.run(slow, after(secs(1))).await.unwrap();
     assert_eq!((ended.acked, ended.unfinished, ledger.with(1)), (4, 0, 4), "{ended:?}");
     assert_eq!(broker.left(), 16);
 }
@@ -366,13 +358,13 @@ async fn what_outlasts_the_grace_is_finished_and_comes_again_as_a_duplicate() {
             }
         }
     };
-    let impatient = worker(&w.redlock, Rules::default().grace(secs(1)));
     let (connection, _) = broker.connect();
-    let ended = impatient.run(connection, book(secs(4)), after(secs(1))).await.unwrap();
+    let impatient = consumer(&w.redlock, connection, Rules::default().grace(secs(1)));
+    let ended = impatient.run(book(secs(4)), after(secs(1))).await.unwrap();
     assert_eq!((ended.acked, ended.unfinished, broker.left()), (0, 1, 1), "{ended:?}");
     let (connection, _) = broker.connect();
-    let again = worker(&w.redlock, Rules::default());
-    again.run(connection, book(Duration::ZERO), empty(broker.clone())).await.unwrap();
+    let again = consumer(&w.redlock, connection, Rules::default());
+    again.run(book(Duration::ZERO), empty(broker.clone())).await.unwrap();
     assert_eq!((ledger.with(1), ledger.with(2), broker.dead().len()), (1, 0, 0));
 }
 
@@ -389,8 +381,8 @@ async fn a_dropped_consumer_cancels_no_handler() {
         }
     };
     let (connection, _) = broker.connect();
-    let worker = worker(&w.redlock, Rules::default());
-    let run = worker.run(connection, slow, pending());
+    let consumer = consumer(&w.redlock, connection, Rules::default());
+    let run = consumer.run(slow, pending());
     assert!(timeout(secs(1), run).await.is_err(), "it runs until it is dropped");
     sleep(secs(5)).await;
     assert_eq!((ledger.with(1), broker.left()), (1, 1));
@@ -411,8 +403,8 @@ async fn a_long_handler_keeps_its_message() {
         }
     };
     let (connection, _) = broker.connect();
-    let worker = worker(&w.redlock, Rules::default());
-    let ended = worker.run(connection, slow, empty(broker.clone())).await.unwrap();
+    let consumer = consumer(&w.redlock, connection, Rules::default());
+    let ended = consumer.run(slow, empty(broker.clone())).await.unwrap();
     assert_eq!((ended.delivered, ended.acked, ledger.with(1)), (1, 1, 1), "{ended:?}");
     assert!(broker.extended() >= 12, "{} heartbeats", broker.extended());
 }
@@ -435,8 +427,8 @@ async fn no_more_is_fetched_than_can_be_handled_at_once() {
         }
     };
     let (connection, _) = broker.connect();
-    let worker = worker(&w.redlock, Rules::default().concurrency(5));
-    worker.run(connection, handler, empty(broker.clone())).await.unwrap();
+    let consumer = consumer(&w.redlock, connection, Rules::default().concurrency(5));
+    consumer.run(handler, empty(broker.clone())).await.unwrap();
     assert_eq!(most.load(SeqCst), 5);
     assert!(broker.log().iter().all(|(_, how)| *how == Disposition::Ack));
 }
@@ -452,8 +444,9 @@ async fn a_broker_that_answers_nothing_holds_nobody_up() {
     };
     let (connection, _) = broker.connect();
     let begun = Instant::now();
-    let worker = worker(&w.redlock, Rules::default().grace(secs(60)).concurrency(1));
-    let ended = worker.run(connection.silent(), book, after(secs(1))).await.unwrap();
+    let rules = Rules::default().grace(secs(60)).concurrency(1);
+    let consumer = consumer(&w.redlock, connection.silent(), rules);
+    let ended = consumer.run(book, after(secs(1))).await.unwrap();
     assert!(begun.elapsed() < secs(40), "{:?}", begun.elapsed());
     assert_eq!((ended.unsettled, ended.acked, ledger.with(1)), (1, 0, 1), "{ended:?}");
 }
@@ -473,8 +466,8 @@ async fn what_no_message_can_get_past_ends_the_consumer_and_loses_nothing() {
         }
     };
     let (connection, _) = broker.connect();
-    let worker = worker(&closed.redlock, Rules::default());
-    let run = timeout(secs(10), worker.run(connection, handler, pending()));
+    let consumer = consumer(&closed.redlock, connection, Rules::default());
+    let run = timeout(secs(10), consumer.run(handler, pending()));
     match run.await.expect("it ends by itself") {
         Err(ConsumeError::Stopped { why, ended, .. }) => {
             assert!(why.contains("\"orders:order-1\""), "{why}");

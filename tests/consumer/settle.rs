@@ -11,7 +11,7 @@ use tracing_subscriber::filter::LevelFilter;
 use crate::broker::{Broker, Handed};
 use crate::support::idem::{World, secs};
 use crate::support::logs::Log;
-use crate::{empty, worker};
+use crate::{consumer, empty};
 
 #[tokio::test(start_paused = true)]
 async fn a_delivery_that_panics_fails_and_is_put_aside_in_the_end() {
@@ -20,9 +20,9 @@ async fn a_delivery_that_panics_fails_and_is_put_aside_in_the_end() {
     broker.publish("order-1", "10 GBP");
     let rules = Rules::default().max_failures(3).concurrency(1);
     let (connection, _) = broker.connect();
-    let worker = worker(&w.redlock, rules);
+    let consumer = consumer(&w.redlock, connection, rules);
     let handler = |_: Context, _: Arc<Handed>| async { Ok::<_, Failed>(()) };
-    let run = worker.run(connection, handler, empty(broker.clone()));
+    let run = consumer.run(handler, empty(broker.clone()));
     let ended = timeout(secs(600), run).await.expect("it is settled").unwrap();
     assert_eq!((ended.acked, ended.retried, ended.parked), (1, 2, 1), "{ended:?}");
     assert_eq!(broker.dead(), [("defect".to_owned(), DeadLetterReason::Exhausted)]);
@@ -39,11 +39,11 @@ async fn put_aside_is_logged_when_it_has_happened() {
         broker.publish("order-1", "10 GBP");
         let (connection, _) = broker.connect();
         let connection = if silent { connection.silent() } else { connection };
-        let worker = worker(&w.redlock, Rules::default());
+        let consumer = consumer(&w.redlock, connection, Rules::default());
         let handler = move |_: Context, _: Arc<Handed>| async move {
             Err::<(), _>(Failed::permanent(format!("no customer in trial {silent}")))
         };
-        worker.run(connection, handler, sleep(secs(60))).await.unwrap();
+        consumer.run(handler, sleep(secs(60))).await.unwrap();
         let this = format!("no customer in trial {silent}");
         assert_eq!(log.lines(&["was put aside", &this]).len(), want, "{}", log.text());
         assert_eq!(log.lines(&["is not confirmed", &this]).is_empty(), !silent, "{}", log.text());

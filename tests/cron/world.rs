@@ -9,8 +9,8 @@ use palisade::Moment;
 use palisade::cron::{Cron, Job, Tick};
 use palisade::node::spi::Env;
 use palisade::test_util::TokioEnv;
-use palisade::test_util::fault::{Fault, FaultControl};
 use palisade::{Failed, MemoryNode, Redlock};
+use palisade_testing::fault::{Fault, FaultControl};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 

@@ -10,7 +10,7 @@ use palisade::node::{
     NodeEvent,
     spi::{BoxFuture, LockNode},
 };
-use palisade::test_util::fault::Fault;
+use palisade_testing::fault::Fault;
 use tokio::sync::broadcast;
 
 use super::*;

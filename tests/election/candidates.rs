@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use palisade::election::{CampaignError, Candidate, LeaderError, State, StepDown, TryCampaign};
 use palisade::node::spi::LISTED_MAX;
-use palisade::test_util::fault::FaultControl;
 use palisade::{Election, ElectionBuilder, Leadership, Redlock};
+use palisade_testing::fault::FaultControl;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 

@@ -11,8 +11,8 @@ use palisade::node::{
     NodeEvent,
     spi::{BoxFuture, LockNode},
 };
-use palisade::test_util::fault::FaultControl;
 use palisade::{Election, MemoryNode, Redlock};
+use palisade_testing::fault::FaultControl;
 use tokio::sync::broadcast;
 use tokio::time::{sleep, timeout};
 

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use palisade::election::StepDown;
-use palisade::test_util::fault::FaultControl;
 use palisade::{FencingToken, WorkError};
+use palisade_testing::fault::FaultControl;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::world::{LONG, TTL, World};

@@ -18,7 +18,7 @@ use futures_core::Stream as _;
 use palisade::election::{
     CampaignError, Identity, LeaderError, Observation, ProclaimError, TryCampaign, WORDS_MAX,
 };
-use palisade::test_util::fault::FaultControl;
+use palisade_testing::fault::FaultControl;
 use tokio::time::{Instant, sleep, timeout};
 
 use world::{LONG, TTL, World, shaky};

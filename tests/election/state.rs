@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use palisade::election::{Observation, State};
-use palisade::test_util::fault::FaultControl;
+use palisade_testing::fault::FaultControl;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::world::{LONG, TTL, World};

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use palisade::election::{Identity, StepDown, StepDownError, TryCampaign};
-use palisade::test_util::fault::FaultControl;
 use palisade::{Redlock, RedlockBuilder};
+use palisade_testing::fault::FaultControl;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::world::{LONG, TTL, World};

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use palisade::Moment;
 use palisade::node::spi::Env;
-use palisade::test_util::fault::{Fault, FaultControl, Odds};
 use palisade::{Election, MemoryNode, Redlock};
+use palisade_testing::fault::{Fault, FaultControl, Odds};
 use tokio::time::Instant;
 
 pub(crate) const TTL: Duration = Duration::from_secs(3);

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use palisade::test_util::fault::{FaultControl, Step};
 use palisade::{Failed, Idempotency, Outcome};
+use palisade_testing::fault::{FaultControl, Step};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use palisade::idempotency::{Claim, Claimed, Status};
-use palisade::test_util::fault::FaultControl;
 use palisade::{Failed, Idempotency, Outcome, RedisNode, Redlock, RunError};
+use palisade_testing::fault::FaultControl;
 use tokio::time::sleep;
 
 use crate::support::idem::{Effects, World, secs};

@@ -1,8 +1,8 @@
 //! The crash kit on our own promises, and on code that breaks them.
 
 use palisade::idempotency::{Call, Context};
-use palisade::test_util::crash::{Blow, CrashReport, Crashes, Delivery, Process};
 use palisade::{Failed, Outcome, Probed, RunError};
+use palisade_testing::crash::{Blow, CrashReport, Crashes, Delivery, Process};
 
 const BLOWS: [Blow; 4] = [Blow::Kill, Blow::Stall, Blow::LoseData, Blow::SkewClock];
 
@@ -45,7 +45,7 @@ async fn at_most_once_is_at_most_once_at_every_point() {
                 let parked = |t: &&_| {
                     matches!(
                         t,
-                        palisade::test_util::crash::Trial { ended: Some(Delivery::Parked), .. }
+                        palisade_testing::crash::Trial { ended: Some(Delivery::Parked), .. }
                     )
                 };
                 assert!(report.trials.iter().any(|t| parked(&t)), "{report:?}");

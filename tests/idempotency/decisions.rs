@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use palisade::idempotency::{Decision, Parked, ParkedReason, Probed};
-use palisade::ops::{Audit, DecidedLoss, Incident, incidents};
 use palisade::{Idempotency, MemoryNode, Outcome, Redlock};
+use palisade_ops::{Audit, DecidedLoss, Incident, incidents};
 use tokio::time::sleep;
 
 use crate::support::idem::{Effects, World, at, secs};

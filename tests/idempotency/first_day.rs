@@ -3,8 +3,8 @@
 use std::time::{Duration, SystemTime};
 
 use palisade::idempotency::Status;
-use palisade::ops::Deployment;
 use palisade::{Advice, Failed, Idempotency, Outcome, Probed, RedisNode, Redlock, RunError};
+use palisade_ops::Deployment;
 
 use crate::support::server::Server;
 
@@ -72,7 +72,7 @@ async fn on_another_one_line_says_what_to_wait_for_and_then_requests_with_a_birt
     let look = payments.key("d").lookup::<String>().await.unwrap();
     assert!(matches!(look, Status::Forgotten { .. }), "{look:?}");
     // A person says it, and all goes on; what was stored until then stays.
-    let done = palisade::ops::init(&Deployment::new().node(server.url()), "").await.unwrap();
+    let done = palisade_ops::init(&Deployment::new().node(server.url()), "").await.unwrap();
     assert!(done.is_done(), "{done}");
     for (key, ordered) in older {
         assert!(executed(&deliver(&payments, key, ordered).await.unwrap()), "nothing was left");

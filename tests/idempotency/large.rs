@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use palisade::idempotency::{Resolved, Status};
-use palisade::test_util::fault::FaultControl;
 use palisade::{Idempotency, MemoryNode, Outcome, Probed, Redlock, RunError};
+use palisade_testing::fault::FaultControl;
 use tokio::time::sleep;
 
 use crate::support::idem::{World, secs};

@@ -10,8 +10,8 @@ use palisade::error::{NodeError, NodeFault};
 use palisade::idempotency::{Call, Status};
 use palisade::node::spi::{Batch, Op, Replies};
 use palisade::node::{NodeEvent, spi::BoxFuture};
-use palisade::test_util::fault::FaultControl;
 use palisade::{Idempotency, MemoryNode, Outcome, Redlock, node::spi::LockNode};
+use palisade_testing::fault::FaultControl;
 use tokio::sync::broadcast;
 use tokio::time::sleep;
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use palisade::idempotency::{Parked, ParkedReason};
 use palisade::node::spi::{Env as _, SystemEnv};
-use palisade::ops::Deployment;
 use palisade::{Idempotency, Outcome, RedisNode, Redlock};
+use palisade_ops::Deployment;
 use tokio::time::{Instant, sleep};
 
 use crate::support::server::Server;
@@ -149,7 +149,7 @@ async fn a_server_that_lost_everything_is_never_accepted() {
     let day = Duration::from_secs(86_400);
     let accepting = redlock.idempotency("accepting").at_most_once().accept_loss(day / 2);
     let accepting = accepting.build().unwrap();
-    let done = palisade::ops::init(&Deployment::new().node(server.url()), "").await.unwrap();
+    let done = palisade_ops::init(&Deployment::new().node(server.url()), "").await.unwrap();
     assert!(done.is_done(), "{done}");
     assert!(run(&accepting, "first").await.is_executed());
     server.restart_empty();

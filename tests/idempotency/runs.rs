@@ -184,12 +184,12 @@ async fn a_late_completion_does_not_overwrite_and_learns_the_result() {
         let (e, faults) = (e.clone(), cut_off.faults.clone());
         async move {
             let mine = e.act(Duration::ZERO).await;
-            faults.iter().for_each(palisade::test_util::fault::FaultControl::cut);
+            faults.iter().for_each(palisade_testing::fault::FaultControl::cut);
             // Told by the own clock, before anybody else can hold the key.
             cx.lost().await;
             assert!(!cx.is_valid());
             tokio::time::sleep(secs(5)).await;
-            faults.iter().for_each(palisade::test_util::fault::FaultControl::heal);
+            faults.iter().for_each(palisade_testing::fault::FaultControl::heal);
             mine
         }
     });
@@ -211,10 +211,10 @@ async fn a_look_at_a_lapsed_key_does_not_cost_the_late_result() {
     let late = cut_off.orders().key("k").run(|cx| {
         let (e, faults) = (e.clone(), cut_off.faults.clone());
         async move {
-            faults.iter().for_each(palisade::test_util::fault::FaultControl::cut);
+            faults.iter().for_each(palisade_testing::fault::FaultControl::cut);
             cx.lost().await;
             tokio::time::sleep(secs(5)).await;
-            faults.iter().for_each(palisade::test_util::fault::FaultControl::heal);
+            faults.iter().for_each(palisade_testing::fault::FaultControl::heal);
             e.act(Duration::ZERO).await
         }
     });
@@ -238,7 +238,7 @@ async fn a_record_on_one_node_is_repaired_and_never_run_again() {
             let (e, faults) = (e.clone(), writer.faults.clone());
             async move {
                 // Only node 0 gets the result.
-                faults[1..].iter().for_each(palisade::test_util::fault::FaultControl::cut);
+                faults[1..].iter().for_each(palisade_testing::fault::FaultControl::cut);
                 e.act(Duration::ZERO).await
             }
         });
@@ -319,7 +319,7 @@ async fn a_minority_may_be_down_and_a_majority_may_not() {
     for (n, down, works) in [(3, 1, true), (5, 2, true), (3, 2, false), (5, 3, false)] {
         let (w, e) = (World::new(n), Effects::default());
         let h = w.handle(0);
-        h.faults[..down].iter().for_each(palisade::test_util::fault::FaultControl::cut);
+        h.faults[..down].iter().for_each(palisade_testing::fault::FaultControl::cut);
         let out = h.orders().key("k").run(|_| e.act(secs(30))).await;
         if works {
             assert!(out.unwrap().is_executed());
@@ -329,7 +329,7 @@ async fn a_minority_may_be_down_and_a_majority_may_not() {
             assert!(matches!(out, Err(RunError::NoQuorum { .. })), "{out:?}");
             assert_eq!(e.count(), 0);
             // What the others granted was given back.
-            h.faults.iter().for_each(palisade::test_util::fault::FaultControl::heal);
+            h.faults.iter().for_each(palisade_testing::fault::FaultControl::heal);
             let out = h.orders().key("k").run(|_| e.act(secs(1))).await.unwrap();
             assert_eq!(out, executed(1, 1));
         }
@@ -390,7 +390,7 @@ async fn dropped_at_any_await_nothing_runs_twice_and_nothing_stays() {
             if futures_util::poll!(run.as_mut()).is_ready() {
                 break;
             }
-            // Some steps of the lanes, or some time.
+            // Some steps of the node queues, or some time.
             if k % 2 == 0 {
                 tokio::task::yield_now().await;
             } else {
@@ -468,7 +468,7 @@ async fn no_handler_starts_under_a_lost_claim() {
     let h = w.handle(0);
     let faults = h.faults.clone();
     let probing = h.orders().key("k").probe(|cx| async move {
-        faults.iter().for_each(palisade::test_util::fault::FaultControl::cut);
+        faults.iter().for_each(palisade_testing::fault::FaultControl::cut);
         cx.lost().await;
         Probed::NotFound
     });

@@ -6,8 +6,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use palisade::idempotency::{Context, StepError};
-use palisade::test_util::fault::Step;
 use palisade::{Failed, Idempotency, Lapsed, Outcome, Redlock, RunError};
+use palisade_testing::fault::Step;
 use tokio::time::{sleep, timeout};
 
 use crate::support::idem::{World, secs};
@@ -124,9 +124,9 @@ async fn a_late_step_of_an_attempt_that_was_overtaken_is_refused() {
         cx.step("reserve", l.clone().act("reserve")).await?;
         let late = async {
             // Its work hangs while its lease ends and another attempt does everything.
-            network.iter().for_each(palisade::test_util::fault::FaultControl::cut);
+            network.iter().for_each(palisade_testing::fault::FaultControl::cut);
             sleep(secs(30)).await;
-            network.iter().for_each(palisade::test_util::fault::FaultControl::heal);
+            network.iter().for_each(palisade_testing::fault::FaultControl::heal);
             l.act("charge by a zombie").await
         };
         cx.step("charge", late).await

@@ -6,8 +6,8 @@ use std::future::Future;
 use std::task::Poll;
 use std::time::Duration;
 
-use palisade::test_util::fault::Odds;
 use palisade::{Redlock, TryAcquire};
+use palisade_testing::fault::Odds;
 use tokio::time::{sleep, timeout};
 
 use crate::support::memory::Cluster;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use palisade::test_util::fault::Step;
 use palisade::{AcquireError, Redlock, ReleaseError, TryAcquire};
+use palisade_testing::fault::Step;
 use tokio::time::{sleep, timeout};
 
 use crate::support::memory::Cluster;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use palisade::test_util::fault::{Fault, FaultControl};
 use palisade::{MemoryNode, Redlock};
 use palisade::{node::spi::Env, test_util::TokioEnv};
+use palisade_testing::fault::{Fault, FaultControl};
 use tokio::time::sleep;
 use tracing_subscriber::filter::LevelFilter;
 

@@ -16,8 +16,8 @@ use palisade::node::{
     MemoryNode, NodeEvent,
     spi::{BoxFuture, LockNode},
 };
-use palisade::test_util::fault::Odds;
 use palisade::{RedisNode, Redlock, TryAcquire, node::spi::OwnerToken};
+use palisade_testing::fault::Odds;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::broadcast;
 use tokio::time::{sleep, timeout};
@@ -42,7 +42,7 @@ async fn poll_once<F: Future>(future: F) -> bool {
 }
 
 #[test]
-fn a_request_in_the_lane_of_a_dying_runtime_is_answered() {
+fn a_request_in_the_queue_of_a_dying_runtime_is_answered() {
     let c = Cluster::new(1);
     let r = c.builder().ttl(LONG).node_deadline(Duration::from_secs(5)).build().unwrap();
     let (first, second) = (runtime(), runtime());
@@ -59,7 +59,7 @@ fn a_request_in_the_lane_of_a_dying_runtime_is_answered() {
     // Long before the lease that was asked for would have run out.
     let answer = second.block_on(async { timeout(ms(4_000), answer).await });
     let text = answer.expect("nobody answered").unwrap().unwrap_err().to_string();
-    assert!(text.contains("lane"), "{text}");
+    assert!(text.contains("queue"), "{text}");
     let after = second.block_on(async {
         c.controls[0].thaw();
         r.mutex("after").build().unwrap().try_acquire().await.unwrap()
@@ -239,7 +239,8 @@ async fn colliding_callers_do_not_collide_for_ever() {
     assert!(calls < 60, "{calls} calls for one lock");
 }
 
-/// Fails each release of `deaf` once; slow enough that a busy lane always finds something queued.
+/// Fails each release of `deaf` once; slow enough that a busy node queue always finds something
+/// queued.
 struct Deaf {
     inner: MemoryNode,
     failed: AtomicBool,
@@ -266,7 +267,7 @@ impl LockNode for Deaf {
 }
 
 #[tokio::test]
-async fn a_busy_lane_still_pays_what_it_owes() {
+async fn a_busy_queue_still_pays_what_it_owes() {
     let node = Deaf { inner: MemoryNode::new(), failed: AtomicBool::new(false) };
     let r = Redlock::builder().node(node).max_ttl(LONG).build().unwrap();
     let guard = r.mutex("deaf").ttl(LONG).build().unwrap().acquire().await.unwrap();

@@ -7,8 +7,8 @@ use std::time::Duration;
 use palisade::election::CampaignError;
 use palisade::node::spi::Env;
 use palisade::test_util::TokioEnv;
-use palisade::test_util::fault::{Fault, FaultControl};
 use palisade::{AcquireError, MemoryNode, Mutex, Redlock, TryAcquire, WorkError};
+use palisade_testing::fault::{Fault, FaultControl};
 use tokio::time::{Instant, sleep};
 
 use crate::support::memory::Cluster;

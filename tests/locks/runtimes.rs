@@ -38,9 +38,10 @@ fn block_on<T>(work: impl Future<Output = T>) -> T {
     }
 }
 
-/// The lanes belong to the runtime that used them first. It is not driven, and another one asks.
+/// The node queues belong to the runtime that used them first. It is not driven, and another one
+/// asks.
 #[test]
-fn a_lane_that_nobody_drives_costs_its_deadline_and_no_more() {
+fn a_queue_that_nobody_drives_costs_its_deadline_and_no_more() {
     let redlock = handle();
     let (first, second) = (runtime(), runtime());
     let guard = first
@@ -129,7 +130,7 @@ fn without_a_runtime_each_verb_says_what_is_missing() {
         block_on(election.observe().next())
             .is_none_or(|seen| { matches!(seen, Observation::Disconnected(_)) })
     );
-    // Also where the lane runs elsewhere: a call that cannot wait gets an error, and a release is
+    // Also where the queue runs elsewhere: a call that cannot wait gets an error, and a release is
     // sent.
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let acquired = runtime.block_on(async { redlock.mutex("n").build().unwrap().acquire().await });

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use palisade::node::{MemoryNode, RedisNode};
-use palisade::ops::{Deployment, HandedOver, Handover};
-use palisade::test_util::fault::{Fault, Step};
 use palisade::{AcquireError, Holder, LockGuard, Mutex, Redlock};
+use palisade_ops::{Deployment, HandedOver, Handover};
+use palisade_testing::fault::{Fault, Step};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 

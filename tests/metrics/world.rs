@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use palisade::node::spi::Env;
 use palisade::test_util::TokioEnv;
-use palisade::test_util::fault::{Fault, FaultControl};
 use palisade::{MemoryNode, Redlock, RedlockBuilder};
+use palisade_testing::fault::{Fault, FaultControl};
 
 pub(crate) const S: Duration = Duration::from_secs(1);
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use palisade::Redlock;
 use palisade::node::{MinReplicas, RedisNode, SentinelNode, SentinelNodeBuilder, spi::LockNode};
-use palisade::test_util::contract::Hooks;
+use palisade_testing::contract::Hooks;
 
 use crate::support::contract::{Shared, disturbing_cases, group_hooks, quiet_cases, server_hooks};
 use crate::support::group::Groups;

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use palisade::node::{RedisNode, spi::LockNode};
-use palisade::test_util::contract::Hooks;
+use palisade_testing::contract::Hooks;
 
 use crate::support::contract::{Shared, disturbing_cases, quiet_cases, server_hooks};
 use crate::support::server::Server;

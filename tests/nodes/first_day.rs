@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use palisade::error::{Began, NodeOutcome};
 use palisade::node::NodeEvent;
-use palisade::ops::Deployment;
 use palisade::{AcquireError, RedisNode, Redlock};
+use palisade_ops::Deployment;
 use tokio::time::timeout;
 
 use crate::support::server::Server;
@@ -51,7 +51,7 @@ async fn a_new_server_is_distinguished_from_one_that_was_restarted() {
     server.restart();
     assert_eq!(refusal(&server).await.1, Began::Empty);
 
-    let done = palisade::ops::init(&Deployment::new().node(server.url()), "").await.unwrap();
+    let done = palisade_ops::init(&Deployment::new().node(server.url()), "").await.unwrap();
     assert!(done.is_done(), "{done}");
     server.restart();
     let (text, began) = refusal(&server).await;
@@ -67,7 +67,7 @@ async fn a_new_server_is_distinguished_from_one_that_was_restarted() {
 #[tokio::test]
 async fn a_program_that_saw_its_data_says_that_they_are_lost() {
     let mut server = Server::start(&[]);
-    let done = palisade::ops::init(&Deployment::new().node(server.url()), "").await.unwrap();
+    let done = palisade_ops::init(&Deployment::new().node(server.url()), "").await.unwrap();
     assert!(done.is_done(), "{done}");
     let node = RedisNode::builder(server.url()).build().unwrap();
     let redlock = Redlock::builder().node(node).ttl(TTL).build().unwrap();

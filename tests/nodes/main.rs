@@ -1,7 +1,6 @@
 //! Nodes: the contract that every kind passes, and `RedisNode` on real servers.
 
 mod acl;
-mod contract;
 mod contract_redis;
 mod events;
 mod first_day;

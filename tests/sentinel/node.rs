@@ -10,7 +10,7 @@ use palisade::node::spi::OwnerToken;
 use palisade::node::spi::{Batch, Op, Replies, Reply, Terms};
 use palisade::node::spi::{Env, SystemEnv};
 use palisade::node::{MinReplicas, SentinelNode, SentinelNodeBuilder, spi::LockNode};
-use palisade::test_util::contract::Hooks;
+use palisade_testing::contract::Hooks;
 
 use crate::support::contract::{group_hooks, quiet_cases};
 use crate::support::group::{Groups, cli, scripts_run};

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use palisade::node::spi::LockNode;
-use palisade::ops::{Deployment, HandedOver, Handover};
-use palisade::test_util::contract::{self, Case, Hooks};
+use palisade_ops::{Deployment, HandedOver, Handover};
+use palisade_testing::contract::{self, Case, Hooks};
 use tokio::sync::Notify;
 
 use super::group::Groups;

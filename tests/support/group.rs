@@ -88,8 +88,8 @@ impl Groups {
     }
 
     /// Who operates it, without the nodes themselves.
-    pub fn operated(&self) -> palisade::ops::Deployment {
-        let deployment = palisade::ops::Deployment::new();
+    pub fn operated(&self) -> palisade_ops::Deployment {
+        let deployment = palisade_ops::Deployment::new();
         match self.json["acl"]["operator_password"].as_str() {
             Some(password) => {
                 let deployment = deployment.username("operator").password(password);

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use palisade::idempotency::{Context, Decision};
-use palisade::ops::{Audit, incidents};
 use palisade::{Failed, Idempotency, MemoryNode, Redlock};
+use palisade_ops::{Audit, incidents};
 use tokio::time::{sleep, timeout};
 
 const LEASE: Duration = Duration::from_secs(2);

@@ -12,8 +12,8 @@ use palisade::error::{NodeError, NodeFault};
 use palisade::node::spi::Env;
 use palisade::node::spi::{Batch, Op, Replies};
 use palisade::node::{NodeEvent, spi::BoxFuture};
-use palisade::test_util::fault::{Fault, FaultControl, Odds};
 use palisade::{Idempotency, MemoryNode, Redlock, RedlockBuilder, node::spi::LockNode};
+use palisade_testing::fault::{Fault, FaultControl, Odds};
 use tokio::sync::broadcast;
 use tokio::time::Instant;
 
@@ -161,7 +161,7 @@ impl World {
         if let Some(far) = faults.get(i as usize % self.nodes.len()) {
             let far = far.clone();
             far.script(
-                (0..i).map(|_| palisade::test_util::fault::Step::delay(Duration::from_millis(i))),
+                (0..i).map(|_| palisade_testing::fault::Step::delay(Duration::from_millis(i))),
             );
         }
         Handle { redlock: builder.build().unwrap(), faults }

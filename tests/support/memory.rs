@@ -1,8 +1,8 @@
 //! In-memory nodes behind bad networks, for tests of the layers above. Each uses a part of it.
 #![allow(dead_code, unreachable_pub)]
 
-use palisade::test_util::fault::{Fault, FaultControl};
 use palisade::{MemoryNode, Redlock, RedlockBuilder};
+use palisade_testing::fault::{Fault, FaultControl};
 
 /// N in-memory nodes, each behind a fault wrapper. Every handle made here shares them.
 pub struct Cluster {

@@ -45,7 +45,8 @@ fn cited(line: &str, topic: &str) -> Vec<usize> {
 fn each_rule_that_is_cited_exists() {
     let rules = rules();
     let (mut found, mut seen) = (Vec::new(), 0);
-    let rooms = ["src", "docs", "tests", "verify", "examples", "benches", "scripts"];
+    let rooms =
+        ["src", "ops", "docs", "testing", "tests", "verify", "examples", "benches", "scripts"];
     let pages = ["ARCHITECTURE.md", "README.md", "SECURITY.md", "CONTRIBUTING.md"];
     let below = |room: &&str| match root().join(room) {
         file if file.is_file() => vec![file],
@@ -161,7 +162,7 @@ fn a_dangling_link_is_seen() {
 #[test]
 fn each_test_that_the_documents_name_exists() {
     let mut code = String::new();
-    for room in ["src", "cli", "tests", "verify", "examples"] {
+    for room in ["src", "ops", "cli", "testing", "tests", "verify", "examples"] {
         for path in files_below(&root().join(room)) {
             if path.extension().is_some_and(|e| e == "rs") {
                 code += &fs::read_to_string(&path).expect("text");

@@ -4,21 +4,19 @@ use crate::rules::Finding;
 
 /// The top modules from the ground up. A module may import those below it; those of one layer may
 /// import each other only where `TOGETHER` says so.
-const LAYERS: [&[&str]; 15] = [
+const LAYERS: [&[&str]; 13] = [
     &["bugs", "name", "token", "time", "op", "error", "config", "durability", "shown"],
     &["env", "tls", "fuzzing", "metrics", "span"],
     &["dial"],
     &["sentinel", "quorum"],
     &["node"],
-    &["driver"],
+    &["client"],
     &["redlock", "lock"],
     &["health", "settings"],
     &["idempotency"],
-    &["streams"],
     &["election"],
     &["cron"],
-    &["ops"],
-    &["test_util"],
+    &["internal", "test_util"],
     &["lib", "manual"],
 ];
 
@@ -77,8 +75,6 @@ fn judge(own: &str, mine: usize, other: &str) -> Option<String> {
         Some(its) if its < mine => None,
         Some(its) if its == mine && LAYERS[mine].iter().any(|m| TOGETHER.contains(m)) => None,
         Some(_) => Some(format!("`{own}` may not know `{other}`; move the shared part down")),
-        // Operations use what users use: the names at the root.
-        None if !other.starts_with(char::is_lowercase) && own == "ops" => None,
         None if other.is_empty() => Some("one module in each `use crate::…`".to_owned()),
         None if other.starts_with(char::is_uppercase) => {
             Some(format!("`crate::{other}` hides its module; import it from where it lives"))

@@ -43,10 +43,10 @@ const EXAMPLES: &[Example] = &[
         readme: "adapters/palisade-kafka/README.md",
     },
     Example {
-        path: "examples/streams.rs",
+        path: "adapters/palisade-streams/examples/orders.rs",
         limit: 12,
         glue: CONSUMER,
-        readme: "src/manual/packages.md",
+        readme: "adapters/palisade-streams/README.md",
     },
     Example {
         path: "adapters/palisade-tower/examples/orders.rs",

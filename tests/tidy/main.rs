@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Where code is.
-const FOLDERS: [&str; 7] = ["src", "adapters", "cli", "examples", "tests", "benches", "verify"];
+const FOLDERS: [&str; 9] =
+    ["src", "ops", "adapters", "cli", "examples", "testing", "tests", "benches", "verify"];
 
 #[test]
 fn every_file_keeps_the_rules() {

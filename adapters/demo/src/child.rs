@@ -1,5 +1,6 @@
-//! A consumer process. It dies by itself at one of the arrows, if it is not killed before.
+//! A consumer process. It dies by itself at one of the crash points, if it is not killed before.
 
+use std::future::Future;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,8 +9,9 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use palisade::idempotency::Context;
-use palisade::idempotency::consumer::{Arrow, Rules};
+use palisade::idempotency::consumer::{Broker, Consumer, Delivery as _, Rules, json, probed};
 use palisade::{Failed, Idempotency, Probed, Redlock, SentinelNode};
+use palisade_testing::delivery::{CrashPoint, CrashPoints, Passing};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::Failure;
@@ -29,7 +31,7 @@ pub(crate) enum DieAt {
 
 impl DieAt {
     /// What a consumer writes as the last thing before it dies here. A byte of its own for each
-    /// arrow: who reads it knows that this death happened, and where.
+    /// crash point: who reads it knows that this death happened, and where.
     pub(crate) fn mark(self) -> u8 {
         b'1' + self as u8
     }
@@ -78,7 +80,7 @@ struct Death {
 }
 
 impl Death {
-    /// One message came to this arrow.
+    /// One message came to this crash point.
     fn pass(&self, at: DieAt) {
         if self.at == Some(at) && self.acknowledged.load(Ordering::Relaxed) + 1 >= self.after {
             write(at.mark());
@@ -121,6 +123,38 @@ impl Work {
     }
 }
 
+impl Work {
+    /// Consumes until `stop` resolves.
+    pub(crate) async fn consume<B: Broker>(
+        self,
+        broker: B,
+        of: Idempotency,
+        rules: Rules,
+        stop: impl Future<Output = ()>,
+    ) -> Result<(), Failure> {
+        let death = Arc::clone(&self.death);
+        let broker = CrashPoints::new(broker, move |point| match point {
+            CrashPoint::Fetched => {
+                write(DELIVERED);
+                death.pass(DieAt::Fetched);
+            }
+            CrashPoint::Completed => death.pass(DieAt::Completed),
+            CrashPoint::Acknowledged => {
+                death.pass(DieAt::Acknowledged);
+                death.acknowledged.fetch_add(1, Ordering::Relaxed);
+            }
+            _ => {}
+        });
+        let consumer = Consumer::builder(broker, of).rules(rules).build()?;
+        let asked = self.clone();
+        let book = move |cx: Context, message: Arc<Passing<B::Delivery>>| {
+            self.clone().book(cx, json::<Invoice>(message.body()))
+        };
+        consumer.run(probed(book, move |cx| asked.clone().probe(cx)), stop).await?;
+        Ok(())
+    }
+}
+
 /// What was done, on the group with this name.
 pub(crate) fn memory(
     master: &str,
@@ -143,20 +177,8 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let ledger = Arc::new(Line::open(&args.ledger).await?);
     let (at, after) = (args.die_at, args.after);
     let death = Arc::new(Death { at, after, acknowledged: AtomicU32::new(0) });
-    let work = Work { ledger, death: Arc::clone(&death) };
+    let work = Work { ledger, death };
     let rules = Rules::default().concurrency(args.concurrency).grace(Duration::from_secs(10));
-    let rules = rules.at_arrow(move |arrow| match arrow {
-        Arrow::Fetched => {
-            write(DELIVERED);
-            death.pass(DieAt::Fetched);
-        }
-        Arrow::Completed => death.pass(DieAt::Completed),
-        Arrow::Acknowledged => {
-            death.pass(DieAt::Acknowledged);
-            death.acknowledged.fetch_add(1, Ordering::Relaxed);
-        }
-        _ => {}
-    });
     let mut term = signal(SignalKind::terminate())?;
     let stop = async move {
         term.recv().await;

@@ -19,8 +19,8 @@ use crate::ledger::Ledger;
 use crate::process::{Process, command};
 
 const CONSUMERS: usize = 4;
-const ARROWS: usize = 5;
-/// After how many messages at most a consumer dies at an arrow at which nobody died yet.
+const POINTS: usize = 5;
+/// After how many messages at most a consumer dies at a crash point at which nobody died yet.
 const SOON: u32 = 20;
 /// How long a consumer may take to end when it is asked to.
 const END: Duration = Duration::from_secs(30);
@@ -30,12 +30,12 @@ const END: Duration = Duration::from_secs(30);
 pub(crate) struct Went {
     pub(crate) delivered: u64,
     pub(crate) killed: u64,
-    /// How many died at each arrow, as they said themselves.
-    pub(crate) died: [u64; ARROWS],
+    /// How many died at each crash point, as they said themselves.
+    pub(crate) died: [u64; POINTS],
 }
 
 impl Went {
-    /// Whether somebody died at each arrow, and at random.
+    /// Whether somebody died at each crash point, and at random.
     pub(crate) fn is_hard(&self) -> bool {
         self.killed > 0 && self.died.iter().all(|n| *n > 0)
     }
@@ -55,14 +55,14 @@ pub(crate) struct Fleet {
 #[derive(Default)]
 struct Heard {
     delivered: AtomicU64,
-    died: [AtomicU64; ARROWS],
+    died: [AtomicU64; POINTS],
 }
 
 struct Inner {
     list: Vec<Process>,
     dice: StdRng,
-    /// How many were started to die at each arrow.
-    started: [u64; ARROWS],
+    /// How many were started to die at each crash point.
+    started: [u64; POINTS],
     killed: u64,
     /// From now on nobody dies by itself.
     calm: bool,
@@ -78,7 +78,7 @@ impl Heard {
         }
     }
 
-    fn died(&self) -> [u64; ARROWS] {
+    fn died(&self) -> [u64; POINTS] {
         self.died.each_ref().map(|n| n.load(Ordering::Relaxed))
     }
 }
@@ -110,7 +110,7 @@ impl Fleet {
         let dice = StdRng::seed_from_u64(seed ^ 0xf1ee7);
         let calmer = broker.kind().calmer();
         let life = (400 * calmer).min(u32::try_from(messages)?);
-        let started = [0; ARROWS];
+        let started = [0; POINTS];
         let inner = Inner { list: Vec::new(), dice, started, killed: 0, calm: false };
         let fleet = Self { args, inner: Mutex::new(inner), life, calmer, heard: Arc::default() };
         fleet.refill()?;
@@ -137,12 +137,12 @@ impl Fleet {
         let mut command = command(&program.to_string_lossy());
         command.args(&self.args).stdout(Stdio::piped());
         if !inner.calm {
-            // The arrow at which the fewest have died.
+            // The crash point at which the fewest have died.
             let died = self.heard.died();
-            let least = (0..ARROWS).min_by_key(|at| (died[*at], inner.started[*at]));
-            let at = least.ok_or("there are arrows")?;
+            let least = (0..POINTS).min_by_key(|at| (died[*at], inner.started[*at]));
+            let at = least.ok_or("there are crash points")?;
             let name = DieAt::value_variants()[at].to_possible_value();
-            let name = name.ok_or("an arrow without a name")?;
+            let name = name.ok_or("a crash point without a name")?;
             let life = if died[at] == 0 { SOON } else { self.life };
             let after = inner.dice.random_range(1..life);
             inner.started[at] += 1;
@@ -162,7 +162,7 @@ impl Fleet {
     }
 
     /// Kills one after the other, for ever; an error if no consumer can be started. Begins when one
-    /// has died at each arrow.
+    /// has died at each crash point.
     pub(crate) async fn torment(&self, dice: &mut StdRng) -> Failure {
         let mut next = Instant::now();
         loop {

@@ -6,19 +6,19 @@
 //! broker-demo streams                the same on Redis Streams
 //! broker-demo nats                   on NATS JetStream
 //! broker-demo kafka                  on librdkafka's mock cluster, which is no broker: see README
-//! broker-demo arrows kafka           one consumer after the other is killed, at one arrow each
+//! broker-demo crash-points kafka     one consumer after the other is killed, each at another point
 //! ```
 //!
 //! Four consumer processes take them. They are killed at random moments, and each also dies by
-//! itself at one of the five arrows (fetch, claim, effect, complete, acknowledge). The broker is
-//! killed and started again once; the master of the Sentinel group that remembers what was done is
-//! killed once, and the demo waits until the Sentinels name another one. A ledger outside of them
-//! books what they do, refuses old fencing tokens, and judges at the end. A run in which nobody
-//! died at one of the arrows has failed. The last line is JSON for programs.
+//! itself at one of the five crash points (fetch, claim, effect, complete, acknowledge). The broker
+//! is killed and started again once; the master of the Sentinel group that remembers what was done
+//! is killed once, and the demo waits until the Sentinels name another one. A ledger outside of
+//! them books what they do, refuses old fencing tokens, and judges at the end. A run in which no
+//! consumer died at one of the crash points has failed. The last line is JSON for programs.
 
-mod arrows;
 mod brokers;
 mod child;
+mod crash_points;
 mod fleet;
 mod group;
 mod invoices;
@@ -73,8 +73,8 @@ enum Verb {
     Nats(Run),
     /// On librdkafka's mock cluster of Kafka brokers.
     Kafka(Run),
-    /// Kills at each of the five arrows, and looks what is booked, stored and left there.
-    Arrows {
+    /// Kills at each of the five crash points, and looks what is booked, stored and left there.
+    CrashPoints {
         /// On which broker.
         broker: Kind,
     },
@@ -105,7 +105,7 @@ fn main() -> ExitCode {
         Verb::Streams(run) => runtime.block_on(demo(Kind::Streams, &run)),
         Verb::Nats(run) => runtime.block_on(demo(Kind::Nats, &run)),
         Verb::Kafka(run) => runtime.block_on(demo(Kind::Kafka, &run)),
-        Verb::Arrows { broker } => runtime.block_on(arrows::run(broker)).map(|()| true),
+        Verb::CrashPoints { broker } => runtime.block_on(crash_points::run(broker)).map(|()| true),
         Verb::Consumer(args) => runtime.block_on(child::run(args)).map(|()| true),
     };
     match done {

@@ -67,7 +67,7 @@ impl Report {
         row(self.went.delivered, "deliveries to consumers");
         row(self.went.killed, "consumers killed at random");
         for (at, died) in DieAt::value_variants().iter().zip(self.went.died) {
-            row(died, &format!("consumers that died at the arrow {at:?}"));
+            row(died, &format!("consumers that died at the crash point {at:?}"));
         }
         row(self.audit.probes, "times the ledger was asked what became of an order");
         row(self.audit.old_tokens, "late bookings refused by the ledger for their old token");
@@ -83,7 +83,7 @@ impl Report {
         let verdict = match (good, self.went.is_hard()) {
             (true, _) => "every order exactly once",
             (false, true) => "PROMISE BROKEN",
-            (false, false) => "NOT A TRIAL: nobody died at one of the arrows, or at random",
+            (false, false) => "NOT A TRIAL: nobody died at one of the crash points, or at random",
         };
         println!("\n{verdict}; {:.1} s, --seed {seed}", elapsed.as_secs_f64());
         let line = Line {

@@ -44,8 +44,8 @@ fn run(broker: &str) {
 
 /// The program itself compares what is booked, stored and left with what has to be there, at each
 /// of the deaths, and fails if one of them did not happen where it was to happen.
-fn killed_at_each_arrow(broker: &str) {
-    let last = demo(&["arrows", broker]);
+fn killed_at_each_crash_point(broker: &str) {
+    let last = demo(&["crash-points", broker]);
     let killed = json!({"fetched": 1, "claimed": 1, "effect": 1, "completed": 1,
         "acknowledged": 1});
     let want = json!({"broker": broker, "killed": killed, "executed": 30, "doubles": 0, "lost": 0,
@@ -75,22 +75,22 @@ fn kafka() {
 }
 
 #[test]
-fn rabbitmq_consumers_killed_at_each_arrow() {
-    killed_at_each_arrow("rabbitmq");
+fn rabbitmq_consumers_killed_at_each_crash_point() {
+    killed_at_each_crash_point("rabbitmq");
 }
 
 #[test]
-fn redis_streams_consumers_killed_at_each_arrow() {
-    killed_at_each_arrow("streams");
+fn redis_streams_consumers_killed_at_each_crash_point() {
+    killed_at_each_crash_point("streams");
 }
 
 #[test]
-fn nats_jetstream_consumers_killed_at_each_arrow() {
-    killed_at_each_arrow("nats");
+fn nats_jetstream_consumers_killed_at_each_crash_point() {
+    killed_at_each_crash_point("nats");
 }
 
 /// On librdkafka's mock cluster.
 #[test]
-fn kafka_consumers_killed_at_each_arrow() {
-    killed_at_each_arrow("kafka");
+fn kafka_consumers_killed_at_each_crash_point() {
+    killed_at_each_crash_point("kafka");
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 // begin
 use palisade::idempotency::Context;
 use palisade::{Failed, RedisNode, Redlock};
-use palisade_kafka::{Consumer, Message, Publisher};
+use palisade_kafka::{Consumer, Message, Publisher, Topic};
 // end
 
 use rdkafka::ClientConfig;
@@ -52,7 +52,7 @@ async fn main() -> Result<(), Failure> {
     // begin
     let redlock = Redlock::builder().node(RedisNode::new(&redis)?).build()?;
     let orders = redlock.idempotency("orders").at_most_once().build()?;
-    let consumer = Consumer::builder(&brokers, "orders", "billing", orders).build()?;
+    let consumer = Consumer::builder(Topic::new(&brokers, "orders", "billing"), orders).build()?;
     let handler = |cx: Context, message: Arc<Message>| async move {
         let order: Order = message.json()?;
         book(&order, cx.fencing_token().get()).await?;

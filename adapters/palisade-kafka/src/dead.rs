@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use palisade::idempotency::consumer::DeadLetter;
 use palisade::idempotency::consumer::headers::KEY;
+use palisade::idempotency::consumer::{BrokerError, DeadLetter};
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
 use rdkafka::message::{Header, Message as _, OwnedHeaders, OwnedMessage};
 use rdkafka::producer::{FutureProducer, FutureRecord};
 
-use crate::error::BrokerError;
+use crate::error::failed;
 use crate::group::Read;
-use crate::session::Plan;
+use crate::topic::Topic;
 
 /// How long the brokers may take to confirm a dead letter, in milliseconds.
 const CONFIRM: &str = "10000";
@@ -37,8 +37,8 @@ pub(crate) fn producer(config: &rdkafka::ClientConfig) -> KafkaResult<FutureProd
 }
 
 impl DeadLetters {
-    pub(crate) fn new(plan: &Plan) -> KafkaResult<Self> {
-        Ok(Self { producer: producer(&plan.config)?, topic: dead_letters(&plan.topic) })
+    pub(crate) fn new(of: &Topic) -> KafkaResult<Self> {
+        Ok(Self { producer: producer(&of.config)?, topic: dead_letters(&of.name) })
     }
 
     /// Writes a copy; returns when the brokers have it. Where a copy is larger than they accept,
@@ -65,7 +65,7 @@ impl DeadLetters {
             }
             sent => sent,
         };
-        sent.map(drop).map_err(|e| BrokerError::new("a dead letter", e))
+        sent.map(drop).map_err(|e| failed("a dead letter", e))
     }
 
     fn letter(

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use palisade::idempotency::consumer::BrokerError;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext, Rebalance};
 use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::message::{Headers as _, Message as _, OwnedMessage};
@@ -16,7 +17,7 @@ use rdkafka::{ClientContext, Offset, TopicPartitionList};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::error::BrokerError;
+use crate::error::{is_passing, revoked};
 use crate::window::Window;
 
 /// A message that was read, and in which assignment of its partition.
@@ -156,7 +157,7 @@ impl Group {
     fn ours<'a>(&self, state: &'a mut State, read: &Read) -> Result<&'a mut Window, BrokerError> {
         match state.windows.get_mut(&read.raw.partition()) {
             Some((term, window)) if *term == read.term => Ok(window),
-            _ => Err(BrokerError::Revoked),
+            _ => Err(revoked()),
         }
     }
 
@@ -229,7 +230,7 @@ pub(crate) struct Callbacks(pub(crate) Arc<Group>);
 impl ClientContext for Callbacks {
     fn error(&self, error: KafkaError, reason: &str) {
         tracing::debug!(target: "palisade::consumer", %error, reason, "librdkafka reports");
-        if !BrokerError::new("the brokers", error.clone()).is_passing() {
+        if !is_passing(&error) {
             self.0.fail(error);
         }
     }

@@ -1,18 +1,16 @@
 #![doc = include_str!("../README.md")]
 
-mod builder;
-mod consumer;
 mod dead;
 mod error;
 mod group;
 mod message;
 mod publisher;
 mod session;
+mod topic;
 mod window;
 
-pub use builder::ConsumerBuilder;
-pub use consumer::Consumer;
 pub use dead::dead_letters;
-pub use error::BrokerError;
 pub use message::Message;
+pub use palisade::idempotency::consumer::{BrokerError, Consumer};
 pub use publisher::Publisher;
+pub use topic::Topic;

@@ -8,23 +8,18 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use palisade::Failed;
 use palisade::idempotency::consumer::headers::{CREATED, KEY};
-use palisade::idempotency::consumer::{Delivery, Disposition, json, pause};
+use palisade::idempotency::consumer::{BrokerError, Delivery, Disposition, json, pause};
 use rdkafka::message::{Message as _, OwnedMessage};
 use serde::de::DeserializeOwned;
 
 use crate::dead::DeadLetters;
-use crate::error::BrokerError;
 use crate::group::{Group, Read};
-
-/// How the key is found.
-pub(crate) type KeyOf = Arc<dyn Fn(&OwnedMessage) -> Option<String> + Send + Sync>;
 
 /// One delivery of a record.
 pub struct Message {
     read: Read,
     group: Arc<Group>,
     dead: Arc<DeadLetters>,
-    key_of: Option<KeyOf>,
     settled: AtomicBool,
 }
 
@@ -40,14 +35,9 @@ impl fmt::Debug for Message {
 }
 
 impl Message {
-    pub(crate) fn new(
-        read: Read,
-        group: &Arc<Group>,
-        dead: &Arc<DeadLetters>,
-        key_of: Option<KeyOf>,
-    ) -> Self {
+    pub(crate) fn new(read: Read, group: &Arc<Group>, dead: &Arc<DeadLetters>) -> Self {
         let (group, dead) = (Arc::clone(group), Arc::clone(dead));
-        Self { read, group, dead, key_of, settled: AtomicBool::new(false) }
+        Self { read, group, dead, settled: AtomicBool::new(false) }
     }
 
     /// The body; empty if the record has no value.
@@ -76,13 +66,7 @@ impl Message {
 }
 
 impl Delivery for Message {
-    type Error = BrokerError;
-
     fn key(&self) -> Result<Cow<'_, str>, String> {
-        if let Some(key_of) = &self.key_of {
-            let none = || "the consumer's `key` finds no key in the record".to_owned();
-            return key_of(&self.read.raw).map(Cow::Owned).ok_or_else(none);
-        }
         self.header(KEY).filter(|key| !key.is_empty()).map(Cow::Borrowed).ok_or_else(|| {
             format!(
                 "the record has no header `{KEY}`; have its producer set one that is the same in \

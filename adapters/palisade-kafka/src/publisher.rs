@@ -3,13 +3,14 @@
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use palisade::idempotency::consumer::BrokerError;
 use palisade::idempotency::consumer::headers::{CREATED, KEY};
 use rdkafka::ClientConfig;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{FutureProducer, FutureRecord};
 
 use crate::dead::producer;
-use crate::error::BrokerError;
+use crate::error::failed;
 
 /// How long a record may wait for room in the producer's queue.
 const ROOM: Duration = Duration::from_secs(10);
@@ -33,7 +34,7 @@ impl Publisher {
     /// # Errors
     /// [`BrokerError`] if a setting cannot be used.
     pub fn new(config: &ClientConfig, topic: &str) -> Result<Self, BrokerError> {
-        let producer = producer(config).map_err(|e| BrokerError::new("the settings", e))?;
+        let producer = producer(config).map_err(|e| failed("the settings", e))?;
         Ok(Self { producer, topic: topic.to_owned() })
     }
 
@@ -60,6 +61,6 @@ impl Publisher {
             .insert(Header { key: CREATED, value: Some(&made) });
         let record = FutureRecord::to(&self.topic).key(key).payload(body).headers(headers);
         let sent = self.producer.send(record, ROOM).await;
-        sent.map(drop).map_err(|(e, _)| BrokerError::new(what, e))
+        sent.map(drop).map_err(|(e, _)| failed(what, e))
     }
 }

@@ -8,18 +8,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use palisade::idempotency::consumer;
-use rdkafka::ClientConfig;
+use palisade::idempotency::consumer::{self, BrokerError, Terms};
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::dead::DeadLetters;
-use crate::error::BrokerError;
+use crate::error::{failed, is_passing};
 use crate::group::{Callbacks, Group};
-use crate::message::{KeyOf, Message};
+use crate::message::Message;
+use crate::topic::Topic;
 
+/// For each message that is handled at once, how many may be read and not finished: those at work,
+/// those that are next, and those that wait for their time.
+const AHEAD: usize = 16;
 /// How long a fetch waits for a message.
 const POLL: Duration = Duration::from_millis(500);
 /// How long librdkafka waits for a message.
@@ -31,56 +34,24 @@ const COMMIT: Duration = Duration::from_millis(200);
 /// How long the end of a member may take: its last commit, and its leave.
 const GOODBYE: Duration = Duration::from_secs(10);
 
-/// What a session is opened for.
-#[derive(Clone)]
-pub(crate) struct Plan {
-    /// With the address, and what the user has set.
-    pub(crate) config: ClientConfig,
-    pub(crate) topic: String,
-    pub(crate) group: String,
-    /// How many messages may be read and not finished: those at work, those that are next, and
-    /// those that wait for their time.
-    pub(crate) ahead: usize,
-    pub(crate) key_of: Option<KeyOf>,
-}
-
-impl Plan {
-    /// The settings of a member of the group.
-    pub(crate) fn consumer(&self) -> ClientConfig {
-        let mut config = self.config.clone();
-        if config.get("auto.offset.reset").is_none() {
-            // A new group begins with what is there already.
-            config.set("auto.offset.reset", "earliest");
-        }
-        config.set("group.id", &self.group);
-        config.set("enable.auto.commit", "false").set("enable.auto.offset.store", "false");
-        config
-    }
-}
-
 /// A member of the group. Dropped, its thread ends.
-pub(crate) struct Session {
-    plan: Plan,
+pub struct Session {
     group: Arc<Group>,
     dead: Arc<DeadLetters>,
     thread: Option<oneshot::Receiver<()>>,
 }
 
-impl consumer::Session for Session {
-    type Plan = Plan;
-    type Delivery = Message;
-    type Error = BrokerError;
-
-    async fn open(plan: &Plan) -> Result<Self, BrokerError> {
-        let error = |e| BrokerError::new("a consumer of the group", e);
-        let group = Arc::new(Group::new(&plan.topic));
-        let dead = Arc::new(DeadLetters::new(plan).map_err(error)?);
+impl Session {
+    pub(crate) fn open(topic: &Topic, terms: &Terms) -> Result<Self, BrokerError> {
+        let error = |e| failed("a consumer of the group", e);
+        let group = Arc::new(Group::new(&topic.name));
+        let dead = Arc::new(DeadLetters::new(topic).map_err(error)?);
         let callbacks = Callbacks(Arc::clone(&group));
         let consumer: BaseConsumer<_> =
-            plan.consumer().create_with_context(callbacks).map_err(error)?;
-        consumer.subscribe(&[&plan.topic]).map_err(error)?;
+            topic.consumer().create_with_context(callbacks).map_err(error)?;
+        consumer.subscribe(&[&topic.name]).map_err(error)?;
         let (ended, thread) = oneshot::channel();
-        let (shared, ahead) = (Arc::clone(&group), plan.ahead);
+        let (shared, ahead) = (Arc::clone(&group), AHEAD * terms.concurrency);
         let spawned = std::thread::Builder::new().name("palisade-kafka".into()).spawn(move || {
             pump(&consumer, &shared, ahead);
             // It leaves the group: its partitions are revoked, and what is finished is committed.
@@ -88,22 +59,23 @@ impl consumer::Session for Session {
             let _ = ended.send(());
         });
         spawned.map_err(|e| error(KafkaError::ClientCreation(e.to_string())))?;
-        Ok(Self { plan: plan.clone(), group, dead, thread: Some(thread) })
+        Ok(Self { group, dead, thread: Some(thread) })
     }
+}
+
+impl consumer::Session for Session {
+    type Delivery = Message;
 
     async fn next(&mut self, room: usize) -> Result<Vec<Message>, BrokerError> {
         let end = Instant::now() + POLL;
         loop {
             let due = self.group.due(room);
             if !due.is_empty() {
-                let message = |read| {
-                    let key_of = self.plan.key_of.clone();
-                    Message::new(read, &self.group, &self.dead, key_of)
-                };
+                let message = |read| Message::new(read, &self.group, &self.dead);
                 return Ok(due.into_iter().map(message).collect());
             }
             if let Some(e) = self.group.failed() {
-                return Err(BrokerError::new("messages", e));
+                return Err(failed("messages", e));
             }
             if Instant::now() >= end {
                 return Ok(Vec::new());
@@ -123,10 +95,6 @@ impl consumer::Session for Session {
         {
             tracing::debug!(target: "palisade::consumer", "the brokers do not confirm the leave");
         }
-    }
-
-    fn is_passing(error: &BrokerError) -> bool {
-        error.is_passing()
     }
 }
 
@@ -158,7 +126,7 @@ fn pump(consumer: &BaseConsumer<Callbacks>, group: &Group, ahead: usize) {
             Some(Ok(message)) => group.read(message.detach()),
             Some(Err(e)) => {
                 report(&e);
-                let refused = !BrokerError::new("messages", e.clone()).is_passing();
+                let refused = !is_passing(&e);
                 if refused || matches!(e, KafkaError::MessageConsumptionFatal(_)) {
                     group.fail(e);
                 }

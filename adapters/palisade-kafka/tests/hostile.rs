@@ -14,7 +14,7 @@ use palisade::idempotency::Context;
 use palisade::idempotency::consumer::Rules;
 use palisade::idempotency::consumer::headers::{CREATED, KEY, LEFT_OUT, ORIGIN, REASON};
 use palisade::{Failed, MemoryNode, Redlock};
-use palisade_kafka::{Consumer, Message, dead_letters};
+use palisade_kafka::{Consumer, Message, Topic, dead_letters};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::message::{Header, Headers as _, Message as _, OwnedHeaders};
 use rdkafka::mocking::MockCluster;
@@ -132,7 +132,7 @@ async fn no_record_stops_another_one() {
     }
     let redlock = Redlock::builder().node(MemoryNode::new()).ttl(LEASE).build().unwrap();
     let of = redlock.idempotency("orders").at_least_once().build().unwrap();
-    let consumer = Consumer::builder(&cluster.bootstrap_servers(), TOPIC, GROUP, of);
+    let consumer = Consumer::builder(Topic::new(&cluster.bootstrap_servers(), TOPIC, GROUP), of);
     let consumer = consumer.rules(Rules::default().max_failures(2)).build().unwrap();
     let became = Arc::new(Mutex::new(Became::default()));
     let ours = Arc::clone(&became);

@@ -1,5 +1,5 @@
 //! What consumers are promised, on librdkafka's mock cluster: real sockets, real groups, no real
-//! broker. Deaths of processes at every arrow are `broker-demo`'s.
+//! broker. Deaths of processes at every crash point are `broker-demo`'s.
 
 #[path = "../../../tests/support/held.rs"]
 #[allow(dead_code, unreachable_pub, missing_docs)]
@@ -13,9 +13,9 @@ use std::time::{Duration, SystemTime};
 
 use palisade::idempotency::Context;
 use palisade::idempotency::consumer::headers::{DETAIL, KEY, ORIGIN, REASON};
-use palisade::idempotency::consumer::{Ended, Rules};
+use palisade::idempotency::consumer::{ConsumerBuilder, Ended, Rules};
 use palisade::{Failed, Idempotency, MemoryNode, Redlock};
-use palisade_kafka::{Consumer, ConsumerBuilder, Message, Publisher, dead_letters};
+use palisade_kafka::{Consumer, Message, Publisher, Topic, dead_letters};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::message::{Headers as _, Message as _};
 use rdkafka::mocking::MockCluster;
@@ -54,11 +54,14 @@ impl Kafka {
         Self { observer, partitions, publisher, cluster }
     }
 
-    fn builder(&self, redlock: &Redlock) -> ConsumerBuilder {
-        let of = repeatable(redlock);
-        let brokers = self.cluster.bootstrap_servers();
+    fn topic(&self) -> Topic {
+        let topic = Topic::new(&self.cluster.bootstrap_servers(), TOPIC, GROUP);
         // The mock cluster lets the first members wait for three seconds.
-        Consumer::builder(&brokers, TOPIC, GROUP, of).set("session.timeout.ms", "5000")
+        topic.set("session.timeout.ms", "5000")
+    }
+
+    fn builder(&self, redlock: &Redlock) -> ConsumerBuilder<Topic> {
+        Consumer::builder(self.topic(), repeatable(redlock))
     }
 
     async fn publish(&self, key: &str, body: &str) {
@@ -154,7 +157,7 @@ impl Ledger {
 
 /// Runs until `stop`; each message takes this long.
 async fn run(
-    consumer: ConsumerBuilder,
+    consumer: ConsumerBuilder<Topic>,
     ledger: &Ledger,
     takes: Duration,
     stop: impl Future<Output = ()>,
@@ -332,8 +335,9 @@ async fn a_long_handler_keeps_its_partition() {
     let (kafka, node, ledger) = (Kafka::start(1), MemoryNode::new(), Ledger::default());
     kafka.publish("order-1", "10 GBP").await;
     let redlock = handle(&node);
-    let consumer = kafka.builder(&redlock).rules(Rules::default().concurrency(1));
-    let consumer = consumer.set("max.poll.interval.ms", "5000");
+    let from = kafka.topic().set("max.poll.interval.ms", "5000");
+    let consumer = Consumer::builder(from, repeatable(&redlock));
+    let consumer = consumer.rules(Rules::default().concurrency(1));
     let ended = run(consumer, &ledger, Duration::from_secs(9), kafka.drained()).await;
     assert_eq!((ended.delivered, ended.acked, ledger.effects()), (1, 1, vec![1]), "{ended:?}");
 }
@@ -368,7 +372,8 @@ async fn brokers_that_go_away_and_come_back_lose_nothing() {
         kafka.drained().await;
     };
     let takes = Duration::from_millis(20);
-    let consumer = kafka.builder(&redlock).set("reconnect.backoff.max.ms", "500");
+    let from = kafka.topic().set("reconnect.backoff.max.ms", "500");
+    let consumer = Consumer::builder(from, repeatable(&redlock));
     let ended = run(consumer, &ledger, takes, faults).await;
     assert_eq!((ledger.effects(), ended.parked), (vec![1; 300], 0), "{ended:?}");
 }
@@ -376,24 +381,24 @@ async fn brokers_that_go_away_and_come_back_lose_nothing() {
 #[tokio::test]
 async fn a_setting_that_cannot_be_kept_is_named_with_its_rule() {
     let redlock = handle(&MemoryNode::new());
-    let with = |topic: &str, group: &str| {
-        Consumer::builder("127.0.0.1:1", topic, group, repeatable(&redlock))
-    };
-    let refused = |b: ConsumerBuilder| b.build().unwrap_err().to_string();
-    assert!(refused(with("", GROUP)).starts_with("`topic` is \"\": 1 to 240 bytes"));
-    assert!(refused(with(TOPIC, "")).starts_with("`group` is \"\""));
-    let text = refused(with(TOPIC, GROUP).set("enable.auto.commit", "true"));
+    let from = |topic: &str, group: &str| Topic::new("127.0.0.1:1", topic, group);
+    let with = |from: Topic| Consumer::builder(from, repeatable(&redlock));
+    let refused = |b: ConsumerBuilder<Topic>| b.build().unwrap_err().to_string();
+    assert!(refused(with(from("", GROUP))).starts_with("`topic` is \"\": 1 to 240 bytes"));
+    assert!(refused(with(from(TOPIC, ""))).starts_with("`group` is \"\""));
+    let text = refused(with(from(TOPIC, GROUP).set("enable.auto.commit", "true")));
     assert!(text.starts_with("`enable.auto.commit` is true: not set"), "{text}");
-    let text = refused(with(TOPIC, GROUP).set("sesion.timeout.ms", "5000"));
+    let text = refused(with(from(TOPIC, GROUP).set("sesion.timeout.ms", "5000")));
     assert!(text.contains("sesion.timeout.ms"), "{text}");
     let rules = Rules::default().concurrency(0);
-    assert!(refused(with(TOPIC, GROUP).rules(rules)).starts_with("`concurrency` is 0"));
-    let secret = with(TOPIC, GROUP).set("sasl.password", "secret");
-    let shown = format!("{:?} {:?}", secret, with(TOPIC, GROUP).build().unwrap());
+    assert!(refused(with(from(TOPIC, GROUP)).rules(rules)).starts_with("`concurrency` is 0"));
+    let secret = with(from(TOPIC, GROUP).set("sasl.password", "secret"));
+    let shown = format!("{:?} {:?}", secret, with(from(TOPIC, GROUP)).build().unwrap());
     assert!(!shown.contains("secret"), "{shown}");
     // Brokers that are not there are waited for, and a stop is heard.
-    let consumer = with(TOPIC, GROUP).build().unwrap();
-    let run = consumer.run(|_, _| async { Ok::<_, Failed>(()) }, sleep(LEASE / 10));
+    let consumer = with(from(TOPIC, GROUP)).build().unwrap();
+    let run = consumer
+        .run(|_: Context, _: Arc<Message>| async { Ok::<_, Failed>(()) }, sleep(LEASE / 10));
     assert_eq!(timeout(HANG, run).await.expect("it ends").unwrap().delivered, 0);
 }
 
@@ -409,10 +414,8 @@ async fn forgotten_messages_are_held_and_run_once_after_a_decision() {
         books.book(&cx);
         async { Ok::<_, Failed>(()) }
     };
-    let brokers = kafka.cluster.bootstrap_servers();
-    let consumer = Consumer::builder(&brokers, TOPIC, GROUP, held.of.clone())
-        .set("session.timeout.ms", "5000")
-        .rules(Rules::default().concurrency(64));
+    let consumer = Consumer::builder(kafka.topic(), held.of.clone());
+    let consumer = consumer.rules(Rules::default().concurrency(64));
     let stop = async {
         held.judge(publish).await;
         kafka.drained().await;

@@ -1,14 +1,14 @@
 #![doc = include_str!("../README.md")]
 
-mod builder;
-mod consumer;
+mod error;
 mod message;
 mod publisher;
+mod queue;
 mod session;
 mod topology;
 
-pub use builder::ConsumerBuilder;
-pub use consumer::Consumer;
-pub use message::{Message, SettleError};
-pub use publisher::{PublishError, Publisher};
+pub use message::Message;
+pub use palisade::idempotency::consumer::{BrokerError, Consumer};
+pub use publisher::Publisher;
+pub use queue::Queue;
 pub use topology::{dead_letters, retry_queue};

@@ -1,24 +1,24 @@
 //! A delivered message, and what becomes of it at the broker.
 
 use std::borrow::Cow;
-use std::error::Error as StdError;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use lapin::BasicProperties;
 use lapin::message::Delivery as Raw;
 use lapin::options::{BasicAckOptions, BasicNackOptions};
-use lapin::types::{AMQPValue, FieldTable, ShortStringError};
-use lapin::{BasicProperties, Error};
+use lapin::types::{AMQPValue, FieldTable};
 use palisade::Failed;
 use palisade::idempotency::consumer::headers::FAILURES;
 use palisade::idempotency::consumer::{
-    DeadLetter, DeadLetterReason, Delivery, Disposition, json, pause,
+    BrokerError, DeadLetter, DeadLetterReason, Delivery, Disposition, json, pause,
 };
 use serde::de::DeserializeOwned;
 use tokio::time::{sleep, timeout};
 
-use crate::session::{PATIENCE, Session};
+use crate::error::Unconfirmed;
+use crate::session::{Link, PATIENCE};
 
 /// Headers by which the broker would send a copy to others as well.
 const SENDER_SELECTED: [&str; 2] = ["CC", "BCC"];
@@ -26,80 +26,17 @@ const SENDER_SELECTED: [&str; 2] = ["CC", "BCC"];
 /// stored. The worker waits for no longer than 30 s.
 const HELD_MAX: Duration = Duration::from_secs(15);
 
-/// How the key is found.
-pub(crate) type KeyOf = Arc<dyn Fn(&Raw) -> Option<String> + Send + Sync>;
-
 /// One delivery of a message.
 pub struct Message {
     raw: Raw,
-    session: Arc<Session>,
-    key_of: Option<KeyOf>,
-    queue: Arc<str>,
-}
-
-/// Why the broker did not confirm what became of a delivery. It delivers the message again.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum SettleError {
-    /// The channel or connection is gone.
-    Broker(Error),
-    /// The channel was gone before the acknowledgement.
-    ChannelGone,
-    /// The broker refused to store a copy in this queue.
-    Refused(String),
-    /// The broker did not confirm in time that it has stored a copy in this queue.
-    NotConfirmed(String),
-    /// This queue is not there.
-    NoQueue(String),
-    /// No answer in time.
-    NoAnswer,
-    /// A key that is longer than AMQP lets a `message_id` be.
-    Key(String),
-}
-
-impl fmt::Display for SettleError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Broker(e) => write!(f, "the broker: {e}"),
-            Self::ChannelGone => f.write_str("the channel was closed before the acknowledgement"),
-            Self::Refused(queue) => write!(
-                f,
-                "the broker refused to store a message in {queue:?}; look for a length limit, a \
-                 full disk or a missing majority of its nodes"
-            ),
-            Self::NotConfirmed(queue) => write!(
-                f,
-                "the broker does not confirm what is published to {queue:?}; if it stays so look \
-                 at `rabbitmq-queues quorum_status {queue}`: a queue without a leader has to be \
-                 deleted, and is declared again by the next consumer that connects"
-            ),
-            Self::NoQueue(queue) => write!(f, "there is no queue {queue:?} any more"),
-            Self::Key(e) => write!(f, "a key has at most 255 bytes: {e}"),
-            Self::NoAnswer => write!(f, "no answer from the broker within {PATIENCE:?}"),
-        }
-    }
-}
-
-// The sentence has all that the broker's answer says.
-impl StdError for SettleError {}
-
-impl From<Error> for SettleError {
-    fn from(e: Error) -> Self {
-        Self::Broker(e)
-    }
-}
-
-impl From<ShortStringError> for SettleError {
-    fn from(e: ShortStringError) -> Self {
-        Self::Key(e.to_string())
-    }
+    link: Arc<Link>,
 }
 
 impl fmt::Debug for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The body may be secret.
         f.debug_struct("Message")
-            .field("queue", &self.queue)
+            .field("queue", &self.link.queue)
             .field("delivery_tag", &self.raw.delivery_tag)
             .field("message_id", self.raw.properties.message_id())
             .finish_non_exhaustive()
@@ -107,14 +44,8 @@ impl fmt::Debug for Message {
 }
 
 impl Message {
-    pub(crate) fn new(
-        raw: Raw,
-        session: &Arc<Session>,
-        key_of: Option<&KeyOf>,
-        queue: &Arc<str>,
-    ) -> Self {
-        let (session, queue) = (Arc::clone(session), Arc::clone(queue));
-        Self { raw, session, key_of: key_of.cloned(), queue }
+    pub(crate) fn new(raw: Raw, link: &Arc<Link>) -> Self {
+        Self { raw, link: Arc::clone(link) }
     }
 
     /// The body.
@@ -188,50 +119,50 @@ impl Message {
     fn dead(&self, why: &DeadLetter) -> (BasicProperties, &[u8]) {
         let text =
             |(name, text): (&'static str, String)| (name, AMQPValue::LongString(text.into()));
-        let copy = self.copied(why.headers(&self.queue).into_iter().map(text));
-        if self.session.has_room(&copy) {
+        let copy = self.copied(why.headers(&self.link.queue).into_iter().map(text));
+        if self.link.has_room(&copy) {
             return (copy, self.payload());
         }
         let mut alone = FieldTable::default();
         let body = self.payload().len();
-        for (name, value) in why.headers_alone(&self.queue, body).into_iter().map(text) {
+        for (name, value) in why.headers_alone(&self.link.queue, body).into_iter().map(text) {
             alone.insert(name.into(), value);
         }
         (BasicProperties::default().with_headers(alone), &[])
     }
 
-    async fn park(&self, why: &DeadLetter) -> Result<(), SettleError> {
+    async fn park(&self, why: &DeadLetter) -> Result<(), Unconfirmed> {
         let (properties, body) = self.dead(why);
-        self.session.park(properties, body).await
+        self.link.park(properties, body).await
     }
 
-    async fn ack(&self) -> Result<(), SettleError> {
+    async fn ack(&self) -> Result<(), Unconfirmed> {
         let sent = self.raw.acker.ack(BasicAckOptions::default()).await?;
-        sent.then_some(()).ok_or(SettleError::ChannelGone)
+        sent.then_some(()).ok_or_else(gone)
     }
 
     /// Back to the queue, at once.
-    async fn give_back(&self) -> Result<(), SettleError> {
+    async fn give_back(&self) -> Result<(), Unconfirmed> {
         let requeue = BasicNackOptions { requeue: true, ..BasicNackOptions::default() };
         let sent = self.raw.acker.nack(requeue).await?;
-        sent.then_some(()).ok_or(SettleError::ChannelGone)
+        sent.then_some(()).ok_or_else(gone)
     }
 
     /// The properties of a copy with this number of failures; `None` if they have no room in a
     /// frame.
     fn counted(&self, failures: u32) -> Option<BasicProperties> {
         let copy = self.copied([(FAILURES, AMQPValue::LongLongInt(failures.into()))]);
-        self.session.has_room_later(&copy).then_some(copy)
+        self.link.has_room_later(&copy).then_some(copy)
     }
 
-    async fn apply(&self, how: &Disposition, failures: u32) -> Result<(), SettleError> {
+    async fn apply(&self, how: &Disposition, failures: u32) -> Result<(), Unconfirmed> {
         let copied = match how {
             Disposition::Ack => return self.ack().await,
             Disposition::Stop(_) => return self.give_back().await,
             Disposition::Retry(wait) if wait.is_zero() => return self.give_back().await,
             Disposition::Retry(wait) => {
                 if let Some(copy) = self.counted(failures) {
-                    self.session.retry(*wait, copy, self.payload()).await
+                    self.link.retry(*wait, copy, self.payload()).await
                 } else {
                     // Without the count it would fail for ever.
                     let why = DeadLetter::new(
@@ -245,19 +176,17 @@ impl Message {
             Disposition::Park(why) => self.park(why).await,
         };
         copied?;
-        self.session.stored();
+        self.link.stored();
         self.ack().await
     }
 }
 
-impl Delivery for Message {
-    type Error = SettleError;
+fn gone() -> Unconfirmed {
+    Unconfirmed::gone("the channel was closed before the acknowledgement")
+}
 
+impl Delivery for Message {
     fn key(&self) -> Result<Cow<'_, str>, String> {
-        if let Some(key_of) = &self.key_of {
-            let none = || "the consumer's `key` finds no key in the message".to_owned();
-            return key_of(&self.raw).map(Cow::Owned).ok_or_else(none);
-        }
         let id = self.raw.properties.message_id().as_ref();
         id.map(|id| Cow::Borrowed(id.as_str())).filter(|id| !id.is_empty()).ok_or_else(|| {
             "the message has no `message_id`; have its producer set one that is the same in every \
@@ -282,7 +211,7 @@ impl Delivery for Message {
         found.and_then(|n| u32::try_from(n).ok()).unwrap_or(0)
     }
 
-    async fn settle(&self, how: &Disposition, failures: u32) -> Result<(), SettleError> {
+    async fn settle(&self, how: &Disposition, failures: u32) -> Result<(), BrokerError> {
         let at_once = Disposition::Retry(Duration::ZERO);
         let how = match how {
             // It did not fail, and a copy that waits has no room: it waits here. The broker is not
@@ -298,24 +227,25 @@ impl Delivery for Message {
             how => how,
         };
         let settled = timeout(PATIENCE, self.apply(how, failures)).await;
-        let settled = settled.unwrap_or(Err(SettleError::NoAnswer));
-        match &settled {
-            Ok(()) => {}
+        let Err(error) = settled.unwrap_or_else(|_| Err(no_answer())) else { return Ok(()) };
+        match &error {
             // What is not acknowledged comes again only when the channel is closed.
-            Err(SettleError::Broker(_) | SettleError::NoAnswer | SettleError::ChannelGone) => {
-                self.session.give_up();
-            }
-            Err(e) => {
+            Unconfirmed::Gone(_) => self.link.give_up(),
+            Unconfirmed::NotStored(error) => {
                 tracing::warn!(
-                    target: "palisade::consumer", queue = %self.queue, error = %e,
+                    target: "palisade::consumer", queue = %self.link.queue, %error,
                     "a copy was not stored; the message is returned"
                 );
                 // While the channel lives, an unacknowledged message is not delivered again. After
                 // a pause: it would come again at once, and fail again.
-                sleep(pause(self.session.refused()).min(HELD_MAX)).await;
+                sleep(pause(self.link.refused()).min(HELD_MAX)).await;
                 let _ = self.give_back().await;
             }
         }
-        settled
+        Err(error.into_error())
     }
+}
+
+pub(crate) fn no_answer() -> Unconfirmed {
+    Unconfirmed::gone(format!("no answer from the broker within {PATIENCE:?}"))
 }

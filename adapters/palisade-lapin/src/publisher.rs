@@ -1,20 +1,18 @@
 //! Publishing so that nothing is lost: persistent, to a queue that is there, confirmed.
 
 use std::fmt;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use lapin::options::ConfirmSelectOptions;
 use lapin::types::ShortString;
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, Error};
+use palisade::idempotency::consumer::BrokerError;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-use crate::message::SettleError;
-use crate::session::confirmed;
+use crate::message::no_answer;
+use crate::session::{PATIENCE, confirmed};
 use crate::topology;
-
-/// How long the broker may take to confirm.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Publishes messages with a key and a time, and waits until the broker has them. A connection that
 /// broke is replaced with the next message.
@@ -23,24 +21,6 @@ pub struct Publisher {
     queue: String,
     now: Mutex<Option<(Connection, Channel)>>,
 }
-
-/// A message may or may not have been published. Publish it again with the same key: its consumers
-/// know a duplicate.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct PublishError {
-    /// Why.
-    pub cause: SettleError,
-}
-
-impl fmt::Display for PublishError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "not confirmed, publish it again with the same key: {}", self.cause)
-    }
-}
-
-// The sentence has its cause.
-impl std::error::Error for PublishError {}
 
 impl fmt::Debug for Publisher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -60,7 +40,8 @@ impl Publisher {
     /// seconds are sent). Messages from several tasks are on their way together.
     ///
     /// # Errors
-    /// [`PublishError`] if the broker did not confirm it.
+    /// [`BrokerError`]: it may or may not have been published. Publish it again with the same key:
+    /// its consumers know a duplicate.
     ///
     /// # Cancellation safety
     /// Dropped, the message may or may not be published; publishing it again with the same key is
@@ -70,19 +51,21 @@ impl Publisher {
         key: &str,
         made: SystemTime,
         body: &[u8],
-    ) -> Result<(), PublishError> {
+    ) -> Result<(), BrokerError> {
         let made = made.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let key = ShortString::try_new(key).map_err(|e| PublishError { cause: e.into() })?;
+        let long = |e| BrokerError::refused(format!("a key has at most 255 bytes: {e}"));
+        let key = ShortString::try_new(key).map_err(long)?;
         let properties = BasicProperties::default().with_message_id(key).with_timestamp(made);
         let publish = async {
             let channel = self.channel().await?;
             confirmed(&channel, &self.queue, properties, body).await
         };
-        let published = timeout(PATIENCE, publish).await.unwrap_or(Err(SettleError::NoAnswer));
-        if published.is_err() {
-            *self.now.lock().await = None;
-        }
-        published.map_err(|cause| PublishError { cause })
+        let published = timeout(PATIENCE, publish).await.unwrap_or_else(|_| Err(no_answer()));
+        let Err(error) = published else { return Ok(()) };
+        *self.now.lock().await = None;
+        let error = error.into_error();
+        let sentence = format!("not confirmed, publish it again with the same key: {error}");
+        Err(BrokerError::passing(sentence).because(error))
     }
 
     async fn channel(&self) -> Result<Channel, Error> {

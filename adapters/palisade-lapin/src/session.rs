@@ -7,17 +7,22 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures_util::{FutureExt as _, StreamExt as _};
 use lapin::options::{
     BasicConsumeOptions, BasicPublishOptions, BasicQosOptions, ConfirmSelectOptions,
 };
-use lapin::protocol::{AMQPErrorKind, AMQPSoftError};
 use lapin::types::FieldTable;
-use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, Error, ErrorKind};
+use lapin::{BasicProperties, Channel, Connection, Error};
+use palisade::idempotency::consumer::{self, BrokerError, Terms};
 use tokio::time::timeout;
 
-use crate::message::{KeyOf, SettleError};
+use crate::error::Unconfirmed;
+use crate::message::Message;
+use crate::queue::Queue;
 use crate::topology;
 
+/// How long a fetch waits for a message.
+const POLL: Duration = Duration::from_millis(500);
 /// How long the broker may take to answer a request.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// How long it may take to confirm a message.
@@ -29,23 +34,17 @@ const ADDED: usize = 1 << 10;
 /// How long the end of a connection may take.
 const GOODBYE: Duration = Duration::from_secs(2);
 
-/// What a session is made for.
-#[derive(Clone)]
-pub(crate) struct Plan {
-    pub(crate) uri: String,
-    pub(crate) properties: ConnectionProperties,
-    pub(crate) queue: Arc<str>,
-    pub(crate) key_of: Option<KeyOf>,
-    pub(crate) prefetch: u16,
-    /// The longest delay that is to be expected.
-    pub(crate) longest: Duration,
+/// A connection with its two channels, and what comes on it.
+pub struct Session {
+    link: Arc<Link>,
+    consumer: lapin::Consumer,
 }
 
-/// A connection with its two channels.
-pub(crate) struct Session {
+/// What deliveries need of their session.
+pub(crate) struct Link {
     connection: Connection,
     copies: Channel,
-    queue: Arc<str>,
+    pub(crate) queue: Arc<str>,
     /// Queues that this session has declared.
     declared: Mutex<BTreeSet<String>>,
     /// How many copies in a row were not stored.
@@ -58,34 +57,75 @@ impl Session {
     ///
     /// The queues for copies are declared before any is needed: a broker that is killed while it
     /// makes a quorum queue can leave one that confirms nothing.
-    pub(crate) async fn open(plan: &Plan) -> Result<(Self, lapin::Consumer), Error> {
-        let connection = Connection::connect(&plan.uri, plan.properties.clone()).await?;
+    pub(crate) async fn open(from: &Queue, terms: &Terms) -> Result<Self, Error> {
+        let connection = Connection::connect(&from.uri, from.properties.clone()).await?;
         let copies = connection.create_channel().await?;
         copies.confirm_select(ConfirmSelectOptions::default()).await?;
-        topology::ensure_dead(&connection, &plan.queue).await?;
-        topology::ensure(&connection, &plan.queue).await?;
+        topology::ensure_dead(&connection, &from.name).await?;
+        topology::ensure(&connection, &from.name).await?;
         let mut declared = BTreeSet::new();
-        for delay in topology::delays(plan.longest) {
-            declared.insert(topology::declare_retry(&copies, &plan.queue, delay).await?);
+        for delay in topology::delays(terms.lease.max(terms.longest_retry)) {
+            declared.insert(topology::declare_retry(&copies, &from.name, delay).await?);
         }
         let channel = connection.create_channel().await?;
-        channel.basic_qos(plan.prefetch, BasicQosOptions::default()).await?;
+        let prefetch = u16::try_from(terms.concurrency).unwrap_or(u16::MAX);
+        channel.basic_qos(prefetch, BasicQosOptions::default()).await?;
         let consumer = channel
             .basic_consume(
-                (&*plan.queue).into(),
+                (&*from.name).into(),
                 "".into(),
                 BasicConsumeOptions::default(),
                 FieldTable::default(),
             )
             .await?;
-        let (declared, broken) = (Mutex::new(declared), AtomicBool::new(false));
-        let queue = Arc::clone(&plan.queue);
-        let refused = AtomicU32::new(0);
-        Ok((Self { connection, copies, queue, declared, refused, broken }, consumer))
+        let link = Link {
+            connection,
+            copies,
+            queue: Arc::clone(&from.name),
+            declared: Mutex::new(declared),
+            refused: AtomicU32::new(0),
+            broken: AtomicBool::new(false),
+        };
+        Ok(Self { link: Arc::new(link), consumer })
+    }
+}
+
+impl consumer::Session for Session {
+    type Delivery = Message;
+
+    fn is_broken(&self) -> bool {
+        self.link.is_broken()
     }
 
-    /// Whether something happened after which it has to be replaced.
-    pub(crate) fn is_broken(&self) -> bool {
+    async fn next(&mut self, room: usize) -> Result<Vec<Message>, BrokerError> {
+        let Self { link, consumer } = self;
+        let mut messages = Vec::new();
+        let Ok(mut next) = timeout(POLL, consumer.next()).await else { return Ok(messages) };
+        loop {
+            let Some(Ok(raw)) = next else {
+                // The queue was deleted, the channel closed or the connection lost.
+                link.give_up();
+                break;
+            };
+            messages.push(Message::new(raw, link));
+            if messages.len() >= room {
+                break;
+            }
+            // What has come already, without waiting.
+            let Some(come) = consumer.next().now_or_never() else { break };
+            next = come;
+        }
+        Ok(messages)
+    }
+
+    async fn close(self) {
+        self.link.close().await;
+    }
+}
+
+impl Link {
+    /// Returns true if something happened after which it has to be replaced.
+    fn is_broken(&self) -> bool {
         self.broken.load(Ordering::Acquire) || !self.connection.status().connected()
     }
 
@@ -100,7 +140,7 @@ impl Session {
         wait: Duration,
         properties: BasicProperties,
         body: &[u8],
-    ) -> Result<(), SettleError> {
+    ) -> Result<(), Unconfirmed> {
         let delay = topology::delay(wait);
         let name = topology::retry_queue(&self.queue, delay);
         if !self.knows(&name) {
@@ -115,7 +155,7 @@ impl Session {
         &self,
         properties: BasicProperties,
         body: &[u8],
-    ) -> Result<(), SettleError> {
+    ) -> Result<(), Unconfirmed> {
         confirmed(&self.copies, &topology::dead_letters(&self.queue), properties, body).await
     }
 
@@ -152,7 +192,7 @@ impl Session {
     }
 
     /// Closes the connection: the broker returns what was not acknowledged.
-    pub(crate) async fn close(&self) {
+    async fn close(&self) {
         self.give_up();
         let _ = timeout(GOODBYE, self.connection.close(200, "the consumer ended".into())).await;
     }
@@ -164,37 +204,29 @@ pub(crate) async fn confirmed(
     queue: &str,
     properties: BasicProperties,
     body: &[u8],
-) -> Result<(), SettleError> {
+) -> Result<(), Unconfirmed> {
     let mandatory = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
     // 2: on disk.
     let properties = properties.with_delivery_mode(2);
     let publish = channel.basic_publish("".into(), queue.into(), mandatory, body, properties);
     let confirm = async { publish.await?.await };
     let confirm = timeout(CONFIRM, confirm).await;
-    let confirm = confirm.map_err(|_| SettleError::NotConfirmed(queue.to_owned()))??;
+    let late = |_| {
+        Unconfirmed::not_stored(format!(
+            "the broker does not confirm what is published to {queue:?}; if it stays so look at \
+             `rabbitmq-queues quorum_status {queue}`: a queue without a leader has to be deleted, \
+             and is declared again by the next consumer that connects"
+        ))
+    };
+    let confirm = confirm.map_err(late)??;
     if !confirm.is_ack() {
-        return Err(SettleError::Refused(queue.to_owned()));
+        return Err(Unconfirmed::not_stored(format!(
+            "the broker refused to store a message in {queue:?}; look for a length limit, a full \
+             disk or a missing majority of its nodes"
+        )));
     }
     if confirm.take_message().is_some() {
-        return Err(SettleError::NoQueue(queue.to_owned()));
+        return Err(Unconfirmed::not_stored(format!("there is no queue {queue:?} any more")));
     }
     Ok(())
-}
-
-/// Whether connecting again can help: not if the broker refuses the login or the request.
-pub(crate) fn is_passing(e: &Error) -> bool {
-    match e.kind() {
-        ErrorKind::ProtocolError(e) => matches!(
-            e.kind(),
-            // The broker goes down, or is not up yet.
-            AMQPErrorKind::Hard(
-                lapin::protocol::AMQPHardError::CONNECTIONFORCED
-                    | lapin::protocol::AMQPHardError::INTERNALERROR
-            ) | AMQPErrorKind::Soft(AMQPSoftError::RESOURCELOCKED | AMQPSoftError::NOTFOUND)
-        ),
-        ErrorKind::InvalidProtocolVersion(_)
-        | ErrorKind::AuthProviderError(_)
-        | ErrorKind::NoDefaultRuntime => false,
-        _ => true,
-    }
 }

@@ -1,4 +1,4 @@
-//! What consumers are promised, on a real RabbitMQ. Deaths at every arrow are `broker-demo`'s.
+//! What consumers are promised, on a real RabbitMQ. Deaths at each crash point are `broker-demo`'s.
 
 mod server;
 
@@ -12,12 +12,14 @@ use lapin::options::{BasicGetOptions, BasicNackOptions};
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use palisade::idempotency::Context;
 use palisade::idempotency::consumer::headers::{DETAIL, ORIGIN, REASON};
-use palisade::idempotency::consumer::{Ended, Rules};
+use palisade::idempotency::consumer::{ConsumerBuilder, Ended, Rules};
 use palisade::{Failed, Idempotency, MemoryNode, Redlock};
-use palisade_lapin::{Consumer, ConsumerBuilder, Message, Publisher, dead_letters, retry_queue};
+use palisade_lapin::{Consumer, Message, Publisher, dead_letters, retry_queue};
 use server::Queue;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
+
+type Builder = ConsumerBuilder<palisade_lapin::Queue>;
 
 const LEASE: Duration = Duration::from_secs(2);
 /// What takes longer hangs.
@@ -32,8 +34,9 @@ fn repeatable(redlock: &Redlock) -> Idempotency {
     redlock.idempotency("orders").at_least_once().build().unwrap()
 }
 
-fn builder(uri: &str, queue: &Queue, redlock: &Redlock) -> ConsumerBuilder {
-    Consumer::builder(uri, &queue.name, repeatable(redlock))
+fn builder(uri: &str, queue: &Queue, redlock: &Redlock) -> Builder {
+    let from = palisade_lapin::Queue::new(uri, &queue.name);
+    Consumer::builder(from, repeatable(redlock))
 }
 
 async fn publish(queue: &Queue, orders: impl Iterator<Item = (String, &str)>) {
@@ -60,7 +63,7 @@ impl Ledger {
 
 /// Runs until `stop`; each message takes this long.
 async fn run(
-    consumer: ConsumerBuilder,
+    consumer: Builder,
     ledger: &Ledger,
     takes: Duration,
     stop: impl Future<Output = ()>,

@@ -30,7 +30,8 @@ async fn forgotten_messages_are_held_and_run_once_after_a_decision() {
         async { Ok::<_, Failed>(()) }
     };
     let rules = Rules::default().concurrency(64);
-    let consumer = Consumer::builder(&queue.uri, &queue.name, held.of.clone());
+    let consumer =
+        Consumer::builder(palisade_lapin::Queue::new(&queue.uri, &queue.name), held.of.clone());
     let consumer = consumer.rules(rules).build().unwrap();
     let ended = consumer.run(book, held.judge(publish)).await.unwrap();
     assert_eq!(ended.parked, 0, "{ended:?}");

@@ -78,7 +78,8 @@ async fn no_message_stops_another_one() {
     }
     let redlock = Redlock::builder().node(MemoryNode::new()).ttl(LEASE).build().unwrap();
     let of = redlock.idempotency("orders").at_least_once().build().unwrap();
-    let consumer = Consumer::builder(&queue.uri, name, of).rules(Rules::default().max_failures(2));
+    let consumer = Consumer::builder(palisade_lapin::Queue::new(&queue.uri, name), of)
+        .rules(Rules::default().max_failures(2));
     let consumer = consumer.build().unwrap();
     let became = Arc::new(Mutex::new(Became::default()));
     let ours = Arc::clone(&became);
@@ -134,7 +135,8 @@ async fn a_message_without_room_for_the_count_of_its_failures_is_put_aside() {
     }
     let redlock = Redlock::builder().node(MemoryNode::new()).ttl(LEASE).build().unwrap();
     let of = redlock.idempotency("orders").at_least_once().build().unwrap();
-    let consumer = Consumer::builder(&queue.uri, name, of).build().unwrap();
+    let consumer =
+        Consumer::builder(palisade_lapin::Queue::new(&queue.uri, name), of).build().unwrap();
     let runs = Arc::new(Mutex::new(Vec::new()));
     let ours = Arc::clone(&runs);
     let handler = move |cx: Context, _: Arc<Message>| {
@@ -175,7 +177,8 @@ async fn a_message_without_room_for_a_copy_that_waits_breaks_no_connection() {
     let node = MemoryNode::builder().quarantined().build();
     let redlock = Redlock::builder().node(node).ttl(LEASE).max_ttl(10 * LEASE).build().unwrap();
     let of = redlock.idempotency("orders").at_least_once().build().unwrap();
-    let consumer = Consumer::builder(&queue.uri, name, of).build().unwrap();
+    let consumer =
+        Consumer::builder(palisade_lapin::Queue::new(&queue.uri, name), of).build().unwrap();
     let ran = Arc::new(Notify::new());
     let runs = Arc::clone(&ran);
     let handler = move |_: Context, _: Arc<Message>| {

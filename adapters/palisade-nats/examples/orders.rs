@@ -15,7 +15,7 @@ use async_nats::jetstream::stream::Config;
 // begin
 use palisade::idempotency::Context;
 use palisade::{Failed, RedisNode, Redlock};
-use palisade_nats::{Consumer, Message, Publisher};
+use palisade_nats::{Consumer, Durable, Message, Publisher};
 // end
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -54,7 +54,7 @@ async fn main() -> Result<(), Failure> {
     let redlock = Redlock::builder().node(RedisNode::new(&redis)?).build()?;
     let orders = redlock.idempotency("orders").at_most_once().build()?;
     let client = async_nats::connect(&nats).await?;
-    let consumer = Consumer::builder(client, "orders", "billing", orders).build()?;
+    let consumer = Consumer::builder(Durable::new(client, "orders", "billing"), orders).build()?;
     let handler = |cx: Context, message: Arc<Message>| async move {
         let order: Order = message.json()?;
         book(&order, cx.fencing_token().get()).await?;

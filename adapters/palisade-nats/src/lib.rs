@@ -1,15 +1,13 @@
 #![doc = include_str!("../README.md")]
 
-mod builder;
-mod consumer;
+mod durable;
 mod error;
 mod message;
 mod publisher;
 mod session;
 
-pub use builder::ConsumerBuilder;
-pub use consumer::Consumer;
-pub use error::NatsError;
+pub use durable::Durable;
 pub use message::Message;
+pub use palisade::idempotency::consumer::{BrokerError, Consumer};
 pub use publisher::Publisher;
 pub use session::dead_letters;

@@ -11,15 +11,12 @@ use async_nats::jetstream::context::{PublishError, PublishErrorKind};
 use async_nats::jetstream::{self, AckKind, ErrorCode};
 use palisade::Failed;
 use palisade::idempotency::consumer::headers::CREATED;
-use palisade::idempotency::consumer::{DeadLetter, Delivery, Disposition, json};
+use palisade::idempotency::consumer::{BrokerError, DeadLetter, Delivery, Disposition, json};
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, timeout};
 
-use crate::error::NatsError;
+use crate::error::{failed, lost, no_answer};
 use crate::session::{Link, PATIENCE, dead_letters};
-
-/// How the key is found.
-pub(crate) type KeyOf = Arc<dyn Fn(&jetstream::Message) -> Option<String> + Send + Sync>;
 
 /// One delivery of a message.
 pub struct Message {
@@ -46,8 +43,8 @@ impl Message {
         raw: jetstream::Message,
         link: &Arc<Link>,
         asked: Instant,
-    ) -> Result<Self, NatsError> {
-        let info = raw.info().map_err(|e| NatsError::request("a delivery", &e))?;
+    ) -> Result<Self, BrokerError> {
+        let info = raw.info().map_err(|e| BrokerError::passing(format!("a delivery: {e}")))?;
         let sequence = info.stream_sequence;
         let until = Mutex::new(asked + link.ack_wait);
         Ok(Self { raw, link: Arc::clone(link), sequence, until })
@@ -99,28 +96,28 @@ impl Message {
     ///
     /// The server applies an acknowledgement to the newest delivery of the message
     /// (nats-server#4786), so none is sent once another consumer may have it.
-    fn still_ours(&self) -> Result<Duration, NatsError> {
+    fn still_ours(&self) -> Result<Duration, BrokerError> {
         let patience = self.patience();
         if Instant::now() + patience > self.until() {
-            return Err(NatsError::Lost);
+            return Err(lost());
         }
         Ok(patience)
     }
 
     /// Sends an acknowledgement of this kind; returns when the server has confirmed it.
-    async fn acknowledge(&self, kind: AckKind) -> Result<(), NatsError> {
+    async fn acknowledge(&self, kind: AckKind) -> Result<(), BrokerError> {
         let what = "an acknowledgement";
         let sent = timeout(self.still_ours()?, self.raw.double_ack_with(kind)).await;
-        let sent = sent.map_err(|_| NatsError::request(what, "no answer from the server"))?;
-        sent.map_err(|e| NatsError::request(what, &e))
+        let sent = sent.map_err(|_| no_answer(what))?;
+        sent.map_err(|e| BrokerError::passing(format!("{what}: {e}")))
     }
 
     /// Puts a copy with the dead letters; returns when the server has it. Where a copy is larger
     /// than the server accepts, the dead letter says only where the message is, and why it was put
     /// aside.
-    async fn park(&self, why: &DeadLetter) -> Result<(), NatsError> {
+    async fn park(&self, why: &DeadLetter) -> Result<(), BrokerError> {
         self.still_ours()?;
-        let origin = format!("{}:{}", self.link.plan.stream, self.sequence);
+        let origin = format!("{}:{}", self.link.of.stream, self.sequence);
         let mut copied = HeaderMap::new();
         for (name, values) in self.raw.headers.iter().flat_map(HeaderMap::iter) {
             // Headers that the server acts upon are not copied.
@@ -138,7 +135,7 @@ impl Message {
             }
             published => published,
         };
-        published.map_err(|e| NatsError::request("a dead letter", &e))
+        published.map_err(|e| failed("a dead letter", e))
     }
 
     /// With these headers of the message and its body, or without both.
@@ -148,18 +145,18 @@ impl Message {
         ours: Vec<(&'static str, String)>,
         origin: &str,
     ) -> Result<(), PublishError> {
-        let plan = &self.link.plan;
+        let of = &self.link.of;
         let body = copied.as_ref().map(|_| self.raw.payload.clone()).unwrap_or_default();
         let mut headers = copied.unwrap_or_default();
         // One dead letter, also if the message comes again before it is acknowledged.
-        headers.insert(NATS_MESSAGE_ID, format!("{}:{origin}", plan.durable).as_str());
+        headers.insert(NATS_MESSAGE_ID, format!("{}:{origin}", of.name).as_str());
         for (name, value) in ours {
             // A key that cannot be the value of a header is left out.
             if let Ok(value) = value.parse::<HeaderValue>() {
                 headers.insert(name, value);
             }
         }
-        let subject = format!("{}.{}", dead_letters(&plan.stream), plan.durable);
+        let subject = format!("{}.{}", dead_letters(&of.stream), of.name);
         let published = async {
             let sent = self.link.context.publish_with_headers(subject, headers, body).await?;
             sent.await.map(drop)
@@ -177,13 +174,7 @@ fn is_too_large(e: &PublishError) -> bool {
 }
 
 impl Delivery for Message {
-    type Error = NatsError;
-
     fn key(&self) -> Result<Cow<'_, str>, String> {
-        if let Some(key_of) = &self.link.plan.key_of {
-            let none = || "the consumer's `key` finds no key in the message".to_owned();
-            return key_of(&self.raw).map(Cow::Owned).ok_or_else(none);
-        }
         let id = self.header(NATS_MESSAGE_ID.as_ref());
         id.filter(|id| !id.is_empty()).map(Cow::Borrowed).ok_or_else(|| {
             "the message has no header `Nats-Msg-Id`; have its producer set one that is the same \
@@ -201,11 +192,11 @@ impl Delivery for Message {
     }
 
     fn failures(&self) -> u32 {
-        self.link.plan.failures.of(self.sequence)
+        self.link.of.failures.of(self.sequence)
     }
 
-    async fn settle(&self, how: &Disposition, failures: u32) -> Result<(), NatsError> {
-        let counts = &self.link.plan.failures;
+    async fn settle(&self, how: &Disposition, failures: u32) -> Result<(), BrokerError> {
+        let counts = &self.link.of.failures;
         match how {
             Disposition::Ack => self.acknowledge(AckKind::Ack).await?,
             Disposition::Park(why) => {
@@ -229,7 +220,7 @@ impl Delivery for Message {
         Some(self.link.ack_wait / 3)
     }
 
-    async fn extend(&self) -> Result<(), NatsError> {
+    async fn extend(&self) -> Result<(), BrokerError> {
         let sent = Instant::now();
         self.acknowledge(AckKind::Progress).await?;
         *self.until.lock().unwrap_or_else(PoisonError::into_inner) = sent + self.link.ack_wait;

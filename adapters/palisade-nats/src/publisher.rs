@@ -5,10 +5,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_nats::header::{HeaderMap, HeaderValue, NATS_MESSAGE_ID};
 use async_nats::{Client, jetstream};
+use palisade::idempotency::consumer::BrokerError;
 use palisade::idempotency::consumer::headers::CREATED;
 use tokio::time::timeout;
 
-use crate::error::NatsError;
+use crate::error::{failed, no_answer};
 
 /// How long the server may take to confirm.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -36,16 +37,21 @@ impl Publisher {
     /// made. The stream drops a copy that comes within its duplicate window, whatever its body is.
     ///
     /// # Errors
-    /// [`NatsError`]: it may or may not have been published. Publish it again with the same key:
+    /// [`BrokerError`]: it may or may not have been published. Publish it again with the same key:
     /// its consumers know a copy.
     ///
     /// # Cancellation safety
     /// Dropped, the message may or may not be published; publishing it again with the same key is
     /// safe.
-    pub async fn publish(&self, key: &str, made: SystemTime, body: &[u8]) -> Result<(), NatsError> {
+    pub async fn publish(
+        &self,
+        key: &str,
+        made: SystemTime,
+        body: &[u8],
+    ) -> Result<(), BrokerError> {
         let what = "a message is not confirmed, publish it again with the same key";
         let made = made.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis().to_string();
-        let key: HeaderValue = key.parse().map_err(|e| NatsError::request("the key", &e))?;
+        let key: HeaderValue = key.parse().map_err(|e| failed("the key", e))?;
         let mut headers = HeaderMap::new();
         headers.insert(NATS_MESSAGE_ID, key);
         headers.insert(CREATED, made.as_str());
@@ -56,8 +62,8 @@ impl Publisher {
         };
         match timeout(PATIENCE, publish).await {
             Ok(Ok(_)) => Ok(()),
-            Ok(Err(e)) => Err(NatsError::request(what, &e)),
-            Err(_) => Err(NatsError::request(what, "no answer from the server")),
+            Ok(Err(e)) => Err(failed(what, e)),
+            Err(_) => Err(no_answer(what)),
         }
     }
 }

@@ -5,18 +5,18 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use async_nats::Client;
 use async_nats::jetstream::consumer::pull::{self, Batch};
-use async_nats::jetstream::consumer::{AckPolicy, Config, Consumer as Durable};
+use async_nats::jetstream::consumer::{AckPolicy, Config, Consumer};
 use async_nats::jetstream::context::{CreateStreamErrorKind, GetStreamErrorKind};
 use async_nats::jetstream::stream::{self, Stream};
 use async_nats::jetstream::{Context, ErrorCode};
 use futures_util::StreamExt as _;
-use palisade::idempotency::consumer;
+use palisade::idempotency::consumer::{self, BrokerError, Terms};
 use tokio::time::{Instant, timeout};
 
-use crate::error::NatsError;
-use crate::message::{KeyOf, Message};
+use crate::durable::Durable;
+use crate::error::{failed, no_answer, no_stream};
+use crate::message::Message;
 
 /// How long the server may take to answer a request.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
@@ -32,19 +32,6 @@ const FAILURES_MAX: usize = 65_536;
 /// the last part of their subject.
 pub fn dead_letters(stream: &str) -> String {
     format!("{stream}_dead")
-}
-
-/// What a session is opened for.
-#[derive(Clone)]
-pub(crate) struct Plan {
-    pub(crate) client: Client,
-    pub(crate) stream: String,
-    pub(crate) durable: String,
-    /// If the durable consumer has to be made.
-    pub(crate) ack_wait: Duration,
-    pub(crate) lease: Duration,
-    pub(crate) key_of: Option<KeyOf>,
-    pub(crate) failures: Arc<Failures>,
 }
 
 /// How often handlers failed in this process, by the sequence of the message: the server counts
@@ -75,19 +62,50 @@ impl Failures {
 /// What deliveries need of their session.
 pub(crate) struct Link {
     pub(crate) context: Context,
-    pub(crate) plan: Plan,
+    pub(crate) of: Durable,
     /// As the server has it.
     pub(crate) ack_wait: Duration,
 }
 
 /// A durable consumer whose settings were checked.
-pub(crate) struct Session {
-    durable: Durable<pull::Config>,
+pub struct Session {
+    durable: Consumer<pull::Config>,
     link: Arc<Link>,
 }
 
 impl Session {
-    async fn pull(&self, mut batch: Batch, asked: Instant) -> Result<Vec<Message>, NatsError> {
+    pub(crate) async fn open(of: &Durable, terms: &Terms) -> Result<Self, BrokerError> {
+        let mut context = async_nats::jetstream::new(of.client.clone());
+        context.set_timeout(PATIENCE);
+        let stream = context.get_stream(&of.stream).await.map_err(|e| match e.kind() {
+            GetStreamErrorKind::JetStream(said)
+                if said.error_code() == ErrorCode::STREAM_NOT_FOUND =>
+            {
+                no_stream(&of.stream)
+            }
+            _ => failed("the stream", e),
+        })?;
+        declare_dead_letters(&context, &stream).await?;
+        let config = pull::Config {
+            durable_name: Some(of.name.clone()),
+            ack_policy: AckPolicy::Explicit,
+            ack_wait: terms.taken_over_after("ack_wait", of.ack_wait)?,
+            max_deliver: -1,
+            max_ack_pending: MAX_ACK_PENDING,
+            ..pull::Config::default()
+        };
+        let durable = stream.get_or_create_consumer(&of.name, config).await;
+        let durable: Consumer<pull::Config> =
+            durable.map_err(|e| failed("the durable consumer", e))?;
+        let found = &durable.cached_info().config;
+        check(found, terms.lease).map_err(|rule| {
+            BrokerError::refused(format!("the durable consumer {:?}: {rule}", of.name))
+        })?;
+        let link = Link { context, of: of.clone(), ack_wait: found.ack_wait };
+        Ok(Self { link: Arc::new(link), durable })
+    }
+
+    async fn pull(&self, mut batch: Batch, asked: Instant) -> Result<Vec<Message>, BrokerError> {
         let mut messages = Vec::new();
         loop {
             let what = "messages";
@@ -98,8 +116,8 @@ impl Session {
                     continue;
                 }
                 Ok(None) => return Ok(messages),
-                Ok(Some(Err(e))) => NatsError::request(what, &e),
-                Err(_) => NatsError::request(what, "no answer from the server"),
+                Ok(Some(Err(e))) => BrokerError::passing(format!("{what}: {e}")),
+                Err(_) => no_answer(what),
             };
             // What has come is handled first.
             return if messages.is_empty() { Err(e) } else { Ok(messages) };
@@ -108,41 +126,10 @@ impl Session {
 }
 
 impl consumer::Session for Session {
-    type Plan = Plan;
     type Delivery = Message;
-    type Error = NatsError;
 
-    async fn open(plan: &Plan) -> Result<Self, NatsError> {
-        let mut context = async_nats::jetstream::new(plan.client.clone());
-        context.set_timeout(PATIENCE);
-        let stream = context.get_stream(&plan.stream).await.map_err(|e| match e.kind() {
-            GetStreamErrorKind::JetStream(of) if of.error_code() == ErrorCode::STREAM_NOT_FOUND => {
-                NatsError::NoStream(plan.stream.clone())
-            }
-            _ => NatsError::request("the stream", &e),
-        })?;
-        declare_dead_letters(&context, &stream).await?;
-        let config = pull::Config {
-            durable_name: Some(plan.durable.clone()),
-            ack_policy: AckPolicy::Explicit,
-            ack_wait: plan.ack_wait,
-            max_deliver: -1,
-            max_ack_pending: MAX_ACK_PENDING,
-            ..pull::Config::default()
-        };
-        let durable = stream.get_or_create_consumer(&plan.durable, config).await;
-        let durable: Durable<pull::Config> =
-            durable.map_err(|e| NatsError::request("the durable consumer", &e))?;
-        let found = &durable.cached_info().config;
-        if let Err(rule) = check(found, plan.lease) {
-            return Err(NatsError::Durable { name: plan.durable.clone(), rule });
-        }
-        let link = Link { context, plan: plan.clone(), ack_wait: found.ack_wait };
-        Ok(Self { link: Arc::new(link), durable })
-    }
-
-    async fn next(&mut self, room: usize) -> Result<Vec<Message>, NatsError> {
-        let error = |e| NatsError::request("a pull", &e);
+    async fn next(&mut self, room: usize) -> Result<Vec<Message>, BrokerError> {
+        let error = |e| failed("a pull", e);
         let asked = Instant::now();
         let there = self.durable.fetch().max_messages(room).messages().await.map_err(error)?;
         let messages = self.pull(there, asked).await?;
@@ -155,10 +142,6 @@ impl consumer::Session for Session {
     }
 
     async fn close(self) {}
-
-    fn is_passing(error: &NatsError) -> bool {
-        error.is_passing()
-    }
 }
 
 /// What is required of a durable consumer that somebody else created.
@@ -196,7 +179,7 @@ fn check(found: &Config, lease: Duration) -> Result<(), String> {
 }
 
 /// The stream of dead letters, with as many replicas as the stream itself.
-async fn declare_dead_letters(context: &Context, of: &Stream) -> Result<(), NatsError> {
+async fn declare_dead_letters(context: &Context, of: &Stream) -> Result<(), BrokerError> {
     let of = &of.cached_info().config;
     let name = dead_letters(&of.name);
     let config = stream::Config {
@@ -213,6 +196,6 @@ async fn declare_dead_letters(context: &Context, of: &Stream) -> Result<(), Nats
         CreateStreamErrorKind::JetStream(of) if of.error_code() == ErrorCode::STREAM_NAME_EXIST => {
             Ok(())
         }
-        _ => Err(NatsError::request("the stream of dead letters", &e)),
+        _ => Err(failed("the stream of dead letters", e)),
     }
 }

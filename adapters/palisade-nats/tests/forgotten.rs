@@ -14,7 +14,7 @@ use palisade::Failed;
 use palisade::idempotency::Context;
 use palisade::idempotency::consumer::Rules;
 use palisade_nats::{Consumer, Message};
-use server::{DURABLE, Nats, STREAM};
+use server::Nats;
 
 #[tokio::test]
 async fn forgotten_messages_are_held_and_run_once_after_a_decision() {
@@ -30,7 +30,7 @@ async fn forgotten_messages_are_held_and_run_once_after_a_decision() {
         async { Ok::<_, Failed>(()) }
     };
     let rules = Rules::default().concurrency(64);
-    let consumer = Consumer::builder(nats.client.clone(), STREAM, DURABLE, held.of.clone());
+    let consumer = Consumer::builder(nats.durable(), held.of.clone());
     let stop = async {
         held.judge(publish).await;
         nats.drained().await;

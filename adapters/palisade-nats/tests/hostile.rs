@@ -16,7 +16,7 @@ use palisade::idempotency::consumer::Rules;
 use palisade::idempotency::consumer::headers::{CREATED, LEFT_OUT, ORIGIN, REASON};
 use palisade::{Failed, MemoryNode, Redlock};
 use palisade_nats::{Consumer, Message};
-use server::{DURABLE, Nats, STREAM};
+use server::{Nats, STREAM};
 use tokio::time::timeout;
 
 const LEASE: Duration = Duration::from_secs(2);
@@ -60,11 +60,9 @@ async fn no_message_stops_another_one() {
     }
     let redlock = Redlock::builder().node(MemoryNode::new()).ttl(LEASE).build().unwrap();
     let of = redlock.idempotency("orders").at_least_once().build().unwrap();
-    let key = |raw: &async_nats::jetstream::Message| {
-        Some(raw.headers.as_ref()?.get(ORDER)?.as_str().to_owned())
-    };
+    let key = |message: &Message| message.header(ORDER).map(str::to_owned);
     let rules = Rules::default().max_failures(2);
-    let consumer = Consumer::builder(nats.client.clone(), STREAM, DURABLE, of).key(key);
+    let consumer = Consumer::builder(nats.durable(), of).key(key);
     let consumer = consumer.rules(rules).build().unwrap();
     let became = Arc::new(Mutex::new(Became::default()));
     let ours = Arc::clone(&became);

@@ -1,4 +1,4 @@
-//! What consumers are promised, on a real server. Deaths at every arrow are `broker-demo`'s.
+//! What consumers are promised, on a real server. Deaths at every crash point are `broker-demo`'s.
 
 mod server;
 
@@ -11,9 +11,9 @@ use std::time::Duration;
 use async_nats::jetstream::consumer::{AckPolicy, pull};
 use palisade::idempotency::Context;
 use palisade::idempotency::consumer::headers::{DETAIL, KEY, ORIGIN, REASON};
-use palisade::idempotency::consumer::{Ended, Rules};
+use palisade::idempotency::consumer::{ConsumerBuilder, Ended, Rules};
 use palisade::{Failed, Idempotency, MemoryNode, Redlock};
-use palisade_nats::{Consumer, ConsumerBuilder, Message, dead_letters};
+use palisade_nats::{Consumer, Durable, Message, dead_letters};
 use server::{DURABLE, Nats, STREAM};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
@@ -32,12 +32,9 @@ fn repeatable(redlock: &Redlock) -> Idempotency {
 }
 
 /// Copies of a message differ only in their sequence: the key is in the header `order`.
-fn builder(nats: &Nats, redlock: &Redlock) -> ConsumerBuilder {
-    let of = repeatable(redlock);
-    let key = |raw: &async_nats::jetstream::Message| {
-        Some(raw.headers.as_ref()?.get("order")?.as_str().to_owned())
-    };
-    Consumer::builder(nats.client.clone(), STREAM, DURABLE, of).key(key)
+fn builder(nats: &Nats, redlock: &Redlock) -> ConsumerBuilder<Durable> {
+    let key = |message: &Message| message.header("order").map(str::to_owned);
+    Consumer::builder(nats.durable(), repeatable(redlock)).key(key)
 }
 
 /// How often each key took effect.
@@ -56,7 +53,7 @@ impl Ledger {
 
 /// Runs until `stop`; each message takes this long.
 async fn run(
-    consumer: ConsumerBuilder,
+    consumer: ConsumerBuilder<Durable>,
     ledger: &Ledger,
     takes: Duration,
     stop: impl Future<Output = ()>,
@@ -137,8 +134,9 @@ fn freezes(url: &str, node: &MemoryNode, taken: &Arc<Notify>) -> Ended {
     let work = async {
         let client = async_nats::connect(url).await.unwrap();
         let of = repeatable(&handle(node));
-        let key = |_: &async_nats::jetstream::Message| Some("order-1".to_owned());
-        let consumer = Consumer::builder(client, STREAM, DURABLE, of).key(key).build().unwrap();
+        let key = |_: &Message| Some("order-1".to_owned());
+        let consumer =
+            Consumer::builder(Durable::new(client, STREAM, DURABLE), of).key(key).build().unwrap();
         let awake = Arc::new(Notify::new());
         let (started, woke) = (Arc::clone(taken), Arc::clone(&awake));
         let freeze = move |_: Context, _: Arc<Message>| {
@@ -258,7 +256,7 @@ async fn what_cannot_be_handled_is_put_aside_once_with_its_reason() {
     };
     let of = repeatable(&redlock);
     let rules = Rules::default().max_failures(3).retry(Duration::from_millis(50), LEASE);
-    let consumer = Consumer::builder(nats.client.clone(), STREAM, DURABLE, of).rules(rules);
+    let consumer = Consumer::builder(nats.durable(), of).rules(rules);
     let consumer = consumer.build().unwrap();
     let ended = timeout(HANG, consumer.run(handler, nats.drained())).await.expect("it ends");
     assert_eq!(ended.unwrap().parked, 3);
@@ -319,8 +317,10 @@ async fn what_is_not_as_it_has_to_be_at_the_server_is_refused_with_a_sentence() 
     let redlock = handle(&node);
     let refused = async |stream: &str, durable: &str| {
         let of = repeatable(&redlock);
-        let consumer = Consumer::builder(nats.client.clone(), stream, durable, of).build().unwrap();
-        let run = consumer.run(|_, _| async { Ok::<_, Failed>(()) }, pending());
+        let from = Durable::new(nats.client.clone(), stream, durable);
+        let consumer = Consumer::builder(from, of).build().unwrap();
+        let run =
+            consumer.run(|_: Context, _: Arc<Message>| async { Ok::<_, Failed>(()) }, pending());
         timeout(HANG, run).await.expect("it ends").unwrap_err().to_string()
     };
     let text = refused("nothing", DURABLE).await;
@@ -346,18 +346,20 @@ async fn a_setting_that_cannot_be_kept_is_named_with_its_rule() {
     let client = async_nats::ConnectOptions::new().retry_on_initial_connect();
     let client = client.connect("127.0.0.1:1").await.unwrap();
     let redlock = handle(&MemoryNode::new());
-    let with = |stream: &str, durable: &str| {
-        Consumer::builder(client.clone(), stream, durable, repeatable(&redlock))
-    };
-    let refused = |b: ConsumerBuilder| b.build().unwrap_err().to_string();
-    let text = refused(with(STREAM, DURABLE).ack_wait(LEASE / 2));
+    let from = |stream: &str, durable: &str| Durable::new(client.clone(), stream, durable);
+    let with = |from: Durable| Consumer::builder(from, repeatable(&redlock));
+    let refused = |b: ConsumerBuilder<Durable>| b.build().unwrap_err().to_string();
+    let text = refused(with(from(STREAM, DURABLE).ack_wait(LEASE / 2)));
     assert!(text.starts_with("`ack_wait` is 1s: at least the lease (2s)"), "{text}");
-    assert!(refused(with("", DURABLE)).starts_with("`stream` is \"\": 1 to 200 bytes"));
-    assert!(refused(with(STREAM, "a.b")).starts_with("`durable` is \"a.b\""));
+    assert!(refused(with(from("", DURABLE))).starts_with("`stream` is \"\": 1 to 200 bytes"));
+    assert!(refused(with(from(STREAM, "a.b"))).starts_with("`durable` is \"a.b\""));
     let rules = Rules::default().concurrency(0);
-    assert!(refused(with(STREAM, DURABLE).rules(rules)).starts_with("`concurrency` is 0"));
+    assert!(refused(with(from(STREAM, DURABLE)).rules(rules)).starts_with("`concurrency` is 0"));
     // A server that is not there is waited for, and a stop is heard.
-    let consumer = with(STREAM, DURABLE).build().unwrap();
-    let run = consumer.run(|_, _| async { Ok::<_, Failed>(()) }, sleep(Duration::from_millis(200)));
+    let consumer = with(from(STREAM, DURABLE)).build().unwrap();
+    let run = consumer.run(
+        |_: Context, _: Arc<Message>| async { Ok::<_, Failed>(()) },
+        sleep(Duration::from_millis(200)),
+    );
     assert_eq!(timeout(HANG, run).await.expect("it ends").unwrap().delivered, 0);
 }

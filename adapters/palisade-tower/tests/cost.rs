@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use http::{Request, Response};
-use palisade::test_util::fault::Fault;
 use palisade::{MemoryNode, Redlock};
+use palisade_testing::fault::Fault;
 use tower::{Layer as _, Service, ServiceExt as _, service_fn};
 
 use crate::lab::{keys, layer};

@@ -41,8 +41,8 @@ async fn a_server_that_nobody_initialised_is_unavailable_and_no_conflict() {
     };
     assert_eq!(got.problem(), "not-initialised", "{got:?}");
     assert_eq!(got.retry_after(), Some(5), "{got:?}");
-    let deployment = palisade::ops::Deployment::new().node(server.url());
-    assert!(palisade::ops::init(&deployment, "").await.expect("settings").is_done());
+    let deployment = palisade_ops::Deployment::new().node(server.url());
+    assert!(palisade_ops::init(&deployment, "").await.expect("settings").is_done());
     assert_eq!(decided(&shop, "k", &wish).await.status, 201);
     assert_eq!(shop.ledger.of("alice:k"), 1);
 }

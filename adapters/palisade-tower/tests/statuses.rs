@@ -2,8 +2,8 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use palisade::test_util::fault::Fault;
 use palisade::{MemoryNode, Redlock};
+use palisade_testing::fault::Fault;
 use palisade_tower::Keep;
 
 use crate::lab::{Got, Shop, Wish, got, keys, layer, memory};

@@ -6,8 +6,8 @@ mod urls;
 
 use std::path::{Path, PathBuf};
 
-use palisade::ops::Deployment;
 use palisade::{MemoryNode, Redlock, RedlockBuilder};
+use palisade_ops::Deployment;
 use serde::Deserialize;
 
 pub(crate) use self::read::{List, Switch};

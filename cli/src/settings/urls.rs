@@ -1,6 +1,6 @@
 //! Nodes by their addresses: several in one text, and those of the library.
 
-use palisade::ops::Deployment;
+use palisade_ops::Deployment;
 
 use super::List;
 

@@ -8,7 +8,7 @@ mod redrive;
 use clap::{Args, Subcommand};
 use palisade::RunError;
 use palisade::idempotency::{Resolved, Status};
-use palisade::ops::resolve;
+use palisade_ops::resolve;
 use serde_json::json;
 
 use self::change::{AuditArgs, PurgeArgs, ReleaseArgs, RerunArgs};

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use palisade::node::Loss;
-use palisade::ops::{NodeData, nodes};
+use palisade_ops::{NodeData, nodes};
 use serde_json::{Value, json};
 
 use crate::access::{AccessArgs, Sets};

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use palisade::error::Resource;
-use palisade::ops::{Held, HeldList, held};
+use palisade_ops::{Held, HeldList, held};
 use serde_json::{Value, json};
 
 use super::leader::leader_json;

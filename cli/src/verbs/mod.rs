@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use clap::Args;
 use palisade::error::{AcquireError, NoQuorum, NodeFault, NodeOutcome};
-use palisade::ops::Deployment;
 use palisade::{Mutex, Redlock};
+use palisade_ops::Deployment;
 use serde_json::json;
 
 use crate::access::{HandleArgs, Opened, Sets};

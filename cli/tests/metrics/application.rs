@@ -2,11 +2,13 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use metrics_exporter_prometheus::PrometheusBuilder;
-use palisade::streams::{Consumer, Producer};
+use palisade::idempotency::Context;
 use palisade::{Failed, Idempotency, Outcome, RedisNode, Redlock, RunError};
+use palisade_streams::{Consumer, Message, Publisher, Stream};
 use tokio::runtime::{Builder, Runtime};
 
 /// Keys of the namespace `orders` on one server, with what is counted on a page of its own.
@@ -49,12 +51,13 @@ impl Application {
     /// Consumes a stream with one message of this key, made an hour ago, for as long as it lives.
     pub(crate) fn consume(&self, url: &str, key: &str) {
         let hour_ago = SystemTime::now() - Duration::from_secs(3_600);
-        let added = Producer::new(url, "jobs");
-        self.runtime.block_on(added.add(key, hour_ago, b"")).expect("a stream");
-        let consumer = Consumer::builder(url, "jobs", "all", self.orders.clone()).build();
+        let added = Publisher::new(url, "jobs");
+        self.runtime.block_on(added.publish(key, hour_ago, b"")).expect("a stream");
+        let consumer =
+            Consumer::builder(Stream::new(url, "jobs", "all"), self.orders.clone()).build();
         let consumer = consumer.expect("good settings");
         self.runtime.spawn(async move {
-            let handler = async |_, _| Ok::<_, Failed>(());
+            let handler = |_: Context, _: Arc<Message>| async { Ok::<_, Failed>(()) };
             consumer.run(handler, std::future::pending::<()>()).await
         });
     }

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Instant;
 
 use palisade::error::{AcquireError, NodeFault, NodeOutcome};
-use palisade::ops::{HandedOver, Handover, init};
 use palisade::{
     Failed, Idempotency, LockGuard, Outcome, RedisNode, Redlock, SentinelNode, TryAcquire,
 };
+use palisade_ops::{HandedOver, Handover, init};
 
 use super::support::group::cli;
 use super::support::proxy::Proxy;

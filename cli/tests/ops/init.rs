@@ -1,7 +1,7 @@
 //! A new deployment grants and remembers at once; what is not new is refused.
 
-use palisade::ops::{Init, Initialised, init, init_lost};
 use palisade::{Failed, Outcome, RedisNode, Redlock, RunError, SentinelNode};
+use palisade_ops::{Init, Initialised, init, init_lost};
 use tracing_subscriber::filter::LevelFilter;
 
 use super::support::group::cli;

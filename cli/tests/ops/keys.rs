@@ -4,8 +4,8 @@
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use palisade::idempotency::{Call, Outcome};
-use palisade::ops::{Audit, KeyChange, KeyState, NodeChange, Purge, Records, Select};
 use palisade::{Failed, Idempotency, RedisNode, Redlock};
+use palisade_ops::{Audit, KeyChange, KeyState, NodeChange, Purge, Records, Select};
 use tokio::task::JoinHandle;
 
 use super::{Deployment, Server};
@@ -205,7 +205,7 @@ async fn a_purge_takes_what_is_finished_and_old_and_a_late_completion_brings_not
     let purged = lab.records.purge(&Purge::older_than(hour), &audit()).await.unwrap();
     assert!(purged.keys.is_empty(), "{purged:?}");
     let purged = lab.records.purge(&Purge::late_copies_run_again(), &audit()).await.unwrap();
-    let of = |purged: &palisade::ops::Purged| -> Vec<_> {
+    let of = |purged: &palisade_ops::Purged| -> Vec<_> {
         purged.keys.iter().map(|k| (k.key.clone(), k.is_done())).collect()
     };
     assert_eq!(of(&purged), [("done".to_owned(), true)]);

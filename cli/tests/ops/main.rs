@@ -11,7 +11,7 @@ mod support;
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use palisade::ops::Deployment;
+use palisade_ops::Deployment;
 use support::group::Groups;
 use support::server::Server;
 

@@ -4,7 +4,7 @@ use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Instant;
 
-use palisade::ops::{HandedOver, Handover};
+use palisade_ops::{HandedOver, Handover};
 
 use super::handover::{DURABLE, GOES_ON, fresh, on_group};
 use super::support::proxy::Proxy;

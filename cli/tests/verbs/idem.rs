@@ -193,6 +193,7 @@ fn a_namespace_that_no_program_can_have_is_refused_and_touches_no_key() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one story from the loss to the last decision")]
 fn one_command_decides_about_every_key_that_a_loss_made_forgotten() {
     let mut ground = Ground::new();
     let once = |ground: &Ground, key: &str| {

@@ -8,7 +8,7 @@ use super::super::job::Overlap;
 use super::super::rules::millis;
 use super::super::tick::{Cancelled, End, Tick};
 use super::Engine;
-use crate::driver::WATCH;
+use crate::client::WATCH;
 use crate::idempotency::{Effect, Failed};
 use crate::lock::LockGuard;
 use crate::time::Moment;

@@ -109,8 +109,8 @@ impl Holding {
         }
         let held_for = state.since.map_or(Duration::ZERO, |since| now - since);
         let pause = held_for.clamp(PAUSES.0, PAUSES.1);
-        let dice = u32::try_from(self.of.core.env.random() % 1_000).unwrap_or_default();
-        pause.saturating_sub(pause / 4_000 * dice)
+        let random = u32::try_from(self.of.core.env.random() % 1_000).unwrap_or_default();
+        pause.saturating_sub(pause / 4_000 * random)
     }
 
     /// The message is not held any more.

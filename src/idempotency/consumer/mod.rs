@@ -1,8 +1,8 @@
 //! What consumers of messages have in common, whatever the broker.
 //!
-//! A broker delivers a message at least once. A [`Worker`] makes one effect of that: it takes
-//! deliveries from a [`Source`], runs the handler under the message's key, and decides what becomes
-//! of the delivery ([`Disposition`]). The order is always the same: effect, result stored on a
+//! A broker delivers a message at least once. A [`Consumer`] makes one effect of that: it takes
+//! deliveries from a [`Broker`], runs the [`Handler`] under the message's key, and decides what
+//! becomes of the delivery ([`Disposition`]). The order is always the same: effect, result on a
 //! majority, acknowledgement. The packages below `adapters/` have a [`Session`] for a broker each.
 //!
 //! ```text
@@ -16,20 +16,21 @@
 //!            └─ mismatch, too old, parked ─▶ dead letter      a person decides
 //! ```
 
+mod broker;
+mod consume;
 mod disposition;
 mod gate;
+mod handler;
 pub mod headers;
 mod hold;
 mod rules;
-mod session;
-mod source;
+mod sessions;
 mod work;
 
+pub use broker::{Broker, BrokerError, Delivery, Session, Terms, json};
+pub use consume::{ConsumeError, Consumer, ConsumerBuilder, Ended};
 pub use disposition::{DeadLetter, DeadLetterReason, Disposition};
+pub use handler::{Handler, ProbedHandler, probed};
 pub(crate) use hold::Holdings;
-#[cfg(feature = "test-util")]
-pub use rules::Arrow;
 pub use rules::Rules;
-pub use session::{Session, Sessions, pause};
-pub use source::{Delivery, Source, json};
-pub use work::{ConsumeError, Ended, Worker};
+pub use sessions::pause;

@@ -1,37 +1,8 @@
 //! The settings that consumers of all brokers have in common.
 
-#[cfg(feature = "test-util")]
-use std::fmt;
-#[cfg(feature = "test-util")]
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::ConfigError;
-
-/// A point on the way of a message at which a test may kill the process.
-#[cfg(feature = "test-util")]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Arrow {
-    /// The broker handed it over; nothing is claimed.
-    Fetched,
-    /// Its result is stored. The broker has not been asked to acknowledge it.
-    Completed,
-    /// The broker has taken the acknowledgement, as far as it confirms one.
-    Acknowledged,
-}
-
-/// What a test does there.
-#[cfg(feature = "test-util")]
-#[derive(Clone)]
-pub(super) struct Hook(pub(super) Arc<dyn Fn(Arrow) + Send + Sync>);
-
-#[cfg(feature = "test-util")]
-impl fmt::Debug for Hook {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Hook")
-    }
-}
 
 /// How a consumer works: how much at once, and what it does with what fails.
 ///
@@ -49,8 +20,6 @@ pub struct Rules {
     pub(super) grace: Duration,
     pub(super) body_matters: bool,
     pub(super) holds_forgotten: bool,
-    #[cfg(feature = "test-util")]
-    pub(super) hook: Option<Hook>,
 }
 
 impl Default for Rules {
@@ -63,8 +32,6 @@ impl Default for Rules {
             grace: Duration::from_secs(30),
             body_matters: true,
             holds_forgotten: true,
-            #[cfg(feature = "test-util")]
-            hook: None,
         }
     }
 }
@@ -117,36 +84,8 @@ impl Rules {
         self
     }
 
-    /// Calls this for each message at each [`Arrow`], for tests that kill the process there. The
-    /// arrows in between are the handler's own: it begins after the claim, and its effect is in it.
-    #[cfg(feature = "test-util")]
-    pub fn at_arrow(mut self, hook: impl Fn(Arrow) + Send + Sync + 'static) -> Self {
-        self.hook = Some(Hook(Arc::new(hook)));
-        self
-    }
-
-    #[cfg(feature = "test-util")]
-    pub(super) fn pass(&self, arrow: Arrow) {
-        if let Some(hook) = &self.hook {
-            (hook.0)(arrow);
-        }
-    }
-
-    /// How many messages are handled at once.
-    pub fn max_in_hand(&self) -> usize {
-        self.concurrency
-    }
-
-    /// The longest time for which a message whose handler failed stays away.
-    pub fn longest_wait(&self) -> Duration {
-        self.longest_retry
-    }
-
-    /// Checks the rules. Adapters call it when they are built.
-    ///
-    /// # Errors
-    /// [`ConfigError`] naming the field, the value and the rule.
-    pub fn check(&self) -> Result<(), ConfigError> {
+    /// Returns the first rule that cannot be kept.
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
         if !(1..=10_000).contains(&self.concurrency) {
             let value = self.concurrency.to_string();
             return Err(ConfigError::new("concurrency", value, "from 1 to 10,000"));

@@ -1,8 +1,6 @@
 //! The loop: fetch what there is room for, run each message under its key, settle it.
 
 use std::convert::Infallible;
-use std::error::Error;
-use std::fmt;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
@@ -10,87 +8,29 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
+use super::consume::KeyOf;
 use super::gate::{Gate, Past};
 use super::hold::Holding;
-use super::{DeadLetter, DeadLetterReason, Delivery, Disposition, Rules, Source};
-use crate::error::ConfigError;
+use super::sessions::Sessions;
+use super::{
+    Broker, BrokerError, ConsumeError, Consumer, DeadLetter, DeadLetterReason, Delivery,
+    Disposition, Ended, Handler, Rules,
+};
 use crate::idempotency::detached::panic_text;
-use crate::idempotency::{Call, Context, Failed, Idempotency, Outcome, Probed, RunError};
+use crate::idempotency::{Call, Outcome, RunError};
 use crate::name::check_name;
 
 /// A broker that does not answer within this is not waited for: the message comes again.
 const SETTLE: Duration = Duration::from_secs(30);
 
-/// Runs messages under their keys. Cheap to clone.
-#[derive(Clone, Debug)]
-pub struct Worker {
-    of: Idempotency,
-    rules: Rules,
-}
-
-/// What a consumer did until it ended.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Ended {
-    /// Deliveries taken from the broker.
-    pub delivered: u64,
-    /// Acknowledged: the result is stored.
-    pub acked: u64,
-    /// Given back, to come again.
-    pub retried: u64,
-    /// Put with the dead letters.
-    pub parked: u64,
-    /// The broker did not confirm what became of them: they come again, and are answered by their
-    /// records.
-    pub unsettled: u64,
-    /// Still at work when the grace was over: they come again.
-    pub unfinished: u64,
-}
-
-/// Why a consumer ended before it was asked to.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum ConsumeError<E> {
-    /// No message can be handled until a person has changed something.
-    #[non_exhaustive]
-    Stopped {
-        /// What, and why.
-        why: String,
-        /// What was done until then.
-        ended: Ended,
-    },
-    /// The broker refuses deliveries for good.
-    #[non_exhaustive]
-    Source {
-        /// The broker's answer.
-        error: E,
-        /// What was done until then.
-        ended: Ended,
-    },
-}
-
-impl<E: fmt::Display> fmt::Display for ConsumeError<E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Stopped { why, .. } => write!(f, "the consumer stopped: {why}"),
-            Self::Source { error, .. } => write!(f, "the consumer gets no messages: {error}"),
-        }
-    }
-}
-
-// The sentence has all that the broker's answer says.
-impl<E: Error> Error for ConsumeError<E> {}
-
 /// Reason for which a loop ends.
-enum End<E> {
+enum End {
     Asked,
     Stopped(String),
-    Broken(E),
+    Broken(BrokerError),
 }
 
 /// What became of one delivery.
@@ -101,195 +41,104 @@ struct Settled {
     past: Past,
 }
 
-impl Worker {
-    /// Runs messages under the keys of this namespace, by these rules.
-    ///
-    /// # Errors
-    /// [`ConfigError`] naming the rule that cannot be kept.
-    pub fn new(of: Idempotency, rules: Rules) -> Result<Self, ConfigError> {
-        rules.check()?;
-        Ok(Self { of, rules })
-    }
+/// One run of a consumer.
+pub(super) struct Work<'a, B: Broker, H> {
+    consumer: &'a Consumer<B>,
+    holding: Arc<Holding>,
+    handler: Arc<H>,
+    sessions: Sessions<'a, B>,
+    tasks: JoinSet<Settled>,
+    ended: Ended,
+    gate: Gate,
+}
 
-    /// The lease of the namespace: the longest time after which another consumer may take over a
-    /// message.
-    pub fn lease(&self) -> Duration {
-        self.of.lease
-    }
-
-    /// After how long without a heartbeat a broker delivers a message to another consumer: as
-    /// asked, or one and a half leases. `field` names the setting.
-    ///
-    /// # Errors
-    /// [`ConfigError`] if it is shorter than the lease.
-    pub fn taken_over_after(
-        &self,
-        field: &'static str,
-        asked: Option<Duration>,
-    ) -> Result<Duration, ConfigError> {
-        let lease = self.lease();
-        let after = asked.unwrap_or(lease + lease / 2);
-        if after < lease {
-            let rule = format!(
-                "at least the lease ({lease:?}): a message that is taken over earlier finds the \
-                 claim of the consumer that died, and waits for it"
-            );
-            return Err(ConfigError::new(field, format!("{after:?}"), rule));
+impl<'a, B: Broker, H: Handler<B::Delivery>> Work<'a, B, H> {
+    pub(super) fn new(consumer: &'a Consumer<B>, handler: H) -> Self {
+        let holding = Arc::new(Holding::new(&consumer.of));
+        consumer.of.holdings.add(&holding);
+        Self {
+            consumer,
+            handler: Arc::new(handler),
+            sessions: Sessions::new(&consumer.broker, &consumer.terms),
+            tasks: JoinSet::new(),
+            ended: Ended::default(),
+            gate: Gate::shown_by(&holding.shut),
+            holding,
         }
-        Ok(after)
     }
 
-    /// Takes deliveries until `stop` resolves, then finishes or returns what it has.
-    ///
-    /// # Errors
-    /// [`ConsumeError`] if it had to end earlier. What it had is finished or returned.
-    ///
-    /// # Cancellation safety
-    /// Dropped, it takes nothing more. Handlers that run go on in tasks of their own and their
-    /// results are stored, but nothing is acknowledged: the broker delivers those messages again,
-    /// and they are answered by their results.
-    pub async fn run<S, T, E, F, Fut>(
-        &self,
-        source: S,
-        handler: F,
+    /// Takes deliveries until `stop` resolves, then finishes or returns what there is.
+    pub(super) async fn serve(
+        mut self,
         stop: impl Future<Output = ()>,
-    ) -> Result<Ended, ConsumeError<S::Error>>
-    where
-        S: Source,
-        T: Serialize + DeserializeOwned + Send + 'static,
-        E: Into<Failed> + 'static,
-        F: Fn(Context, Arc<S::Delivery>) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<T, E>> + Send + 'static,
-    {
-        let handler = Arc::new(handler);
-        let start = move |call: Call, delivery: Arc<S::Delivery>| {
-            let handler = Arc::clone(&handler);
-            call.detached().run(move |cx| handler(cx, delivery))
-        };
-        self.serve(source, start, stop).await
-    }
-
-    /// As [`run`](Self::run), with a [probe](Call::probe) in place of the policies for keys whose
-    /// past is not known.
-    ///
-    /// # Errors
-    /// As [`run`](Self::run).
-    ///
-    /// # Cancellation safety
-    /// As [`run`](Self::run).
-    pub async fn run_probed<S, T, E, P, PF, F, Fut>(
-        &self,
-        source: S,
-        probe: P,
-        handler: F,
-        stop: impl Future<Output = ()>,
-    ) -> Result<Ended, ConsumeError<S::Error>>
-    where
-        S: Source,
-        T: Serialize + DeserializeOwned + Send + 'static,
-        E: Into<Failed> + 'static,
-        P: Fn(Context, Arc<S::Delivery>) -> PF + Send + Sync + 'static,
-        PF: Future<Output = Probed<T>> + Send + 'static,
-        F: Fn(Context, Arc<S::Delivery>) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<T, E>> + Send + 'static,
-    {
-        let (probe, handler) = (Arc::new(probe), Arc::new(handler));
-        let start = move |call: Call, delivery: Arc<S::Delivery>| {
-            let (probe, handler) = (Arc::clone(&probe), Arc::clone(&handler));
-            let asked = Arc::clone(&delivery);
-            call.probe(move |cx| probe(cx, asked)).detached().run(move |cx| handler(cx, delivery))
-        };
-        self.serve(source, start, stop).await
-    }
-
-    async fn serve<S, T, R, RF>(
-        &self,
-        source: S,
-        start: R,
-        stop: impl Future<Output = ()>,
-    ) -> Result<Ended, ConsumeError<S::Error>>
-    where
-        S: Source,
-        T: Send + 'static,
-        R: Fn(Call, Arc<S::Delivery>) -> RF + Clone + Send + 'static,
-        RF: Future<Output = Result<Outcome<T>, RunError>> + Send + 'static,
-    {
-        let holding = Arc::new(Holding::new(&self.of));
-        self.of.holdings.add(&holding);
-        // Boxed: it is large, and part of each consumer's future.
-        let serving = Box::pin(self.serving(source, start, stop, &holding));
+    ) -> Result<Ended, ConsumeError> {
+        let holding = Arc::clone(&self.holding);
         tokio::select! {
             biased;
-            ended = serving => ended,
+            ended = self.run(stop) => ended,
             never = holding.watch() => match never {},
         }
     }
 
-    async fn serving<S, T, R, RF>(
-        &self,
-        mut source: S,
-        start: R,
-        stop: impl Future<Output = ()>,
-        holding: &Arc<Holding>,
-    ) -> Result<Ended, ConsumeError<S::Error>>
-    where
-        S: Source,
-        T: Send + 'static,
-        R: Fn(Call, Arc<S::Delivery>) -> RF + Clone + Send + 'static,
-        RF: Future<Output = Result<Outcome<T>, RunError>> + Send + 'static,
-    {
-        let mut tasks = JoinSet::new();
-        let mut ended = Ended::default();
-        let mut gate = Gate::shown_by(&holding.shut);
+    async fn run(&mut self, stop: impl Future<Output = ()>) -> Result<Ended, ConsumeError> {
         let mut stop = pin!(stop);
-        let why = loop {
-            let (fetched, end) =
-                self.next(&mut source, &mut tasks, (&mut ended, &mut gate), stop.as_mut()).await;
-            match (fetched, end) {
-                (Err(e), _) => break End::Broken(e),
-                (Ok(deliveries), end) => {
-                    ended.delivered += deliveries.len() as u64;
-                    for delivery in deliveries {
-                        let (of, rules) = (Arc::clone(holding), self.rules.clone());
-                        if end.is_some() {
-                            tasks.spawn(give_back(delivery));
-                        } else {
-                            tasks.spawn(one(of, rules, delivery, start.clone()));
-                        }
-                    }
-                    if let Some(end) = end {
-                        break end;
-                    }
+        let end = loop {
+            let (fetched, end) = self.next(stop.as_mut()).await;
+            let deliveries = match fetched {
+                Ok(deliveries) => deliveries,
+                Err(error) => break End::Broken(error),
+            };
+            self.ended.delivered += deliveries.len() as u64;
+            for delivery in deliveries {
+                if end.is_some() {
+                    self.tasks.spawn(give_back(delivery));
+                } else {
+                    self.tasks.spawn(self.task(delivery).settled());
                 }
             }
-        };
-        let drained = async {
-            while let Some(done) = tasks.join_next().await {
-                let _ = ended.note(done, &mut gate);
+            if let Some(end) = end {
+                break end;
             }
         };
-        let _ = timeout(self.rules.grace, drained).await;
-        ended.unfinished = tasks.len() as u64;
-        tasks.abort_all();
-        source.close().await;
-        match why {
+        let (tasks, ended, gate) = (&mut self.tasks, &mut self.ended, &mut self.gate);
+        let drained = async {
+            while let Some(done) = tasks.join_next().await {
+                // The loop has its reason to end already.
+                let _ = ended.note(done, gate);
+            }
+        };
+        let _ = timeout(self.consumer.rules.grace, drained).await;
+        self.ended.unfinished = self.tasks.len() as u64;
+        self.tasks.abort_all();
+        self.sessions.close().await;
+        let ended = self.ended;
+        match end {
             End::Asked => Ok(ended),
             End::Stopped(why) => Err(ConsumeError::Stopped { why, ended }),
-            End::Broken(error) => Err(ConsumeError::Source { error, ended }),
+            End::Broken(error) => Err(ConsumeError::Broker { error, ended }),
         }
     }
 
-    /// What there is room for, as soon as there is; and why the loop has to end, if it has.
-    async fn next<S: Source>(
-        &self,
-        source: &mut S,
-        tasks: &mut JoinSet<Settled>,
-        (ended, gate): (&mut Ended, &mut Gate),
+    fn task(&self, delivery: B::Delivery) -> Task<B::Delivery, H> {
+        Task {
+            holding: Arc::clone(&self.holding),
+            rules: self.consumer.rules.clone(),
+            key_of: self.consumer.key_of.clone(),
+            handler: Arc::clone(&self.handler),
+            delivery: Arc::new(delivery),
+        }
+    }
+
+    /// Returns what there is room for, as soon as there is; and why the loop has to end, if it has.
+    async fn next(
+        &mut self,
         mut stop: std::pin::Pin<&mut impl Future<Output = ()>>,
-    ) -> (Result<Vec<S::Delivery>, S::Error>, Option<End<S::Error>>) {
+    ) -> (Result<Vec<B::Delivery>, BrokerError>, Option<End>) {
+        let Self { sessions, tasks, ended, gate, consumer, .. } = self;
+        let most = consumer.rules.concurrency;
         loop {
             let closed = gate.closed_until();
-            if closed.is_none() && tasks.len() < self.rules.concurrency {
+            if closed.is_none() && tasks.len() < most {
                 break;
             }
             tokio::select! {
@@ -304,7 +153,7 @@ impl Worker {
             }
         }
         let mut end = None;
-        let mut fetch = pin!(source.fetch(gate.room(self.rules.concurrency - tasks.len())));
+        let mut fetch = pin!(sessions.fetch(gate.room(most - tasks.len())));
         loop {
             tokio::select! {
                 biased;
@@ -351,89 +200,90 @@ impl Ended {
     }
 }
 
-/// One delivery from its claim to its settlement.
-async fn one<D, T, R, RF>(of: Arc<Holding>, rules: Rules, delivery: D, start: R) -> Settled
-where
-    D: Delivery,
-    R: FnOnce(Call, Arc<D>) -> RF,
-    RF: Future<Output = Result<Outcome<T>, RunError>>,
-{
-    let delivery = Arc::new(delivery);
-    #[cfg(feature = "test-util")]
-    rules.pass(super::Arrow::Fetched);
-    let before = delivery.failures();
-    // A panic of what the user or the broker's client does with the message is a failure of it: no
-    // panic may leave a delivery unsettled. Nothing that was half done is looked at again.
-    let judged = AssertUnwindSafe(judge(&of, &rules, &delivery, before, start));
-    let (disposition, failures, past) = judged.catch_unwind().await.unwrap_or_else(|panic| {
-        let what = format!("its delivery panicked: {}", panic_text(&*panic));
-        (rules.after_failure(before, None, &what), before.saturating_add(1), Past::Unsaid)
-    });
-    #[cfg(feature = "test-util")]
-    if disposition == Disposition::Ack {
-        rules.pass(super::Arrow::Completed);
-    }
-    let confirmed = settle(&*delivery, &disposition, failures).await;
-    #[cfg(feature = "test-util")]
-    if confirmed && disposition == Disposition::Ack {
-        rules.pass(super::Arrow::Acknowledged);
-    }
-    Settled { disposition, confirmed, past }
+/// One delivery, from its claim to its settlement.
+struct Task<D, H> {
+    holding: Arc<Holding>,
+    rules: Rules,
+    key_of: Option<KeyOf<D>>,
+    handler: Arc<H>,
+    delivery: Arc<D>,
 }
 
-/// Returns the disposition of the delivery, the number of failures of its handler, and what its
-/// call showed.
-async fn judge<D, T, R, RF>(
-    of: &Holding,
-    rules: &Rules,
-    delivery: &Arc<D>,
-    before: u32,
-    start: R,
-) -> (Disposition, u32, Past)
-where
-    D: Delivery,
-    R: FnOnce(Call, Arc<D>) -> RF,
-    RF: Future<Output = Result<Outcome<T>, RunError>>,
-{
-    let call = match call(&of.of, rules, &**delivery) {
-        Ok(call) => call,
-        Err(why) => {
-            let why = DeadLetter::new(DeadLetterReason::Unreadable, why);
-            return (Disposition::Park(why), before, Past::Unsaid);
-        }
-    };
-    let key = Arc::clone(&call.key);
-    let run = start(call, Arc::clone(delivery));
-    let came_to = tokio::select! {
-        biased;
-        came_to = run => came_to,
-        never = beat(&**delivery) => match never {},
-    };
-    let failed = matches!(came_to, Err(RunError::Handler { .. }));
-    let mut disposition = rules.disposition(&came_to, before);
-    match &came_to {
-        Ok(Outcome::Parked(parked)) if rules.holds(parked) => {
-            disposition = Disposition::Retry(of.hold(&key, parked));
-        }
-        // Nothing is known of it that was not known before.
-        Err(RunError::NoQuorum { .. }) | Ok(Outcome::InFlight { .. }) => {}
-        _ => of.release(&key),
+impl<D: Delivery, H: Handler<D>> Task<D, H> {
+    async fn settled(self) -> Settled {
+        let before = self.delivery.failures();
+        // A panic of what the user or the broker's client does with the message is a failure of it:
+        // no panic may leave a delivery unsettled. Nothing that was half done is looked at again.
+        let judged = AssertUnwindSafe(self.judged(before)).catch_unwind().await;
+        let (disposition, failures, past) = judged.unwrap_or_else(|panic| {
+            let what = format!("its delivery panicked: {}", panic_text(&*panic));
+            let disposition = self.rules.after_failure(before, None, &what);
+            (disposition, before.saturating_add(1), Past::Unsaid)
+        });
+        let confirmed = settle(&*self.delivery, &disposition, failures).await;
+        Settled { disposition, confirmed, past }
     }
-    if let Disposition::Park(letter) = &mut disposition {
-        letter.key = check_name("key", &key).is_ok().then(|| key.to_string());
-    }
-    (disposition, before.saturating_add(u32::from(failed)), Past::of(&came_to))
-}
 
-fn call<D: Delivery>(of: &Idempotency, rules: &Rules, delivery: &D) -> Result<Call, String> {
-    let mut call = of.key(delivery.key()?);
-    if let Some(created) = delivery.created_at() {
-        call = call.created_at(created);
+    /// Returns the disposition of the delivery, the number of failures of its handler, and what its
+    /// call showed.
+    async fn judged(&self, before: u32) -> (Disposition, u32, Past) {
+        let call = match self.call() {
+            Ok(call) => call,
+            Err(why) => {
+                let why = DeadLetter::new(DeadLetterReason::Unreadable, why);
+                return (Disposition::Park(why), before, Past::Unsaid);
+            }
+        };
+        let (rules, holding, key) = (&self.rules, &self.holding, Arc::clone(&call.key));
+        let came_to = tokio::select! {
+            biased;
+            came_to = self.run(call) => came_to,
+            never = beat(&*self.delivery) => match never {},
+        };
+        let failed = matches!(came_to, Err(RunError::Handler { .. }));
+        let mut disposition = rules.disposition(&came_to, before);
+        match &came_to {
+            Ok(Outcome::Parked(parked)) if rules.holds(parked) => {
+                disposition = Disposition::Retry(holding.hold(&key, parked));
+            }
+            // Nothing is known of it that was not known before.
+            Err(RunError::NoQuorum { .. }) | Ok(Outcome::InFlight { .. }) => {}
+            _ => holding.release(&key),
+        }
+        if let Disposition::Park(letter) = &mut disposition {
+            letter.key = check_name("key", &key).is_ok().then(|| key.to_string());
+        }
+        (disposition, before.saturating_add(u32::from(failed)), Past::of(&came_to))
     }
-    if rules.body_matters {
-        call = call.fingerprint_bytes(delivery.body());
+
+    fn call(&self) -> Result<Call, String> {
+        let (of, delivery) = (&self.holding.of, &*self.delivery);
+        let mut call = match &self.key_of {
+            None => of.key(delivery.key()?),
+            Some(key_of) => {
+                let none = "the consumer's `key` finds no key in the message";
+                of.key(key_of(delivery).ok_or_else(|| none.to_owned())?)
+            }
+        };
+        if let Some(created) = delivery.created_at() {
+            call = call.created_at(created);
+        }
+        if self.rules.body_matters {
+            call = call.fingerprint_bytes(delivery.body());
+        }
+        Ok(call)
     }
-    Ok(call)
+
+    async fn run(&self, call: Call) -> Result<Outcome<H::Value>, RunError> {
+        let (handler, message) = (Arc::clone(&self.handler), Arc::clone(&self.delivery));
+        let handle = move |cx| async move { handler.handle(cx, message).await };
+        if !self.handler.has_probe() {
+            return call.detached().run(handle).await;
+        }
+        let (handler, message) = (Arc::clone(&self.handler), Arc::clone(&self.delivery));
+        let probe = move |cx| async move { handler.probe(cx, message).await };
+        call.probe(probe).detached().run(handle).await
+    }
 }
 
 /// Reports again and again that the message is being handled. A broker without these reports

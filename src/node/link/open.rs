@@ -137,9 +137,9 @@ impl<R: Resolver> Shared<R> {
 
     /// A failed try, after so many others in a row.
     pub(super) fn failed(&self, failures: u32, cause: NodeError, epoch: u64) -> Failed {
-        let (now, dice) = (self.options.env.now(), self.options.env.random());
-        let until = now + pause(dice, failures, PAUSE);
-        let idle_until = now + pause(dice, failures, (PAUSE.0, IDLE_PAUSE));
+        let (now, random) = (self.options.env.now(), self.options.env.random());
+        let until = now + pause(random, failures, PAUSE);
+        let idle_until = now + pause(random, failures, (PAUSE.0, IDLE_PAUSE));
         Failed { until, idle_until, cause, epoch }
     }
 }

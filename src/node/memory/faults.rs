@@ -20,8 +20,9 @@ impl MemoryNode {
         self.reborn(|state| state.data = Data::default());
     }
 
-    /// As [`restart_empty`](Self::restart_empty), under other clients that saw the data.
-    pub(crate) fn lose_data(&self) {
+    /// Restarts the node without its data, as [`restart_empty`](Self::restart_empty) does, where
+    /// another client has seen the data before: the node does not pass for a new one.
+    pub fn lose_data(&self) {
         self.restart_empty();
         self.state().is_known = true;
     }

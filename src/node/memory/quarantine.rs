@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::node::recall::Recall;
+use crate::node::lost_claims::LostClaims;
 use crate::op::{Began, Loss, QuarantineId, Reply, Terms};
 use crate::time::{FENCE_SLACK, raise_lead, token_lead};
 
@@ -409,9 +409,9 @@ impl Header {
     }
 
     /// Returns this node's losses and clock, to judge whether it has every claim of a key.
-    pub(super) fn recall(&self) -> Recall {
+    pub(super) fn lost_claims(&self) -> LostClaims {
         let now = self.micros / 1_000;
-        Recall::new(self.losses.list(), self.began, self.terms.clock_error, now)
+        LostClaims::new(self.losses.list(), self.began, self.terms.clock_error, now)
     }
 
     /// Returns true if a request made at `created` (milliseconds since 1970) is older than the

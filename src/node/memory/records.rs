@@ -116,9 +116,9 @@ impl Entry {
             attempt: self.attempt,
             record: self.record.clone(),
             steps: self.steps.clone(),
-            unsure: h.recall().unsure(c.born, c.retention, c.accepted),
-            losses: h.recall().concerning(c.born, c.retention, c.accepted),
-            fresh: h.recall().is_fresh(c.born, c.retention),
+            unsure: h.lost_claims().unsure(c.born, c.retention, c.accepted),
+            losses: h.lost_claims().concerning(c.born, c.retention, c.accepted),
+            fresh: h.lost_claims().is_fresh(c.born, c.retention),
         }
     }
 
@@ -385,9 +385,9 @@ impl Records {
 
 #[cfg(feature = "test-util")]
 impl Records {
-    /// What an operator does to a record, as `ops/lua/change.lua`: only to one whose promise is the
-    /// one that was `seen`, and which does not run, for which a claim counts until `longer` (ns)
-    /// after its end. True if it was changed.
+    /// What an operator does to a record, as `ops/src/lua/change.lua`: only to one whose promise is
+    /// the one that was `seen`, and which does not run, for which a claim counts until `longer`
+    /// (ns) after its end. True if it was changed.
     pub(super) fn change(
         &mut self,
         (key, seen): (&str, u64),

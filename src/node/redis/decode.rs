@@ -9,7 +9,7 @@ use redis::Value;
 use super::encode::runs;
 use super::seen::Seen;
 use crate::error::{NodeError, NodeFault};
-use crate::node::recall::Recall;
+use crate::node::lost_claims::LostClaims;
 use crate::op::{
     Facts, Holder, Listed, Loss, Op, QuarantineId, RecordState, Replies, Reply, StoredRecord,
     StoredSteps,
@@ -57,7 +57,7 @@ pub(crate) fn replies(
     let mut from = Reader { values: items, spoiled: None };
     let facts = facts(&seen, node_micros, bits, identity);
     let now = facts.node_micros / 1_000;
-    let recall = Recall::new(Arc::clone(&facts.losses), facts.began, clock_error, now);
+    let lost_claims = LostClaims::new(Arc::clone(&facts.losses), facts.began, clock_error, now);
     let mut items = Vec::with_capacity(ops.len());
     for run in runs(ops) {
         let first = from.code()?;
@@ -70,7 +70,7 @@ pub(crate) fn replies(
             if code == AS_ASKED && first != AS_ASKED {
                 return Err(garbage("the rest of a run as asked"));
             }
-            match reply(&mut from, op, code, (&facts, &recall)) {
+            match reply(&mut from, op, code, (&facts, &lost_claims)) {
                 Ok(reply) => items.push(Ok(reply)),
                 Err(Trouble::Op(e)) => items.push(Err(e)),
                 Err(Trouble::Answer(e)) => return Err(e),
@@ -134,7 +134,7 @@ fn reply(
     from: &mut Reader,
     op: &Op,
     code: i64,
-    (facts, recall): (&Facts, &Recall),
+    (facts, lost_claims): (&Facts, &LostClaims),
 ) -> Result<Reply, Trouble> {
     let reply = match (op, code) {
         (_, WRONG_TYPE) => return Err(wrong_type()),
@@ -167,9 +167,9 @@ fn reply(
         (Op::Acquire { proposal, .. }, AS_ASKED) => Reply::Granted { fence: *proposal },
         (Op::Acquire { .. }, 1..) => Reply::Granted { fence: code.unsigned_abs() },
         (Op::Claim(c), 1..) => {
-            let unsure = recall.unsure(c.born, c.retention, c.accepted);
-            let losses = recall.concerning(c.born, c.retention, c.accepted);
-            let fresh = recall.is_fresh(c.born, c.retention);
+            let unsure = lost_claims.unsure(c.born, c.retention, c.accepted);
+            let losses = lost_claims.concerning(c.born, c.retention, c.accepted);
+            let fresh = lost_claims.is_fresh(c.born, c.retention);
             from.claimed(code.unsigned_abs(), unsure, (losses, fresh))?
         }
         (Op::Enlist(_), 0..) => Reply::Candidates(from.candidates(code.unsigned_abs())?),
@@ -178,8 +178,12 @@ fn reply(
         (Op::Lookup { retention, born, accepted, .. }, ABSENT | 0..) => {
             let fence = u64::try_from(code).ok();
             let state = fence.map(|fence| from.state(fence)).transpose()?;
-            let unsure = recall.unsure(*born, *retention, *accepted);
-            Reply::Record { state, unsure, losses: recall.concerning(*born, *retention, *accepted) }
+            let unsure = lost_claims.unsure(*born, *retention, *accepted);
+            Reply::Record {
+                state,
+                unsure,
+                losses: lost_claims.concerning(*born, *retention, *accepted),
+            }
         }
         (Op::Release { .. } | Op::Unclaim { .. }, ABSENT) => Reply::Absent,
         (op, _) if shows(op) => return Err(garbage("an answer to another kind of question").into()),

@@ -155,7 +155,7 @@ impl SentinelNodeBuilder {
         })
     }
 
-    /// Clocks and dice other than the machine's own, for simulators.
+    /// Clocks and randomness other than the machine's own, for simulators.
     #[doc(hidden)]
     pub fn env(mut self, env: Arc<dyn Env>) -> Self {
         self.env = env;

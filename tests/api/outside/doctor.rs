@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use palisade::ops::Deployment;
-use palisade::ops::doctor::{Doctor, Report, Verdict};
+use palisade_ops::Deployment;
+use palisade_ops::doctor::{Doctor, Report, Verdict};
 
 use crate::support::fake::{Fake, NAME, View, sentinel};
 use crate::support::server::Server;
@@ -47,7 +47,7 @@ async fn one_sentinel_alone_does_not_say_where_to_log_in() {
         let bad: Vec<_> = commands.filter(|m| m.contains(port) || m.contains("touch")).collect();
         assert!(bad.is_empty(), "{bad:?}");
     }
-    let skipped = |f: &&palisade::ops::doctor::Finding| f.says.contains("not examined");
+    let skipped = |f: &&palisade_ops::doctor::Finding| f.says.contains("not examined");
     let skipped = report.findings.iter().find(skipped).expect("it is said");
     assert_eq!((skipped.check, skipped.verdict), ("unreachable", Verdict::Unknown));
     // What the two others name was looked at.

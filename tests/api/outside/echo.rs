@@ -106,10 +106,9 @@ async fn shown(node: impl LockNode + Debug) -> String {
     all
 }
 
-#[cfg(feature = "doctor")]
 async fn examined(at: &str) -> String {
-    use palisade::ops::Deployment;
-    use palisade::ops::doctor::Doctor;
+    use palisade_ops::Deployment;
+    use palisade_ops::doctor::Doctor;
     let login = |d: Deployment| {
         let d = d.username(USER).password(PASSWORD).timeout(Duration::from_millis(500));
         d.sentinel_username(USER).sentinel_password(PASSWORD)
@@ -122,11 +121,6 @@ async fn examined(at: &str) -> String {
         writeln!(all, "{report}\n{}", report.to_json()).unwrap();
     }
     all
-}
-
-#[cfg(not(feature = "doctor"))]
-async fn examined(_: &str) -> String {
-    String::new()
 }
 
 #[tokio::test]

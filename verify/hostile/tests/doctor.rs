@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use palisade::ops::Deployment;
-use palisade::ops::doctor::{Doctor, Report};
+use palisade_ops::Deployment;
+use palisade_ops::doctor::{Doctor, Report};
 
 use crate::fake::NAME;
 use crate::judge::{JUDGE, PASSWORD, Shown};

@@ -11,14 +11,13 @@ use crate::Mutant;
 const FILES: [&str; 5] = [
     "src/quorum/**/*.rs",
     "src/node/**/*.rs",
-    "src/driver/**/*.rs",
+    "src/client/**/*.rs",
     "src/idempotency/**/*.rs",
     "src/election/**/*.rs",
 ];
 
 /// What only tests use.
-const EXCEPT: [&str; 4] =
-    ["src/node/contract/**", "src/node/contract.rs", "**/fuzz.rs", "**/tests.rs"];
+const EXCEPT: [&str; 2] = ["**/fuzz.rs", "**/tests.rs"];
 
 #[derive(Deserialize)]
 struct Listed {

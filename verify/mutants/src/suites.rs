@@ -66,8 +66,9 @@ impl Suite {
 }
 
 /// In this order.
-const SUITES: [Suite; 4] = [
+const SUITES: [Suite; 5] = [
     Suite { name: "unit", args: &["--lib"] },
+    Suite { name: "contract", args: &["-p", "palisade-testing"] },
     Suite { name: "nodes", args: &["--test", "nodes"] },
     Suite {
         name: "callers",
@@ -106,7 +107,7 @@ impl Suites {
         let is_script = is_script(mutant);
         for (suite, &longest) in SUITES.iter().zip(&self.0) {
             // No script runs there.
-            if is_script && ["unit", "sim"].contains(&suite.name) {
+            if is_script && ["unit", "contract", "sim"].contains(&suite.name) {
                 continue;
             }
             // A script is text to the compiler.

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::process::Stdio;
 use std::time::Duration;
 
-use palisade::ops::{Deployment, HandedOver, Handover};
+use palisade_ops::{Deployment, HandedOver, Handover};
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout};
 

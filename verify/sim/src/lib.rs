@@ -1,6 +1,6 @@
 //! The deterministic simulator of palisade.
 //!
-//! The real library (driver, lanes, keeper, and what is built on them) runs over simulated nodes
+//! The real library (its client side, and what is built on them) runs over simulated nodes
 //! and networks under virtual time. One run is one seed: the seed decides the plan, the plan and
 //! the code decide everything else, so that a seed gives the same trace bit for bit. What must hold
 //! in every run is in `invariants`, one promise a file.

@@ -2,15 +2,10 @@
 //! consumers are processes of their own. It has consumer groups, and it keeps nothing on a disk:
 //! instead of being killed, its brokers answer nothing for a while.
 
-use std::future::Future;
-use std::sync::Arc;
 use std::time::Duration;
 
-use palisade::Idempotency;
-use palisade::idempotency::Context;
-use palisade::idempotency::consumer::Rules;
 use palisade::idempotency::consumer::headers::{DETAIL, KEY, REASON};
-use palisade_kafka::{Consumer, Message, Publisher, dead_letters};
+use palisade_kafka::{Publisher, Topic, dead_letters};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::message::{Headers as _, Message as _, OwnedMessage};
 use rdkafka::mocking::MockCluster;
@@ -22,8 +17,7 @@ use tokio::time::sleep;
 
 use super::{Dead, publish_all};
 use crate::Failure;
-use crate::child::Work;
-use crate::invoices::{Invoice, Letter};
+use crate::invoices::Letter;
 
 const TOPIC: &str = "invoices";
 const GROUP: &str = "ledger";
@@ -168,20 +162,8 @@ fn config(brokers: &str) -> ClientConfig {
     config
 }
 
-/// Consumes until `stop` resolves.
-pub(crate) async fn consume(
-    uri: &str,
-    of: Idempotency,
-    rules: Rules,
-    work: Work,
-    stop: impl Future<Output = ()>,
-) -> Result<(), Failure> {
-    let consumer = Consumer::builder(uri, TOPIC, GROUP, of).rules(rules);
-    let consumer = SETTINGS.iter().fold(consumer, |c, (name, value)| c.set(name, value)).build()?;
-    let asked = work.clone();
-    let probe = move |cx: Context, _: Arc<Message>| asked.clone().probe(cx);
-    let book =
-        move |cx: Context, message: Arc<Message>| work.clone().book(cx, message.json::<Invoice>());
-    consumer.run_probed(probe, book, stop).await?;
-    Ok(())
+/// What consumers consume.
+pub(crate) fn topic(uri: &str) -> Topic {
+    let topic = Topic::new(uri, TOPIC, GROUP);
+    SETTINGS.iter().fold(topic, |topic, (name, value)| topic.set(name, value))
 }

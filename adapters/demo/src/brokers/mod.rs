@@ -97,10 +97,10 @@ impl Kind {
         stop: impl Future<Output = ()>,
     ) -> Result<(), Failure> {
         match self {
-            Self::Kafka => kafka::consume(uri, of, rules, work, stop).await,
-            Self::Nats => nats::consume(uri, of, rules, work, stop).await,
-            Self::Rabbitmq => rabbitmq::consume(uri, of, rules, work, stop).await,
-            Self::Streams => streams::consume(uri, of, rules, work, stop).await,
+            Self::Kafka => work.consume(kafka::topic(uri), of, rules, stop).await,
+            Self::Nats => work.consume(nats::durable(uri).await?, of, rules, stop).await,
+            Self::Rabbitmq => work.consume(rabbitmq::queue(uri), of, rules, stop).await,
+            Self::Streams => work.consume(streams::stream(uri), of, rules, stop).await,
         }
     }
 }

@@ -1,23 +1,18 @@
 //! NATS: a server of its own with a stream in files.
 
-use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use async_nats::jetstream::{self, consumer, stream};
-use palisade::Idempotency;
-use palisade::idempotency::Context;
-use palisade::idempotency::consumer::Rules;
 use palisade::idempotency::consumer::headers::{DETAIL, KEY, REASON};
-use palisade_nats::{Consumer, Message, Publisher, dead_letters};
+use palisade_nats::{Durable, Publisher, dead_letters};
 use tokio::time::{Instant, sleep};
 
 use super::{Dead, publish_all};
 use crate::Failure;
-use crate::child::Work;
-use crate::invoices::{Invoice, Letter};
+use crate::invoices::Letter;
 use crate::process::{self, Process, command};
 
 const STREAM: &str = "invoices";
@@ -128,21 +123,9 @@ fn server(dir: &Path, port: u16) -> Result<Process, Failure> {
     })
 }
 
-/// Consumes until `stop` resolves.
-pub(crate) async fn consume(
-    uri: &str,
-    of: Idempotency,
-    rules: Rules,
-    work: Work,
-    stop: impl Future<Output = ()>,
-) -> Result<(), Failure> {
+/// What consumers consume.
+pub(crate) async fn durable(uri: &str) -> Result<Durable, Failure> {
     // Consumers are started also while the server is not there.
     let client = async_nats::ConnectOptions::new().retry_on_initial_connect().connect(uri).await?;
-    let consumer = Consumer::builder(client, STREAM, DURABLE, of).rules(rules).build()?;
-    let asked = work.clone();
-    let probe = move |cx: Context, _: Arc<Message>| asked.clone().probe(cx);
-    let book =
-        move |cx: Context, message: Arc<Message>| work.clone().book(cx, message.json::<Invoice>());
-    consumer.run_probed(probe, book, stop).await?;
-    Ok(())
+    Ok(Durable::new(client, STREAM, DURABLE))
 }

@@ -1,7 +1,6 @@
 //! `RabbitMQ`: a node of its own, with a port mapper of its own, below a temporary directory.
 
 use std::collections::BTreeMap;
-use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,17 +9,13 @@ use std::time::Duration;
 use lapin::options::{BasicAckOptions, BasicGetOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Connection, ConnectionProperties};
-use palisade::Idempotency;
-use palisade::idempotency::Context;
-use palisade::idempotency::consumer::Rules;
-use palisade_lapin::{Consumer, Message, Publisher, dead_letters, retry_queue};
+use palisade_lapin::{Publisher, Queue, dead_letters, retry_queue};
 use tokio::time::{Instant, sleep, timeout};
 
 use self::settings::{PROGRAM, Ports, apart};
 use super::{Dead, publish_all};
 use crate::Failure;
-use crate::child::Work;
-use crate::invoices::{Invoice, Letter};
+use crate::invoices::Letter;
 use crate::process::{self, Process, command};
 
 /// As the adapter's own tests start it.
@@ -167,19 +162,7 @@ fn node(dir: &Path, ports: Ports) -> Result<Process, Failure> {
     Process::spawn(node)
 }
 
-/// Consumes until `stop` resolves.
-pub(crate) async fn consume(
-    uri: &str,
-    of: Idempotency,
-    rules: Rules,
-    work: Work,
-    stop: impl Future<Output = ()>,
-) -> Result<(), Failure> {
-    let consumer = Consumer::builder(uri, QUEUE, of).rules(rules).build()?;
-    let asked = work.clone();
-    let probe = move |cx: Context, _: Arc<Message>| asked.clone().probe(cx);
-    let book =
-        move |cx: Context, message: Arc<Message>| work.clone().book(cx, message.json::<Invoice>());
-    consumer.run_probed(probe, book, stop).await?;
-    Ok(())
+/// What consumers consume.
+pub(crate) fn queue(uri: &str) -> Queue {
+    Queue::new(uri, QUEUE)
 }

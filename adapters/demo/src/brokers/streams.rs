@@ -1,23 +1,18 @@
 //! Redis Streams: a server of its own, which keeps everything that it confirmed.
 
-use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use palisade::Idempotency;
-use palisade::idempotency::Context;
-use palisade::idempotency::consumer::Rules;
-use palisade::streams::{Consumer, Message, Producer, dead_letters};
+use palisade_streams::{Publisher, Stream, dead_letters};
 use redis::streams::{StreamInfoGroupsReply, StreamPendingReply, StreamRangeReply};
 use redis::{AsyncCommands as _, aio::MultiplexedConnection};
 use tokio::time::{Instant, sleep};
 
 use super::{Dead, publish_all};
 use crate::Failure;
-use crate::child::Work;
-use crate::invoices::{Invoice, Letter};
+use crate::invoices::Letter;
 use crate::process::{self, Process, command};
 
 const STREAM: &str = "invoices";
@@ -76,10 +71,11 @@ impl Streams {
     }
 
     pub(crate) async fn publish_all(&self, letters: &[Letter]) -> Result<(), Failure> {
-        let producer = Arc::new(Producer::new(&self.uri(), STREAM));
+        let publisher = Arc::new(Publisher::new(&self.uri(), STREAM));
         publish_all(letters, move |letter, made| {
-            let producer = Arc::clone(&producer);
-            async move { producer.add(&letter.key, made, letter.body.as_bytes()).await.is_ok() }
+            let publisher = Arc::clone(&publisher);
+            let body = letter.body;
+            async move { publisher.publish(&letter.key, made, body.as_bytes()).await.is_ok() }
         })
         .await;
         Ok(())
@@ -127,19 +123,7 @@ fn server(dir: &Path, port: u16) -> Result<Process, Failure> {
     })
 }
 
-/// Consumes until `stop` resolves.
-pub(crate) async fn consume(
-    uri: &str,
-    of: Idempotency,
-    rules: Rules,
-    work: Work,
-    stop: impl Future<Output = ()>,
-) -> Result<(), Failure> {
-    let consumer = Consumer::builder(uri, STREAM, GROUP, of).rules(rules).build()?;
-    let asked = work.clone();
-    let probe = move |cx: Context, _: Arc<Message>| asked.clone().probe(cx);
-    let book =
-        move |cx: Context, message: Arc<Message>| work.clone().book(cx, message.json::<Invoice>());
-    consumer.run_probed(probe, book, stop).await?;
-    Ok(())
+/// What consumers consume.
+pub(crate) fn stream(uri: &str) -> Stream {
+    Stream::new(uri, STREAM, GROUP)
 }

@@ -12,7 +12,7 @@ use async_nats::Client;
 use async_nats::jetstream::consumer::{Info, PullConsumer};
 use async_nats::jetstream::message::StreamMessage;
 use async_nats::jetstream::{self, Context, stream};
-use palisade_nats::{Publisher, dead_letters};
+use palisade_nats::{Durable, Publisher, dead_letters};
 
 const START: Duration = Duration::from_secs(30);
 static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -59,6 +59,11 @@ impl Nats {
         let body = body.to_owned().into();
         let sent = self.context.publish_with_headers(STREAM, headers, body).await;
         sent.expect("sent").await.expect("confirmed");
+    }
+
+    /// What consumers consume.
+    pub(crate) fn durable(&self) -> Durable {
+        Durable::new(self.client.clone(), STREAM, DURABLE)
     }
 
     pub(crate) fn publisher(&self) -> Publisher {

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use clap::Args;
-use palisade::ops::{Audit, KeyChange, Purge, Purged};
+use palisade_ops::{Audit, KeyChange, Purge, Purged};
 use serde_json::json;
 
 use super::super::SayArgs;
@@ -125,8 +125,8 @@ fn code(change: &KeyChange) -> u8 {
     if change.is_done() {
         return 0;
     }
-    let reached = |change: &palisade::ops::NodeChange| {
-        !matches!(change, palisade::ops::NodeChange::Unreachable(_))
+    let reached = |change: &palisade_ops::NodeChange| {
+        !matches!(change, palisade_ops::NodeChange::Unreachable(_))
     };
     let reached = change.nodes.iter().filter(|(_, change)| reached(change)).count();
     if 2 * reached > change.nodes.len() { 2 } else { UNAVAILABLE }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use clap::Args;
 use palisade::idempotency::{Decided, Decision};
 use palisade::node::Loss;
-use palisade::ops::{DecidedLoss, Incident, Incidents, incidents, namespaces};
 use palisade::{Idempotency, Redlock, RunError};
+use palisade_ops::{DecidedLoss, Incident, Incidents, incidents, namespaces};
 use serde_json::{Value, json};
 
 use super::super::{Ground, SayArgs};

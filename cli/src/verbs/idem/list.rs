@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use clap::Args;
-use palisade::ops::{KeyFacts, KeyList, KeyState, Select};
+use palisade_ops::{KeyFacts, KeyList, KeyState, Select};
 use serde_json::{Value, json};
 
 use crate::Done;

@@ -1,7 +1,7 @@
 //! `palisade idem redrive`: dead letters of a Redis Stream go back into it.
 
 use clap::Args;
-use palisade::streams::redrive;
+use palisade_streams::redrive;
 use serde_json::json;
 
 use super::super::SayArgs;
@@ -22,6 +22,8 @@ stay. Keys that have a result are answered by it, so nothing runs twice, and it 
 called again. Decide first: as long as the decision is to park they become dead letters again. Other
 brokers have commands of their own for this (manual, \"What to do after a loss of data\"). Exit
 code: 0 done, 2 some stay because they are incomplete, 64 wrong use, 69 not reached.";
+
+const GOES_ON: &str = "some may have been moved: the same command goes on";
 
 const URL: &str =
     "Server of the stream [default: PALISADE_STREAM_URL, the place for one with a password]";
@@ -62,7 +64,6 @@ impl RedriveArgs {
         let not = if done { "" } else { "not done: " };
         let text = format!("{not}redrive of stream {stream:?} by {by}: {reason}");
         Say::new(self.say.json, self.say.verbose).warn("redrive", fields, &text);
-        const GOES_ON: &str = "some may have been moved: the same command goes on";
         let redriven = match redriven {
             Ok(Ok(redriven)) => redriven,
             Ok(Err(e)) => return Err(Fail::new(UNAVAILABLE, format!("{e}; {GOES_ON}"))),

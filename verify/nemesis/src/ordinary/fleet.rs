@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use palisade::ops::{Deployment, HandedOver, Handover, Records, Select, init};
 use palisade::{Durability, RedisNode, Redlock, SentinelNode};
+use palisade_ops::{Deployment, HandedOver, Handover, Records, Select, init};
 use serde::Deserialize;
 use tokio::task::block_in_place;
 use tokio::time::sleep;

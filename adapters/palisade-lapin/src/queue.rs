@@ -1,0 +1,91 @@
+//! The queue that is consumed, with the settings that only RabbitMQ has.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lapin::ConnectionProperties;
+use palisade::error::ConfigError;
+use palisade::idempotency::consumer::{Broker, BrokerError, Terms};
+
+use crate::message::Message;
+use crate::session::Session;
+
+/// RabbitMQ's default.
+const CONSUMER_TIMEOUT: Duration = Duration::from_secs(30 * 60);
+
+/// A queue of a broker: what a [`Consumer`](crate::Consumer) consumes.
+///
+/// The key of a message is its property `message_id`. The prefetch is the concurrency.
+#[derive(Clone)]
+pub struct Queue {
+    pub(crate) uri: String,
+    pub(crate) properties: ConnectionProperties,
+    pub(crate) name: Arc<str>,
+    consumer_timeout: Duration,
+}
+
+impl fmt::Debug for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The address may have a password.
+        f.debug_struct("Queue").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Queue {
+    /// The queue with this name at the broker with this address
+    /// (`amqp://user:password@host/vhost`).
+    pub fn new(uri: &str, name: &str) -> Self {
+        Self {
+            uri: uri.to_owned(),
+            properties: ConnectionProperties::default(),
+            name: Arc::from(name),
+            consumer_timeout: CONSUMER_TIMEOUT,
+        }
+    }
+
+    /// The properties of the connection, for example its name. lapin's recovery stays off: the
+    /// consumer replaces a connection that breaks.
+    #[must_use]
+    pub fn connection_properties(mut self, properties: ConnectionProperties) -> Self {
+        self.properties = properties;
+        self
+    }
+
+    /// The broker's `consumer_timeout`, if it is not the default of 30 minutes: it takes a message
+    /// away from a handler that runs longer. The message then finds its own handler in flight and
+    /// waits for it, so no effect is doubled, but each lease costs a redelivery.
+    #[must_use]
+    pub fn consumer_timeout(mut self, timeout: Duration) -> Self {
+        self.consumer_timeout = timeout;
+        self
+    }
+}
+
+impl Broker for Queue {
+    type Session = Session;
+    type Delivery = Message;
+
+    fn check(&self, terms: &Terms) -> Result<(), ConfigError> {
+        let name = &self.name;
+        // The longest name of a queue is 255 bytes, and those for delays are longer.
+        if name.is_empty() || name.len() > 230 {
+            let rule = "1 to 230 bytes, so that the queues for delays can be named after it";
+            return Err(ConfigError::new("queue", format!("{name:?}"), rule));
+        }
+        let (lease, timeout) = (terms.lease, self.consumer_timeout);
+        if timeout < 2 * lease {
+            let rule = format!(
+                "at least twice the lease ({lease:?}): the broker would hand a message to another \
+                 consumer while the claim of the first one may still run; raise \
+                 `consumer_timeout` in rabbitmq.conf, or shorten the lease"
+            );
+            return Err(ConfigError::new("consumer_timeout", format!("{timeout:?}"), rule));
+        }
+        Ok(())
+    }
+
+    async fn open(&self, terms: &Terms) -> Result<Session, BrokerError> {
+        Session::open(self, terms).await.map_err(crate::error::refused)
+    }
+}

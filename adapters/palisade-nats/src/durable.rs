@@ -1,0 +1,76 @@
+//! The durable consumer that delivers, with the settings that only JetStream has.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::Client;
+use palisade::error::ConfigError;
+use palisade::idempotency::consumer::{Broker, BrokerError, Terms};
+
+use crate::message::Message;
+use crate::session::{Failures, Session};
+
+/// A durable consumer of a stream: what a [`Consumer`](crate::Consumer) consumes.
+///
+/// The key of a message is its header `Nats-Msg-Id`. No more is pulled than can be handled at once.
+/// Each process counts the failures that it has seen itself: with several of them a message is
+/// tried more often before it becomes a dead letter.
+#[derive(Clone)]
+pub struct Durable {
+    pub(crate) client: Client,
+    pub(crate) stream: String,
+    pub(crate) name: String,
+    pub(crate) ack_wait: Option<Duration>,
+    pub(crate) failures: Arc<Failures>,
+}
+
+impl fmt::Debug for Durable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Durable")
+            .field("stream", &self.stream)
+            .field("name", &self.name)
+            .field("ack_wait", &self.ack_wait)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Durable {
+    /// The durable consumer with this name of this stream. All processes with one name must use the
+    /// same namespace on the same nodes. The client's own reconnecting, which is on by default,
+    /// stays on.
+    pub fn new(client: Client, stream: &str, name: &str) -> Self {
+        let [stream, name] = [stream, name].map(str::to_owned);
+        Self { client, stream, name, ack_wait: None, failures: Arc::default() }
+    }
+
+    /// After how long without a heartbeat the server delivers a message to another consumer, where
+    /// the durable consumer is created here. At least the lease, because the claim of a consumer
+    /// that died may last that long. Default: one and a half leases. While a handler runs its
+    /// message is not delivered again, however long that takes.
+    #[must_use]
+    pub fn ack_wait(mut self, wait: Duration) -> Self {
+        self.ack_wait = Some(wait);
+        self
+    }
+}
+
+impl Broker for Durable {
+    type Session = Session;
+    type Delivery = Message;
+
+    fn check(&self, terms: &Terms) -> Result<(), ConfigError> {
+        for (field, name) in [("stream", &self.stream), ("durable", &self.name)] {
+            let bad = |c: char| c.is_whitespace() || c.is_control() || ".*>/\\".contains(c);
+            if name.is_empty() || name.len() > 200 || name.contains(bad) {
+                let rule = "1 to 200 bytes without whitespace and without . * > / \\";
+                return Err(ConfigError::new(field, format!("{name:?}"), rule));
+            }
+        }
+        terms.taken_over_after("ack_wait", self.ack_wait).map(drop)
+    }
+
+    async fn open(&self, terms: &Terms) -> Result<Session, BrokerError> {
+        Session::open(self, terms).await
+    }
+}

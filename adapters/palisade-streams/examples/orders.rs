@@ -1,0 +1,110 @@
+//! Orders from a Redis stream: each is added twice, and booked once.
+//!
+//! ```text
+//! palisade init --node redis://127.0.0.1
+//! cargo run --example orders -- redis://127.0.0.1
+//! ```
+//!
+//! What a user writes is between the marks `begin` and `end`; a test counts it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use redis::AsyncCommands as _;
+use redis::streams::StreamInfoGroupsReply;
+use tokio::time::{Instant, sleep};
+
+// begin
+use palisade::idempotency::Context;
+use palisade::{Failed, Redlock};
+use palisade_streams::{Consumer, Message, Publisher, Stream};
+// end
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+const ORDERS: u32 = 3;
+/// How long everything may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(Debug, serde::Deserialize)]
+struct Order {
+    customer: String,
+    pounds: u32,
+}
+
+/// What was booked.
+static LEDGER: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+
+/// The effect.
+async fn book(order: &Order, fence: u64) -> Result<(), Failure> {
+    sleep(Duration::from_millis(10)).await;
+    println!("booked {} GBP of {} with token {fence}", order.pounds, order.customer);
+    LEDGER.lock().unwrap_or_else(PoisonError::into_inner).push(order.pounds);
+    Ok(())
+}
+
+/// Adds everything, and once more a second later, as after a crash.
+async fn produce(server: String, stream: String) -> Result<(), Failure> {
+    let (publisher, made) = (Publisher::new(&server, &stream), SystemTime::now());
+    for _ in 0..2 {
+        for order in 1..=ORDERS {
+            let body = format!(r#"{{"customer":"alice","pounds":{order}}}"#);
+            publisher.publish(&format!("{stream}:{order}"), made, body.as_bytes()).await?;
+        }
+        sleep(Duration::from_secs(1)).await;
+    }
+    Ok(())
+}
+
+/// Until everything in the stream was delivered and acknowledged.
+async fn all_done(server: &str, stream: &str) {
+    let end = Instant::now() + PATIENCE;
+    while Instant::now() < end && !is_done(server, stream).await.unwrap_or(false) {
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+async fn is_done(server: &str, stream: &str) -> Result<bool, redis::RedisError> {
+    let mut server = redis::Client::open(server)?.get_multiplexed_async_connection().await?;
+    let seen: StreamInfoGroupsReply = server.xinfo_groups(stream).await?;
+    let all = Some(2 * ORDERS as usize);
+    Ok(seen.groups.iter().any(|group| group.entries_read == all && group.pending == 0))
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Failure> {
+    run(std::env::args().nth(1).unwrap_or("redis://127.0.0.1".into())).await
+}
+
+pub(crate) async fn run(server: String) -> Result<(), Failure> {
+    let stream = format!("orders-{:08x}", rand::random::<u32>());
+
+    let produced = tokio::spawn(produce(server.clone(), stream.clone()));
+
+    // begin
+    let redlock = Redlock::from_urls(&server)?;
+    let orders = redlock.idempotency("orders").at_most_once().build()?;
+    let consumer = Consumer::builder(Stream::new(&server, &stream, "billing"), orders).build()?;
+    let handler = |cx: Context, message: Arc<Message>| async move {
+        let order: Order = message.json()?;
+        book(&order, cx.fencing_token().get()).await?;
+        Ok::<_, Failed>(())
+    };
+    let ended = consumer.run(handler, all_done(&server, &stream)).await?;
+    // end
+
+    produced.await??;
+    println!("{ended:?}");
+    println!("{}", redlock.close(Duration::from_secs(5)).await);
+    let mut client = redis::Client::open(server)?.get_multiplexed_async_connection().await?;
+    let left: StreamInfoGroupsReply = client.xinfo_groups(&stream).await?;
+    let pending: usize = left.groups.iter().map(|group| group.pending).sum();
+    let _: u32 = client.del(&stream).await?;
+    let mut booked = std::mem::take(&mut *LEDGER.lock().unwrap_or_else(PoisonError::into_inner));
+    booked.sort_unstable();
+    if booked != [1, 2, 3] || pending > 0 {
+        return Err(format!("booked {booked:?}, {pending} messages not acknowledged").into());
+    }
+    println!("{} messages, {ORDERS} orders booked once each", 2 * ORDERS);
+    Ok(())
+}

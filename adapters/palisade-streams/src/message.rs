@@ -1,0 +1,133 @@
+//! An entry of a stream, and how it is settled.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use palisade::Failed;
+use palisade::idempotency::consumer::{BrokerError, DeadLetter, Delivery, Disposition, json};
+use serde::de::DeserializeOwned;
+
+use crate::session::{ENTRY_MAX, Entry, Link};
+
+/// Most fields that a dead letter copies: Redis's Lua hands about 8,000 arguments to a command.
+const COPIED_MAX: usize = 3_000;
+/// Longest value of a field that is copied into a dead letter without the entry's body.
+const SHORT: usize = 1_024;
+
+/// One delivery of an entry.
+pub struct Message {
+    link: Arc<Link>,
+    /// `deliveries` is Redis's delivery count; a retry sets it to the failures so far.
+    entry: Entry,
+}
+
+impl fmt::Debug for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The body may be secret.
+        f.debug_struct("Message").field("id", &self.entry.id).finish_non_exhaustive()
+    }
+}
+
+impl Message {
+    pub(crate) fn new(link: &Arc<Link>, entry: Entry) -> Self {
+        Self { link: Arc::clone(link), entry }
+    }
+
+    /// The entry's id: this copy's own.
+    pub fn id(&self) -> &str {
+        &self.entry.id
+    }
+
+    /// The last field of the entry with this name.
+    pub fn field(&self, name: &str) -> Option<&[u8]> {
+        let mut named = self.entry.fields.iter().rev().filter(|(n, _)| n == name.as_bytes());
+        named.next().map(|(_, value)| value.as_slice())
+    }
+
+    /// The field `body`; empty if there is none.
+    pub fn body(&self) -> &[u8] {
+        self.field("body").unwrap_or_default()
+    }
+
+    /// The body, from JSON. A body that cannot be parsed never can be, so the error makes the
+    /// message a dead letter.
+    ///
+    /// # Errors
+    /// [`Failed::permanent`] with the error of the parser.
+    pub fn json<T: DeserializeOwned>(&self) -> Result<T, Failed> {
+        json(self.body())
+    }
+
+    fn text(&self, name: &str) -> Option<&str> {
+        std::str::from_utf8(self.field(name)?).ok()
+    }
+
+    /// A copy of the entry with the reason. Of an entry that does not fit, only what names it.
+    async fn park(&self, why: &DeadLetter) -> Result<(), BrokerError> {
+        let Entry { id, fields, too_large, .. } = &self.entry;
+        let fits = too_large.is_none() && fields.len() <= COPIED_MAX;
+        let names = |(name, value): &&(Vec<u8>, Vec<u8>)| {
+            fits || ([&b"key"[..], b"created"].contains(&&name[..]) && value.len() <= SHORT)
+        };
+        let copied = fields.iter().filter(names).take(COPIED_MAX);
+        let mut letter: Vec<_> = copied.map(|(name, value)| (&name[..], &value[..])).collect();
+        let reason: [(&str, &str); 3] =
+            [("reason", why.reason.code()), ("detail", &why.detail), ("id", id)];
+        letter.extend(reason.map(|(name, value)| (name.as_bytes(), value.as_bytes())));
+        if !fits {
+            let left_out =
+                "the entry is too large for a dead letter; read it in its stream by `id`";
+            letter.push((b"left_out", left_out.as_bytes()));
+        }
+        self.link.park(id, &letter).await
+    }
+}
+
+impl Delivery for Message {
+    fn key(&self) -> Result<Cow<'_, str>, String> {
+        if let Some(size) = self.entry.too_large {
+            return Err(format!(
+                "the entry takes {size} bytes; at most {ENTRY_MAX} are read, each name and value \
+                 counted with 64 bytes more; have its producer store the body elsewhere"
+            ));
+        }
+        self.text("key").filter(|key| !key.is_empty()).map(Cow::Borrowed).ok_or_else(|| {
+            "the entry has no field `key` with text; have its producer set one that is the same \
+             in every copy, or say with the consumer's `key` where it is"
+                .to_owned()
+        })
+    }
+
+    fn created_at(&self) -> Option<SystemTime> {
+        UNIX_EPOCH.checked_add(Duration::from_millis(self.text("created")?.parse().ok()?))
+    }
+
+    fn body(&self) -> &[u8] {
+        Message::body(self)
+    }
+
+    fn failures(&self) -> u32 {
+        self.entry.deliveries.saturating_sub(1)
+    }
+
+    async fn settle(&self, how: &Disposition, failures: u32) -> Result<(), BrokerError> {
+        let id = &self.entry.id;
+        match how {
+            Disposition::Ack => self.link.ack(id).await,
+            // The next delivery adds one.
+            Disposition::Retry(wait) => self.link.hold(id, *wait, Some(failures)).await,
+            Disposition::Stop(_) => self.link.hold(id, Duration::ZERO, Some(failures)).await,
+            Disposition::Park(why) => self.park(why).await,
+        }
+    }
+
+    fn heartbeat(&self) -> Option<Duration> {
+        Some(self.link.min_idle / 3)
+    }
+
+    async fn extend(&self) -> Result<(), BrokerError> {
+        self.link.hold(&self.entry.id, self.link.min_idle, None).await
+    }
+}

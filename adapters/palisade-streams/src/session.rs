@@ -1,0 +1,263 @@
+//! One pair of connections to the server of a stream: one on which reads wait, one for all else.
+//! When anything breaks both are replaced.
+
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use palisade::idempotency::consumer::{self, BrokerError, Terms};
+use palisade::internal::{Endpoint, Line, open_wide};
+use redis::{RedisError, RedisResult, Script};
+use tokio::time::timeout;
+
+use crate::error::{address, failed, lost};
+use crate::message::Message;
+use crate::stream::Stream;
+
+/// Longest wait for an answer of the server.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Longest wait of a read for entries.
+const POLL: Duration = Duration::from_millis(500);
+/// Time for which a name that is not used any more is kept.
+const NAMES: Duration = Duration::from_secs(3_600);
+/// Largest entry that is handled, in bytes of its names and values and [`PIECE`] for each.
+pub(crate) const ENTRY_MAX: usize = 16 << 20;
+/// Size of a name or a value besides its bytes.
+const PIECE: usize = 64;
+/// Most that is taken over at once. An answer, of at most 64 MiB, has room for it.
+const TAKEN_MAX: usize = 2 * ENTRY_MAX;
+
+/// The names and values of an entry, in their order. They are bytes: any client may have added it.
+pub(crate) type Fields = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// An entry that was read.
+pub(crate) struct Entry {
+    pub(crate) id: String,
+    /// Of an entry that is too large only what names it, if that is short.
+    pub(crate) fields: Fields,
+    /// Delivery count.
+    pub(crate) deliveries: u32,
+    /// Its size, if it is larger than [`ENTRY_MAX`].
+    pub(crate) too_large: Option<usize>,
+}
+
+/// Streams by name, each with its entries.
+type Read = Vec<(String, Vec<(String, Fields)>)>;
+
+/// The stream with the dead letters of `stream`; in the same hash slot.
+pub fn dead_letters(stream: &str) -> String {
+    if stream.contains('{') { format!("{stream}:dead") } else { format!("{{{stream}}}:dead") }
+}
+
+/// A connection on which reads wait, and one for all else.
+pub struct Session {
+    link: Arc<Link>,
+    wait: Line,
+    claim: Script,
+    /// Position of the search for entries that others left pending.
+    cursor: String,
+    /// True after entries that others left pending: new ones are read first then.
+    new_first: bool,
+}
+
+/// What deliveries need of their session.
+pub(crate) struct Link {
+    stream: Arc<str>,
+    group: Arc<str>,
+    /// A name that no other process has, nor this one after a restart.
+    me: Arc<str>,
+    /// Idle time after which an entry is taken over.
+    pub(crate) min_idle: Duration,
+    talk: Line,
+    hold: Script,
+    park: Script,
+    leave: Script,
+    broken: AtomicBool,
+}
+
+/// Connects, logs in, and limits what the server may answer.
+pub(crate) async fn connect(endpoint: &Endpoint) -> RedisResult<Line> {
+    // Boxed: it is large, and part of each consumer's future.
+    answered(Box::pin(open_wide(endpoint))).await
+}
+
+/// The server's answer, if it comes in time.
+pub(crate) async fn answered<T>(answer: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
+    let late = || Err(io::Error::new(io::ErrorKind::TimedOut, "no answer in time").into());
+    timeout(PATIENCE, answer).await.unwrap_or_else(|_| late())
+}
+
+/// Returns the size of an entry in an answer.
+fn size(fields: &Fields) -> usize {
+    fields.iter().map(|(name, value)| name.len() + value.len() + 2 * PIECE).sum()
+}
+
+impl Session {
+    /// Connects, makes the group if it is not there, and removes names that are not used any more.
+    pub(crate) async fn open(of: &Stream, terms: &Terms) -> Result<Self, BrokerError> {
+        let endpoint = of.endpoint().map_err(|e| address(&of.name, &e))?;
+        let min_idle = of.idle(terms)?;
+        let opened = Self::connected(of, terms, &endpoint, min_idle).await;
+        opened.map_err(|e| failed(&of.name, &e, &endpoint.secrets()))
+    }
+
+    async fn connected(
+        of: &Stream,
+        terms: &Terms,
+        endpoint: &Endpoint,
+        min_idle: Duration,
+    ) -> RedisResult<Self> {
+        let talk = connect(endpoint).await?;
+        let wait = connect(endpoint).await?;
+        let mut group = redis::cmd("XGROUP");
+        group.arg("CREATE").arg(&*of.name).arg(&*of.group).arg("0").arg("MKSTREAM");
+        match answered(group.query_async::<()>(&mut talk.clone())).await {
+            Err(e) if e.code() != Some("BUSYGROUP") => return Err(e),
+            _ => {}
+        }
+        let link = Link {
+            stream: Arc::clone(&of.name),
+            group: Arc::clone(&of.group),
+            me: Arc::clone(&terms.name),
+            min_idle,
+            talk,
+            hold: Script::new(include_str!("lua/hold.lua")),
+            park: Script::new(include_str!("lua/park.lua")),
+            leave: Script::new(include_str!("lua/leave.lua")),
+            broken: AtomicBool::new(false),
+        };
+        link.forget("", NAMES).await?;
+        let claim = Script::new(include_str!("lua/claim.lua"));
+        Ok(Self { link: Arc::new(link), wait, claim, cursor: "0-0".to_owned(), new_first: false })
+    }
+
+    /// Reads entries that others left pending for too long, or new ones: in turn while there are
+    /// both, since messages that are held are such entries again and again (consumers 12). Empty
+    /// if there are neither.
+    async fn read(&mut self, room: usize) -> RedisResult<Vec<Entry>> {
+        if std::mem::take(&mut self.new_first) {
+            let new = self.read_new(room, None).await?;
+            if !new.is_empty() {
+                return Ok(new);
+            }
+        }
+        let link = &*self.link;
+        let idle = u64::try_from(link.min_idle.as_millis()).unwrap_or(u64::MAX);
+        let mut claim = self.claim.key(&*link.stream);
+        claim.arg(&*link.group).arg(&*link.me).arg(idle).arg(&self.cursor).arg(room);
+        claim.arg(ENTRY_MAX).arg(TAKEN_MAX).arg(PIECE);
+        let claimed = answered(claim.invoke_async(&mut self.wait.clone())).await;
+        let (cursor, left): (String, Vec<(String, Fields, u32, usize)>) = claimed?;
+        self.cursor = cursor;
+        if !left.is_empty() {
+            self.new_first = true;
+            let entry = |(id, fields, deliveries, large)| {
+                let too_large = (large > 0).then_some(large);
+                Entry { id, fields, deliveries, too_large }
+            };
+            return Ok(left.into_iter().map(entry).collect());
+        }
+        self.read_new(room, Some(POLL)).await
+    }
+
+    /// Reads new entries, and waits for the first one at most this long.
+    async fn read_new(&self, room: usize, wait: Option<Duration>) -> RedisResult<Vec<Entry>> {
+        let link = &*self.link;
+        let mut read = redis::cmd("XREADGROUP");
+        read.arg("GROUP").arg(&*link.group).arg(&*link.me).arg("COUNT").arg(room);
+        if let Some(wait) = wait {
+            read.arg("BLOCK").arg(wait.as_millis() as u64);
+        }
+        read.arg("STREAMS").arg(&*link.stream).arg(">");
+        let new: Option<Read> = answered(read.query_async(&mut self.wait.clone())).await?;
+        let entries = new.into_iter().flatten().flat_map(|(_, entries)| entries);
+        let entry = |(id, fields)| {
+            let too_large = Some(size(&fields)).filter(|size| *size > ENTRY_MAX);
+            Entry { id, fields, deliveries: 1, too_large }
+        };
+        Ok(entries.map(entry).collect())
+    }
+}
+
+impl consumer::Session for Session {
+    type Delivery = Message;
+
+    fn is_broken(&self) -> bool {
+        self.link.broken.load(Ordering::Acquire)
+    }
+
+    async fn next(&mut self, room: usize) -> Result<Vec<Message>, BrokerError> {
+        let entries = self.read(room).await.map_err(|e| self.link.error(&e))?;
+        Ok(entries.into_iter().map(|entry| Message::new(&self.link, entry)).collect())
+    }
+
+    async fn close(self) {
+        self.link.close().await;
+    }
+}
+
+impl Link {
+    fn error(&self, e: &RedisError) -> BrokerError {
+        self.broken.store(true, Ordering::Release);
+        failed(&self.stream, e, self.talk.secrets())
+    }
+
+    pub(crate) async fn ack(&self, id: &str) -> Result<(), BrokerError> {
+        let mut ack = redis::cmd("XACK");
+        ack.arg(&*self.stream).arg(&*self.group).arg(id);
+        answered(ack.query_async(&mut self.talk.clone())).await.map_err(|e| self.error(&e))
+    }
+
+    /// Lets the entry be taken over after `wait`, at most `min_idle`; `deliveries` is what counts
+    /// as the number of its deliveries, if that is to change.
+    pub(crate) async fn hold(
+        &self,
+        id: &str,
+        wait: Duration,
+        deliveries: Option<u32>,
+    ) -> Result<(), BrokerError> {
+        let idle = self.min_idle.saturating_sub(wait).as_millis();
+        let mut hold = self.hold.key(&*self.stream);
+        hold.arg(&*self.group).arg(&*self.me).arg(id);
+        hold.arg(u64::try_from(idle).unwrap_or(u64::MAX)).arg(deliveries.map_or(-1, i64::from));
+        let answer = answered(hold.invoke_async(&mut self.talk.clone())).await;
+        let ours: i64 = answer.map_err(|e| self.error(&e))?;
+        if ours == 1 { Ok(()) } else { Err(lost(&self.stream)) }
+    }
+
+    /// Puts a dead letter with these fields in the place of the entry.
+    pub(crate) async fn park(
+        &self,
+        id: &str,
+        fields: &[(&[u8], &[u8])],
+    ) -> Result<(), BrokerError> {
+        let mut park = self.park.key(&*self.stream);
+        park.key(dead_letters(&self.stream)).arg(&*self.group).arg(id);
+        for (name, value) in fields {
+            park.arg(*name).arg(*value);
+        }
+        let parked = answered(park.invoke_async(&mut self.talk.clone())).await;
+        let _: i64 = parked.map_err(|e| self.error(&e))?;
+        Ok(())
+    }
+
+    /// Removes the name, or all of them if it is empty, if nothing is pending under it.
+    async fn forget(&self, name: &str, idle: Duration) -> Result<(), RedisError> {
+        let idle = u64::try_from(idle.as_millis()).unwrap_or(u64::MAX);
+        let mut leave = self.leave.key(&*self.stream);
+        leave.arg(&*self.group).arg(idle).arg(name);
+        answered(leave.invoke_async(&mut self.talk.clone())).await
+    }
+
+    /// The process ends: its name goes if nothing is pending under it.
+    async fn close(&self) {
+        if self.broken.load(Ordering::Acquire) {
+            return;
+        }
+        if let Err(e) = self.forget(&self.me, Duration::ZERO).await {
+            tracing::debug!(target: "palisade::consumer", error = %e, "the name stays for an hour");
+        }
+    }
+}

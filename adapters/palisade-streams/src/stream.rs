@@ -1,0 +1,81 @@
+//! The stream that is consumed, with the settings that only Redis Streams have.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use palisade::error::ConfigError;
+use palisade::idempotency::consumer::{Broker, BrokerError, Terms};
+use palisade::internal::Endpoint;
+
+use crate::message::Message;
+use crate::session::Session;
+
+/// A stream, read as a member of a group: what a [`Consumer`](crate::Consumer) consumes.
+///
+/// The key of a message is its field `key`. Reported failures count, and deliveries to processes
+/// that died.
+#[derive(Clone)]
+pub struct Stream {
+    url: String,
+    pub(crate) name: Arc<str>,
+    pub(crate) group: Arc<str>,
+    min_idle: Option<Duration>,
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The address may have a password.
+        f.debug_struct("Stream")
+            .field("name", &self.name)
+            .field("group", &self.group)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Stream {
+    /// The stream with this name on the server with this address, for this group, which is created
+    /// if it does not exist. All consumers of a group must use the same namespace on the same
+    /// nodes.
+    pub fn new(url: &str, name: &str, group: &str) -> Self {
+        Self { url: url.to_owned(), name: name.into(), group: group.into(), min_idle: None }
+    }
+
+    /// How long an entry's consumer may be idle before another one takes the entry over; also the
+    /// longest delay of a retry. At least the lease, because the claim of a dead consumer may last
+    /// that long. Use the same value for all consumers of the group. Default: one and a half
+    /// leases.
+    #[must_use]
+    pub fn min_idle(mut self, idle: Duration) -> Self {
+        self.min_idle = Some(idle);
+        self
+    }
+
+    pub(crate) fn endpoint(&self) -> Result<Endpoint, ConfigError> {
+        Endpoint::parse(&self.url)
+    }
+
+    /// Returns the idle time after which an entry is taken over.
+    pub(crate) fn idle(&self, terms: &Terms) -> Result<Duration, ConfigError> {
+        terms.taken_over_after("min_idle", self.min_idle)
+    }
+}
+
+impl Broker for Stream {
+    type Session = Session;
+    type Delivery = Message;
+
+    fn check(&self, terms: &Terms) -> Result<(), ConfigError> {
+        for (field, name) in [("stream", &self.name), ("group", &self.group)] {
+            if name.is_empty() {
+                return Err(ConfigError::new(field, "\"\"", "not empty"));
+            }
+        }
+        self.endpoint()?;
+        self.idle(terms).map(drop)
+    }
+
+    async fn open(&self, terms: &Terms) -> Result<Session, BrokerError> {
+        Session::open(self, terms).await
+    }
+}

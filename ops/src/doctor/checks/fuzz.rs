@@ -1,0 +1,88 @@
+//! Whatever servers and Sentinels say, no check overflows or panics, and nothing that they say can
+//! become a second command in what people paste.
+
+use proptest::prelude::*;
+use proptest::sample::Index;
+
+use super::super::facts::{Facts, Fields, Read, is_plain, place};
+use super::super::report::{Report, Severity, Verdict};
+use super::tests::good;
+use super::{CHECKS, run};
+use crate::fuzzing::{any_bytes, config};
+use palisade::internal::Secrets;
+
+fn any_text() -> impl Strategy<Value = String> {
+    any_bytes().prop_map(|b| String::from_utf8_lossy(&b).into_owned())
+}
+
+/// Every group of named values that the checks read.
+fn all(facts: &mut Facts) -> Vec<&mut Fields> {
+    let mut found = Vec::new();
+    for group in &mut facts.groups {
+        for sentinel in &mut group.sentinels {
+            for one in [&mut sentinel.master, &mut sentinel.info, &mut sentinel.config] {
+                if let Read::Got(fields) = one {
+                    found.push(fields);
+                }
+            }
+            for many in [&mut sentinel.replicas, &mut sentinel.others] {
+                if let Read::Got(list) = many {
+                    found.extend(list.iter_mut());
+                }
+            }
+        }
+        for server in &mut group.servers {
+            for one in [&mut server.info, &mut server.config] {
+                if let Read::Got(fields) = one {
+                    found.push(fields);
+                }
+            }
+        }
+    }
+    found
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn fuzz_checks_survive_whatever_is_said(
+        harms in proptest::collection::vec((any::<Index>(), any::<Index>(), any_text()), 1..12),
+    ) {
+        let mut facts = good();
+        let lone = facts.groups[0].servers[1].clone();
+        facts.nodes.push(lone);
+        for (which, line, value) in harms {
+            let mut all = all(&mut facts);
+            let at = which.index(all.len());
+            let fields = &mut *all[at];
+            let name = fields.keys().nth(line.index(fields.len())).expect("one of them").clone();
+            fields.insert(name, value);
+        }
+        let report = Report::new(true, run(&facts), &Secrets::default());
+        for found in &report.findings {
+            let worst = CHECKS.iter().find(|c| c.id == found.check).expect("a check").severity;
+            let worse = match found.verdict {
+                Verdict::Error => worst < Severity::Error,
+                Verdict::Warning => worst < Severity::Warning,
+                _ => false,
+            };
+            prop_assert!(!worse, "{found:?}");
+        }
+        for command in report.findings.iter().flat_map(|f| &f.mend) {
+            let ours = command.split("    # ").next().unwrap_or_default();
+            prop_assert!(!ours.contains(['$', '`', '\n', '\u{1b}']), "{command:?}");
+        }
+        let shown = report.to_string();
+        prop_assert!(!shown.contains(|c: char| c.is_control() && c != '\n'), "{shown:?}");
+        prop_assert!(serde_json::from_str::<serde_json::Value>(&report.to_json()).is_ok());
+    }
+
+    #[test]
+    fn fuzz_places_can_stand_in_a_command((host, port) in (any_text(), any_text())) {
+        let fields = [("ip".to_owned(), host), ("port".to_owned(), port)].into();
+        if let Some(at) = place(&fields) {
+            prop_assert!(is_plain(&at.replace(['[', ']'], "")), "{at:?}");
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Acquires and releases a lock with a random name, as an application would.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use super::Doctor;
+use super::facts::{Outcome, Trial};
+use palisade::Redlock;
+use palisade::TryAcquire;
+use palisade::error::{AcquireError, Advice, ConfigError, NoQuorum, NodeOutcome};
+use palisade::node::spi::LockNode;
+use palisade::node::spi::{Env as _, SystemEnv};
+
+/// Ttl of the trial lock: if this process dies, the lock ends after this.
+const TTL: Duration = Duration::from_secs(5);
+/// Longest time that a node may take.
+const DEADLINE: Duration = Duration::from_secs(1);
+
+/// The nodes as an application configures them, each alone and all together.
+pub(super) struct Plan {
+    nodes: Vec<(Arc<dyn LockNode>, Redlock)>,
+    lone: usize,
+    /// All together, if there are several; or why that configuration is invalid.
+    all: Option<Result<Redlock, ConfigError>>,
+}
+
+impl Plan {
+    /// # Errors
+    /// Invalid names, addresses, certificates or ranges.
+    pub(super) fn new(doctor: &Doctor) -> Result<Self, ConfigError> {
+        let mut nodes: Vec<Arc<dyn LockNode>> = Vec::new();
+        let deployment = &doctor.deployment;
+        for watch in &deployment.watches {
+            for master in &watch.masters {
+                let mut node = deployment.group_node(watch, master);
+                if let Some(max_lag) = doctor.max_lag {
+                    node = node.min_replicas(1, max_lag);
+                }
+                nodes.push(Arc::new(node.build()?));
+            }
+        }
+        for url in &deployment.nodes {
+            nodes.push(Arc::new(deployment.lone_node(url)?));
+        }
+        let all = (nodes.len() > 1).then(|| handle(doctor, &nodes));
+        let alone = |node: Arc<dyn LockNode>| {
+            let redlock = handle(doctor, &[Arc::clone(&node)])?;
+            Ok((node, redlock))
+        };
+        let nodes = nodes.into_iter().map(alone).collect::<Result<_, ConfigError>>()?;
+        Ok(Self { nodes, lone: deployment.nodes.len(), all })
+    }
+
+    /// Tries each node alone, concurrently, then all together; skips the nodes in `alone`.
+    pub(super) async fn run(self, alone: &BTreeSet<String>) -> Vec<Trial> {
+        let first_lone = self.nodes.len() - self.lone;
+        let subject = |(n, (node, redlock)): (usize, &'_ (Arc<dyn LockNode>, Redlock))| {
+            let name = node.name();
+            let subject = if n < first_lone { name.to_string() } else { format!("node {name}") };
+            (subject, redlock.clone())
+        };
+        let each = self.nodes.iter().enumerate().map(subject).filter(|(s, _)| !alone.contains(s));
+        let each = each.map(|(subject, redlock)| async move {
+            Trial { subject, came_to: warm(&redlock).await }
+        });
+        let mut trials = join_all(each).await;
+        if let Some(all) = self.all.as_ref().filter(|_| alone.is_empty()) {
+            let came_to = match all {
+                Ok(redlock) => warm(redlock).await,
+                Err(e) => Outcome::Refused { why: e.to_string(), misconfigured: true },
+            };
+            trials.push(Trial { subject: "nodes".to_owned(), came_to });
+        }
+        trials
+    }
+}
+
+fn handle(doctor: &Doctor, nodes: &[Arc<dyn LockNode>]) -> Result<Redlock, ConfigError> {
+    let ttl = TTL.min(doctor.max_ttl);
+    let builder = Redlock::builder()
+        .ttl(ttl)
+        .max_ttl(doctor.max_ttl)
+        .clock_error(doctor.error_bound())
+        .node_deadline(DEADLINE.min(doctor.deployment.within).min(ttl / 4))
+        .allow_even_nodes();
+    nodes.iter().fold(builder, |all, node| all.node_arc(Arc::clone(node))).build()
+}
+
+/// Tries twice: the first time connects, the second shows what an application sees.
+async fn warm(redlock: &Redlock) -> Outcome {
+    match once(redlock).await {
+        Outcome::Granted { .. } => once(redlock).await,
+        other => other,
+    }
+}
+
+async fn once(redlock: &Redlock) -> Outcome {
+    let mut name = "palisade:doctor:".to_owned();
+    let _ = write!(name, "{:032x}", SystemEnv.random());
+    let started = SystemEnv.now();
+    let mutex = match redlock.mutex(name).auto_renew(false).build() {
+        Ok(mutex) => mutex,
+        Err(e) => return Outcome::Refused { why: e.to_string(), misconfigured: true },
+    };
+    let guard = match mutex.try_acquire().await {
+        Ok(TryAcquire::Acquired(guard)) => guard,
+        Ok(TryAcquire::Taken(_)) => {
+            let why = "a random name is already taken; run the doctor again".to_owned();
+            return Outcome::Refused { why, misconfigured: false };
+        }
+        Err(e) => return refused(&e),
+    };
+    let granted = SystemEnv.now().since(started);
+    let started = SystemEnv.now();
+    match guard.release().await {
+        Ok(()) => Outcome::Granted { granted, released: SystemEnv.now().since(started) },
+        Err(outcome) => Outcome::NotReleased(outcome.to_string()),
+    }
+}
+
+fn refused(e: &AcquireError) -> Outcome {
+    let misconfigured = e.advice() == Advice::Misconfigured;
+    let AcquireError::NoQuorum(NoQuorum { nodes, .. }) = e else {
+        return Outcome::Refused { why: e.to_string(), misconfigured };
+    };
+    let mut longest = None;
+    for (_, outcome) in nodes {
+        match outcome {
+            NodeOutcome::Granted => {}
+            NodeOutcome::Quarantined { remaining, .. } => longest = longest.max(Some(*remaining)),
+            _ => return Outcome::Refused { why: outcomes(nodes), misconfigured },
+        }
+    }
+    match longest {
+        Some(left) => Outcome::Quarantined(left),
+        None => Outcome::Refused { why: outcomes(nodes), misconfigured },
+    }
+}
+
+fn outcomes(nodes: &[(Arc<str>, NodeOutcome)]) -> String {
+    if let [(_, only)] = nodes {
+        return only.to_string();
+    }
+    let each: Vec<_> = nodes.iter().map(|(name, said)| format!("{name}: {said}")).collect();
+    each.join("; ")
+}

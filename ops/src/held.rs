@@ -1,0 +1,243 @@
+//! Which locks and leaderships are held on the nodes now. Reads only, by SCAN.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use redis::Value;
+
+use super::gather::conn::Conn;
+use super::init::{escaped, scan_for};
+use super::masters::{self, Absent, Master};
+use super::{Deployment, facts::Read};
+use palisade::FencingToken;
+use palisade::election::Leader;
+use palisade::error::{ConfigError, Resource};
+use palisade::internal::digest;
+use palisade::internal::{self, check_prefix, is_nobodys, of_key};
+use palisade::node::spi::{Holder, LockKeys, OwnerToken};
+
+const READ: &str = include_str!("lua/held.lua");
+/// So many names are read at once: their metadata have room in one answer.
+const PAGE: usize = 64;
+
+/// What is held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HeldList {
+    /// Each lock and each election that somebody holds on a node, in order of their names.
+    pub held: Vec<Held>,
+    /// Of how many nodes there are.
+    pub nodes: usize,
+    /// Nodes that could not be read, each with why. What only they have is missing.
+    pub unread: Vec<(String, String)>,
+}
+
+/// A lock or an election that somebody holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Held {
+    /// Which.
+    pub of: Resource,
+    /// Names the attempt that holds it, as [`palisade::Holder::owner`](palisade::Holder::owner).
+    pub owner: String,
+    /// The largest of its nodes' fences; not below its fencing token.
+    pub fence: FencingToken,
+    /// On how many nodes. On fewer than a majority nobody holds it: an attempt is under way, or a
+    /// release has not reached every node.
+    pub on: usize,
+    /// Until a majority is gone if it is not renewed; zero if it has none.
+    pub remaining: Duration,
+    /// Of an election: the leader, as it published itself. None if it published nothing yet, or
+    /// more than is listed (4 KiB).
+    pub leader: Option<Leader>,
+    /// Of a lock: the reason of a [takeover](palisade::Mutex::take_over).
+    pub note: Option<String>,
+}
+
+/// What one node has of a name.
+#[derive(Clone, Debug)]
+struct Seen {
+    owner: OwnerToken,
+    fence: u64,
+    left: Duration,
+    meta: Option<Arc<[u8]>>,
+}
+
+/// Lists the locks and elections of this prefix that are held, of all nodes, as they are now; with
+/// an empty prefix those of all handles. It reads each node's whole key space in steps (`SCAN`),
+/// which takes a while on large ones and stops nobody. What classic clients of other libraries
+/// hold is not listed.
+///
+/// # Errors
+/// What was given makes no sense. What was found at the nodes is in the result.
+///
+/// # Cancellation safety
+/// Reads only.
+pub async fn held(deployment: &Deployment, prefix: &str) -> Result<HeldList, ConfigError> {
+    check_prefix(prefix)?;
+    let (_, found) = masters::find_masters(deployment).await?;
+    let reads = found.iter().map(|found| async {
+        match &found.master {
+            Ok(master) => read(deployment, master, prefix).await,
+            Err(Absent::Refused(why) | Absent::Unreachable(why)) => Err(why.clone()),
+        }
+    });
+    let (nodes, mut all, mut unread) = (found.len(), BTreeMap::new(), Vec::new());
+    for (found, read) in found.iter().zip(join_all(reads).await) {
+        match read {
+            Ok(seen) => {
+                for (key, seen) in seen {
+                    all.entry(key).or_insert_with(Vec::new).push(seen);
+                }
+            }
+            Err(why) => unread.push((found.node.clone(), why)),
+        }
+    }
+    let held = all
+        .into_iter()
+        .filter_map(|(key, seen)| Some(together(of_key(prefix, &key)?, &seen, nodes)));
+    Ok(HeldList { held: held.collect(), nodes, unread })
+}
+
+/// What the nodes that have the name say together, of so many nodes.
+fn together(of: Resource, seen: &[Seen], n: usize) -> Held {
+    let by = |owner: OwnerToken| seen.iter().filter(move |s| s.owner == owner);
+    // At least one node has it, or it would not be here.
+    let owner = seen.iter().map(|s| s.owner).max_by_key(|owner| (by(*owner).count(), *owner));
+    let owner = owner.unwrap_or(OwnerToken::from_random(0));
+    let mut left: Vec<_> = by(owner).map(|s| s.left).collect();
+    left.sort_unstable_by(|a, b| b.cmp(a));
+    let remaining = left.get(n / 2).copied().unwrap_or_default();
+    let fence = by(owner).map(|s| s.fence).max().unwrap_or(0);
+    let metas = || by(owner).filter_map(|s| s.meta.clone());
+    let (mut leader, mut note) = (None, None);
+    if matches!(of, Resource::Election(_)) {
+        let read = |meta| {
+            let holder = Holder { owner: Some(owner), fence, remaining: None, meta: Some(meta) };
+            internal::leader(owner, &holder, remaining)
+        };
+        leader = metas().filter_map(read).max_by_key(|leader| leader.number);
+    } else {
+        note = metas().find_map(|meta| String::from_utf8(meta.to_vec()).ok());
+    }
+    let (fence, on) = (FencingToken::new(fence), left.len());
+    Held { of, owner: digest(owner), fence, on, remaining, leader, note }
+}
+
+/// All that is held on one server, by key.
+async fn read(
+    deployment: &Deployment,
+    master: &Master,
+    prefix: &str,
+) -> Result<BTreeMap<String, Seen>, String> {
+    let (mut all, mut cursor) = (BTreeMap::new(), "0".to_owned());
+    let pattern = format!("{}*", escaped(prefix));
+    loop {
+        // Each page has the time of one question.
+        let conn = master.open(deployment).await?;
+        let (next, keys) = scan_for(&conn, &cursor, Some(&pattern)).await?;
+        let keys = keys.into_iter().filter_map(|key| String::from_utf8(key).ok());
+        let keys: Vec<_> = keys.filter(|key| of_key(prefix, key).is_some()).collect();
+        for page in keys.chunks(PAGE) {
+            let seen = holders(&conn, page).await?;
+            all.extend(page.iter().cloned().zip(seen).filter_map(|(key, s)| Some((key, s?))));
+        }
+        if next == "0" {
+            return Ok(all);
+        }
+        cursor = next;
+    }
+}
+
+async fn holders(conn: &Conn, page: &[String]) -> Result<Vec<Option<Seen>>, String> {
+    let mut command = redis::cmd("EVAL");
+    command.arg(READ).arg(3 * page.len());
+    for key in page {
+        let keys = LockKeys::new(key);
+        command.arg(keys.lock()).arg(keys.fence()).arg(keys.meta());
+    }
+    let answer: Read<Value> = conn.ask(&command, "EVAL").await;
+    let Value::Array(found) = answer.known()? else {
+        return Err("EVAL: answer not understood".to_owned());
+    };
+    Ok(found.iter().map(seen).collect())
+}
+
+fn seen(found: &Value) -> Option<Seen> {
+    let Value::Array(parts) = found else { return None };
+    let [Value::BulkString(owner), Value::BulkString(fence), Value::Int(left), meta] = &parts[..]
+    else {
+        return None;
+    };
+    let meta = match meta {
+        Value::BulkString(bytes) if !bytes.is_empty() => Some(bytes.as_slice().into()),
+        _ => None,
+    };
+    Some(Seen {
+        owner: OwnerToken::parse(owner).filter(|owner| !is_nobodys(*owner))?,
+        fence: std::str::from_utf8(fence).ok()?.parse().ok().filter(|fence| *fence < 1 << 53)?,
+        left: Duration::from_millis(u64::try_from(*left).ok()?),
+        meta,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_that_is_reserved_or_kept_is_not_listed() {
+        let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
+        let found = |owner: OwnerToken| {
+            let parts = [text(owner.as_str()), text("7"), Value::Int(40), text("")];
+            seen(&Value::Array(parts.to_vec())).is_some()
+        };
+        assert!(found(OwnerToken::from_random(1)));
+        assert!(!found(OwnerToken::reserved_for(1)) && !found(OwnerToken::KEPT));
+    }
+
+    fn of(cells: &str) -> Held {
+        // An owner and the seconds that it has left.
+        let seen = |cell: &str| Seen {
+            owner: OwnerToken::from_random(u128::from(cell.as_bytes()[0])),
+            fence: u64::from(cell.as_bytes()[0]),
+            left: Duration::from_secs(cell[1..].parse().unwrap()),
+            meta: None,
+        };
+        together(Resource::Lock("l".into()), &cells.split(' ').map(seen).collect::<Vec<_>>(), 3)
+    }
+
+    #[test]
+    fn what_the_nodes_say_together() {
+        for (cells, on, left) in
+            [("a9 a8 a7", 3, 8), ("a9 a8", 2, 8), ("a9", 1, 0), ("a9 b8 b7", 2, 7), ("a9 b8", 1, 0)]
+        {
+            let held = of(cells);
+            assert_eq!((held.on, held.remaining.as_secs()), (on, left), "{cells}");
+        }
+        assert_eq!(of("a9 b8 b7").fence, FencingToken::new(u64::from(b'b')));
+    }
+
+    #[test]
+    fn what_is_no_holder_is_left_out() {
+        let text = |text: &str| Value::BulkString(text.into());
+        let owner = OwnerToken::from_random(7);
+        let good = [text(owner.as_str()), text("9"), Value::Int(5), text("")];
+        assert!(seen(&Value::Array(good.to_vec())).is_some());
+        for (at, odd) in [
+            (0, text("classic client's value")),
+            (1, text("9007199254740992")),
+            (1, text("x")),
+            (2, Value::Int(-1)),
+            (3, Value::Nil),
+        ] {
+            let mut parts = good.clone();
+            parts[at] = odd;
+            let is_there = seen(&Value::Array(parts.to_vec()));
+            assert_eq!(is_there.is_some(), at == 3, "{at}");
+        }
+        assert!(seen(&Value::Array(Vec::new())).is_none());
+    }
+}

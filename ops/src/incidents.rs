@@ -1,0 +1,318 @@
+//! Losses of data that still make idempotency keys forgotten, and one decision for each
+//! (idempotency 20).
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Audit;
+use palisade::error::{NodeError, NodeFault};
+use palisade::idempotency::{Decided, Decision, Idempotency, RunError};
+use palisade::internal::{self, Read, Record, ask_each, read_decision, store_decision};
+use palisade::node::spi::{Loss, Reply};
+
+/// Losses of several nodes belong together if no more than this lies between them.
+const APART: u64 = 60_000;
+
+/// Loss of one node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NodeLoss {
+    /// The node's name.
+    pub node: Arc<str>,
+    /// What it lost.
+    pub loss: Loss,
+}
+
+/// Losses that overlap, or follow each other within a minute, on one or several nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Incident {
+    /// Each loss, in the order in which the data after them began.
+    pub losses: Vec<NodeLoss>,
+    /// For how long it concerns keys without a birth.
+    pub remaining: Duration,
+}
+
+/// Result of [`incidents`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Incidents {
+    /// The incidents, the latest last.
+    pub incidents: Vec<Incident>,
+    /// Nodes that gave no answer. What only they lost is missing.
+    pub unread: Vec<(Arc<str>, NodeError)>,
+    /// How many nodes there are.
+    pub nodes: usize,
+}
+
+/// Result of a decision for one loss.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[must_use = "another decision may stand"]
+pub struct DecidedLoss {
+    /// The loss.
+    pub loss: Loss,
+    /// The decision that stands now.
+    pub stands: Decided,
+    /// True if it was stored by this call; false if it stood before.
+    pub is_new: bool,
+    /// How many nodes show it.
+    pub on: usize,
+}
+
+/// Asks every node for the losses of data that still concern keys of this namespace.
+///
+/// # Cancellation safety
+/// Reads only.
+pub async fn incidents(keys: &Idempotency) -> Incidents {
+    let answers = losses(keys).await;
+    let (nodes, mut all, mut unread) = (answers.len(), Vec::new(), Vec::new());
+    for (node, answer) in answers {
+        match answer {
+            Ok((losses, remaining)) => {
+                let last = losses.iter().map(|loss| loss.to).max().unwrap_or_default();
+                all.extend(losses.into_iter().map(|loss| {
+                    // Each ends as much earlier as the loss did.
+                    let rest = remaining.saturating_sub(Duration::from_millis(last - loss.to));
+                    (NodeLoss { node: Arc::clone(&node), loss }, rest)
+                }));
+            }
+            Err(e) => unread.push((node, e)),
+        }
+    }
+    Incidents { incidents: together(all), unread, nodes }
+}
+
+/// Joins losses that overlap or are near each other. One of unproved length counts as its end.
+fn together(mut all: Vec<(NodeLoss, Duration)>) -> Vec<Incident> {
+    // A clock that went back has the end before the beginning.
+    let begin = |loss: &Loss| if loss.from == 0 { loss.to } else { loss.from.min(loss.to) };
+    all.sort_by_key(|(one, _)| (begin(&one.loss), one.loss.to));
+    let (mut joined, mut end) = (Vec::<Incident>::new(), 0);
+    for (one, rest) in all {
+        let (begins, ends) = (begin(&one.loss), one.loss.to);
+        match joined.last_mut() {
+            Some(incident) if begins <= end + APART => {
+                end = end.max(ends);
+                incident.remaining = incident.remaining.max(rest);
+                incident.losses.push(one);
+            }
+            _ => {
+                end = ends;
+                joined.push(Incident { losses: vec![one], remaining: rest });
+            }
+        }
+    }
+    for incident in &mut joined {
+        incident.losses.sort_by_key(|one| (one.loss.began, one.loss.from));
+    }
+    joined
+}
+
+impl Incident {
+    /// The number by which the incident is named: that of its first loss.
+    pub fn number(&self) -> String {
+        self.losses.first().map(|one| one.loss.number()).unwrap_or_default()
+    }
+
+    /// Returns true if this is the number of one of its losses.
+    pub fn is_named(&self, number: &str) -> bool {
+        self.losses.iter().any(|one| one.loss.number() == number)
+    }
+
+    /// The range of writes that contains all its losses.
+    pub fn span(&self) -> Loss {
+        let from = self.losses.iter().map(|one| one.loss.from).min().unwrap_or_default();
+        let to = self.losses.iter().map(|one| one.loss.to).max().unwrap_or_default();
+        let began = self.losses.iter().map(|one| one.loss.began).max().unwrap_or_default();
+        Loss { from, began, to }
+    }
+
+    /// Its losses without duplicates: two nodes may have the same.
+    fn distinct(&self) -> Vec<Loss> {
+        let mut losses: Vec<Loss> = self.losses.iter().map(|one| one.loss).collect();
+        losses.dedup_by_key(|loss| (loss.from, loss.began));
+        losses
+    }
+
+    /// Reads the decision about each loss for the keys of this namespace; `None`: undecided.
+    ///
+    /// # Errors
+    /// Too few nodes answered, or what is stored cannot be read.
+    ///
+    /// # Cancellation safety
+    /// Reads only.
+    pub async fn decisions(
+        &self,
+        keys: &Idempotency,
+    ) -> Result<Vec<(Loss, Option<Decided>)>, RunError> {
+        let mut all = Vec::new();
+        for loss in self.distinct() {
+            all.push((loss, internal::decided(keys, loss).await?));
+        }
+        Ok(all)
+    }
+
+    /// Decides about all losses of the incident, for every key of the namespace that they concern
+    /// and in every process that uses it: within seconds, held messages and parked requests that
+    /// come again are run, or parked for good. It is written to the log with by whom and why.
+    ///
+    /// The first decision stands, and is returned to whoever decides otherwise. To park may be
+    /// replaced by to run (`replace`). To run is final: keys have run by it since.
+    ///
+    /// # Errors
+    /// [`RunError`]: of a loss it is not known that the decision is stored. Decide again.
+    ///
+    /// # Cancellation safety
+    /// If dropped, it may be decided about some losses; deciding the same again is safe.
+    pub async fn decide(
+        &self,
+        keys: &Idempotency,
+        decision: Decision,
+        replace: bool,
+        audit: &Audit,
+    ) -> Result<Vec<DecidedLoss>, RunError> {
+        let (by, reason) = (audit.by(), audit.reason());
+        let mut all = Vec::new();
+        for loss in self.distinct() {
+            let settled = decide(keys, loss, (decision, by, reason), replace).await;
+            tracing::warn!(
+                target: "palisade_ops",
+                event = "decide",
+                prefix = internal::prefix_of(keys),
+                namespace = keys.namespace(),
+                loss = %loss,
+                ?decision,
+                by,
+                reason,
+                done = settled.as_ref().is_ok_and(|(stands, _)| stands.decision == decision),
+                "a loss of data was decided about by an operator"
+            );
+            let (stands, is_new) = settled?;
+            let on = copies(keys, loss, &stands).await;
+            all.push(DecidedLoss { loss, stands, is_new, on });
+        }
+        Ok(all)
+    }
+}
+
+/// Stores a decision about a loss, unless there is one. `replace`: to run after it was decided to
+/// park. Returns what stands now; true if it is this one.
+async fn decide(
+    keys: &Idempotency,
+    loss: Loss,
+    decision: (Decision, &str, &str),
+    replace: bool,
+) -> Result<(Decided, bool), RunError> {
+    let (first, ours) = store_decision(keys, loss, Record::First, decision).await?;
+    if ours || first.decision == Decision::Run {
+        return Ok((first, ours));
+    }
+    match read_decision(keys, loss, Record::Replaced).await? {
+        Read::Decided(replaced) => Ok((replaced, false)),
+        _ if replace && decision.0 == Decision::Run => {
+            store_decision(keys, loss, Record::Replaced, decision).await
+        }
+        Read::Absent | Read::Unsettled => Ok((first, false)),
+    }
+}
+
+/// Returns for each node the losses that concern keys of the namespace without a birth, and for how
+/// long; or why it gave no answer.
+async fn losses(keys: &Idempotency) -> Vec<(Arc<str>, Result<(Vec<Loss>, Duration), NodeError>)> {
+    let losses = |answer| match answer {
+        Ok(Reply::Record { losses, unsure, .. }) => Ok((losses, unsure)),
+        Ok(_) => Err(NodeError::maybe_executed(NodeFault::Protocol, "no answer to a look")),
+        Err(e) => Err(e),
+    };
+    let answers = ask_each(keys, None).await.into_iter();
+    answers.map(|(node, answer)| (node, losses(answer))).collect()
+}
+
+/// Returns how many nodes show a record of the decision.
+async fn copies(keys: &Idempotency, loss: Loss, decided: &Decided) -> usize {
+    let mut most = 0;
+    for record in [Record::First, Record::Replaced] {
+        let has = |(_, answer): &(_, Result<Reply, _>)| match answer {
+            Ok(Reply::Record { state: Some(state), .. }) => {
+                let value = state.record.as_ref().and_then(|record| record.value.as_deref());
+                value.and_then(|value| serde_json::from_slice(value).ok()).as_ref() == Some(decided)
+            }
+            _ => false,
+        };
+        let answers = ask_each(keys, Some((loss, record))).await;
+        most = most.max(answers.iter().filter(|one| has(one)).count());
+    }
+    most
+}
+
+impl fmt::Display for Incident {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nodes: BTreeSet<&str> = self.losses.iter().map(|one| &*one.node).collect();
+        let nodes: Vec<&str> = nodes.into_iter().collect();
+        // One by one: the span of several contains much that none of them lost.
+        let losses: Vec<String> = self.distinct().iter().map(Loss::to_string).collect();
+        let (number, losses) = (self.number(), losses.join("; "));
+        write!(f, "loss {number}: {losses} on {}", nodes.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::marker::between;
+
+    fn joined(losses: &[(u64, u64)]) -> Vec<Vec<u64>> {
+        let one = |(from, to): &(u64, u64)| {
+            let loss = between(*from, *to);
+            (NodeLoss { node: "n".into(), loss }, Duration::from_millis(*to))
+        };
+        let incidents = together(losses.iter().map(one).collect());
+        for incident in &incidents {
+            let last = incident.losses.iter().map(|one| one.loss.to).max().unwrap();
+            assert_eq!(incident.remaining, Duration::from_millis(last));
+            assert!(incident.is_named(&incident.number()));
+        }
+        let ends = |incident: &Incident| incident.losses.iter().map(|one| one.loss.to).collect();
+        incidents.iter().map(ends).collect()
+    }
+
+    #[test]
+    fn each_loss_of_an_incident_is_shown_with_its_own_span() {
+        let noon = 1_763_906_600_000;
+        let one = |from: u64, to: u64| NodeLoss {
+            node: "n".into(),
+            loss: Loss { from: noon + from, began: noon + to, to: noon + to },
+        };
+        let shown =
+            |losses: Vec<NodeLoss>| Incident { losses, remaining: Duration::ZERO }.to_string();
+        assert_eq!(
+            shown(vec![one(0, 1_599), one(30_300, 32_199)]),
+            "loss 20251123-140321: lost at most 1.6 s of writes, 2025-11-23 \
+             14:03:20.0–14:03:21.6 UTC; lost at most 1.9 s of writes, 2025-11-23 \
+             14:03:50.3–14:03:52.2 UTC on n"
+        );
+        assert_eq!(
+            shown(vec![one(0, 1_599)]),
+            "loss 20251123-140321: lost at most 1.6 s of writes, 2025-11-23 \
+             14:03:20.0–14:03:21.6 UTC on n"
+        );
+    }
+
+    #[test]
+    fn losses_that_overlap_are_one_incident() {
+        let m = 60_000;
+        assert_eq!(joined(&[]), [[0; 0]; 0]);
+        assert_eq!(joined(&[(1_000, 2_000), (1_500, 3_000)]), [[2_000, 3_000]]);
+        assert_eq!(joined(&[(1_000, 2_000), (2_000 + m, 3_000 + m)]), [[2_000, 3_000 + m]]);
+        assert_eq!(joined(&[(1_000, 2_000), (2_001 + m, 3_000 + m)]).len(), 2);
+        // Nodes that were emptied one after the other, and a loss long before that.
+        let long_ago = (1_000, 2_000);
+        let emptied = joined(&[(0, 9 * m), long_ago, (0, 9 * m + 5_000)]);
+        assert_eq!(emptied, [vec![2_000], vec![9 * m, 9 * m + 5_000]]);
+        // A long one has short ones within it.
+        assert_eq!(joined(&[(1, 9 * m), (2 * m, 3 * m), (7 * m, 8 * m)]), [[3 * m, 8 * m, 9 * m]]);
+    }
+}

@@ -1,0 +1,415 @@
+//! Marks a new deployment, so that its nodes grant at once and remember everything.
+//!
+//! A server without palisade's marker is new or was emptied, and palisade cannot tell which: it
+//! grants nothing for one quarantine, and may have forgotten any idempotency key that it does not
+//! know. The operator who has just set it up knows that it is new. `init` writes the marker, and
+//! refuses if there is already one, or a key that shows earlier use. Every client writes the marker
+//! before anything else, so no client can begin between the check and the write. If applications
+//! connected to the empty server and are still in its first quarantine, their marker is replaced:
+//! nothing can have been granted there. Later only the loss of all that was before is taken out of
+//! it: locks were granted by the rest.
+//!
+//! A server that was replaced or emptied while other nodes have data is not new: it has forgotten
+//! what it had confirmed, and must not deny it. So all nodes are examined together.
+
+use std::fmt;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use redis::Value;
+
+use super::Deployment;
+use super::gather::conn::{Conn, text};
+use super::masters::{self, Absent, Master};
+use super::script;
+use palisade::ConfigError;
+use palisade::internal::MARKER;
+
+/// Keys asked for at once.
+const SCAN: usize = 1_000;
+/// How long replicas may take to have the marker.
+const REPLICAS: Duration = Duration::from_millis(1_500);
+
+/// The result of `init`, node by node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "it may contain a refusal"]
+pub struct Initialised {
+    /// Each node with what was done there.
+    pub nodes: Vec<(String, Init)>,
+}
+
+/// What was done at a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Init {
+    /// The server at `at` is marked, and `replicas` replicas have the marker.
+    Marked {
+        /// `host:port`.
+        at: String,
+        /// All that the server has.
+        replicas: usize,
+        /// What the operator has to know besides.
+        note: Option<String>,
+    },
+    /// Nothing had to be done: the server has the marker already.
+    Already {
+        /// `host:port`.
+        at: String,
+        /// Since when or by what, in words.
+        note: String,
+    },
+    /// Nothing was written there, because another node was refused.
+    Left {
+        /// `host:port`.
+        at: String,
+    },
+    /// Nothing was written there, because another node has data: the deployment is not new, so
+    /// this server was replaced or emptied. It joins by itself.
+    Replaced {
+        /// `host:port`.
+        at: String,
+    },
+    /// Nothing was written there: why, and what to do.
+    Refused(String),
+    /// It could not be reached.
+    Unreachable(String),
+    /// It was marked, but not on all its replicas: what to do.
+    Doubtful(String),
+}
+
+impl Initialised {
+    /// Whether every node is marked, now or before.
+    pub fn is_done(&self) -> bool {
+        let is_marked = |done: &Init| matches!(done, Init::Marked { .. } | Init::Already { .. });
+        self.nodes.iter().all(|(_, done)| is_marked(done))
+    }
+
+    /// 0 if every node is marked, 2 if one was refused or replaced, 69 if one could not be reached.
+    pub fn exit_code(&self) -> u8 {
+        let any = |is: fn(&Init) -> bool| self.nodes.iter().any(|(_, done)| is(done));
+        if self.is_done() {
+            0
+        } else if any(|done| {
+            matches!(done, Init::Refused(_) | Init::Replaced { .. } | Init::Doubtful(_))
+        }) {
+            2
+        } else {
+            69
+        }
+    }
+}
+
+impl fmt::Display for Initialised {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (node, done) in &self.nodes {
+            match done {
+                Init::Marked { at, replicas, note } => {
+                    write!(f, "{node}: marked at {at}")?;
+                    match replicas {
+                        0 => {}
+                        1 => write!(f, ", and its replica has it")?,
+                        n => write!(f, ", and its {n} replicas have it")?,
+                    }
+                    if let Some(note) = note {
+                        write!(f, "; {note}")?;
+                    }
+                    writeln!(f)?;
+                }
+                Init::Already { at, note } => {
+                    writeln!(f, "{node}: has the marker {MARKER} at {at} already: {note}")?;
+                }
+                Init::Left { at } => {
+                    writeln!(
+                        f,
+                        "{node}: not marked at {at}, because another node cannot be \
+                                 marked"
+                    )?;
+                }
+                Init::Replaced { at } => {
+                    writeln!(f, "{node}: not marked at {at}: {REPLACED}; {LOST}")?;
+                }
+                Init::Refused(why) => writeln!(f, "{node}: refused: {why}")?,
+                Init::Unreachable(why) => writeln!(f, "{node}: not reached: {why}")?,
+                Init::Doubtful(why) => writeln!(f, "{node}: {why}")?,
+            }
+        }
+        let already = |done: &Init| matches!(done, Init::Already { .. });
+        let end = if self.is_done() && self.nodes.iter().all(|(_, done)| already(done)) {
+            "initialised before; nothing was changed"
+        } else if self.is_done() {
+            "initialised: every key that it does not have is new"
+        } else {
+            "not initialised"
+        };
+        writeln!(f, "{end}")
+    }
+}
+
+const REPLACED: &str = "other nodes have data, so it was replaced or emptied: do not initialise \
+                        it, not even alone; it joins by itself after one quarantine";
+/// The way on for a person who knows that nothing can be brought back.
+const LOST: &str = "if everything was lost and cannot be restored, `--lost-everything` marks it \
+                    all the same: keys used before then count as new, so they may run again";
+
+/// Marks all nodes of a new deployment, or none of them if one cannot be.
+///
+/// Name all nodes in one call: a server that was replaced or emptied while the others have data
+/// must not be marked; it joins by itself after one quarantine. Nodes that all have the marker
+/// already are left as they are, and that is success; a marker that applications wrote too early,
+/// and in whose first quarantine they still are, is replaced. A node is refused if it has a
+/// key with `prefix` or, with an empty prefix, a key that looks like one
+/// of palisade's: a fence or a record. A group needs its replicas attached: a server takes a new
+/// replication id when its first replica connects.
+///
+/// # Errors
+/// The settings are invalid. Faults of the nodes are in the result.
+///
+/// # Cancellation safety
+/// If the future is dropped at an await, some of the nodes may be marked; the next call reports
+/// them.
+pub async fn init(deployment: &Deployment, prefix: &str) -> Result<Initialised, ConfigError> {
+    mark_all(deployment, Some(prefix)).await
+}
+
+/// As [`init`], for a deployment that lost everything: keys used before count as new, so they may
+/// run again.
+///
+/// It marks what [`init`] refuses because there were data: servers at which a program found its
+/// data gone, and those that began empty while others have data. Quarantines last as long as they
+/// would have. Nodes that have their data are left as they are.
+///
+/// # Errors
+/// As [`init`].
+///
+/// # Cancellation safety
+/// As [`init`].
+pub async fn init_lost(deployment: &Deployment) -> Result<Initialised, ConfigError> {
+    mark_all(deployment, None).await
+}
+
+/// `prefix`: of the keys that show that a server is not new; `None`: whatever was there is lost.
+async fn mark_all(
+    deployment: &Deployment,
+    prefix: Option<&str>,
+) -> Result<Initialised, ConfigError> {
+    palisade::internal::check_prefix(prefix.unwrap_or_default())?;
+    let (_, found) = masters::find(deployment).await?;
+    let looks = found.iter().map(|found| async {
+        match &found.master {
+            Ok(master) => look(deployment, master, prefix).await,
+            Err(Absent::Refused(why)) => Err(Not::Now(Init::Refused(why.clone()))),
+            Err(Absent::Unreachable(why)) => Err(Not::Now(Init::Unreachable(why.clone()))),
+        }
+    });
+    let looks = join_all(looks).await;
+    let has_data = |look: &Result<(), Not>| matches!(look, Err(Not::New(_) | Not::Marked(_)));
+    let in_use = looks.iter().any(has_data);
+    // Those that are in order stay as they are.
+    let is_lost = prefix.is_none();
+    let all_new =
+        looks.iter().all(|look| look.is_ok() || is_lost && matches!(look, Err(Not::Marked(_))));
+    let mut nodes = Vec::new();
+    for (found, look) in found.into_iter().zip(looks) {
+        let done = match (look, found.master) {
+            (Err(Not::Marked(done)), _) => done,
+            (Err(Not::New(why)), _) => Init::Refused(why),
+            (Err(Not::Now(why)), _) => why,
+            (Ok(()), Ok(master)) if all_new => mark(deployment, &master, is_lost).await,
+            (Ok(()), Ok(master)) if in_use => Init::Replaced { at: master.at },
+            (Ok(()), Ok(master)) => Init::Left { at: master.at },
+            (Ok(()), Err(_)) => continue,
+        };
+        nodes.push((found.node, done));
+    }
+    Ok(Initialised { nodes })
+}
+
+/// Why a server is not marked.
+enum Not {
+    /// It is marked already.
+    Marked(Init),
+    /// It has data.
+    New(String),
+    /// Something else is in the way.
+    Now(Init),
+}
+
+/// Whether the server may be marked: nothing of palisade is there, or nothing that is older than
+/// its data.
+async fn look(deployment: &Deployment, master: &Master, prefix: Option<&str>) -> Result<(), Not> {
+    let unreachable = |why: String| Not::Now(Init::Unreachable(format!("{}: {why}", master.at)));
+    let conn = master.open(deployment).await.map_err(unreachable)?;
+    let args = ["look", flag(prefix.is_none())];
+    let used = script::run(&conn, script::INIT, &args).await.map_err(|refusal| match refusal {
+        script::Refusal::Marked(note) => Not::Marked(Init::Already { at: master.at.clone(), note }),
+        script::Refusal::Said(why) => Not::New(format!("{}: {why}", master.at)),
+        script::Refusal::Lost(why) => {
+            Not::New(format!("{} lost its data: {why}; {LOST}", master.at))
+        }
+        script::Refusal::Changed(why) => Not::Now(Init::Refused(format!("{}: {why}", master.at))),
+        script::Refusal::Failed(why) => unreachable(why),
+    })?;
+    let Some(prefix) = prefix else { return Ok(()) };
+    let mut cursor = "0".to_owned();
+    loop {
+        // Each page has its own deadline.
+        let conn = master.open(deployment).await.map_err(unreachable)?;
+        let (next, keys) = scan(&conn, &cursor, prefix).await.map_err(unreachable)?;
+        let mut ours = keys.into_iter().filter(|key| is_palisades(key, prefix));
+        let old = if used.is_empty() {
+            ours.next()
+        } else {
+            older(&conn, ours.collect(), &used).await.map_err(unreachable)?
+        };
+        if let Some(key) = old {
+            return Err(Not::New(format!(
+                "{} is not new: it has the key \"{}\"; a server with data is never initialised; it \
+                 grants by itself after one quarantine; {LOST}",
+                master.at,
+                conn.secrets().clean(&String::from_utf8_lossy(&key))
+            )));
+        }
+        if next == "0" {
+            return Ok(());
+        }
+        cursor = next;
+    }
+}
+
+/// As an argument of a script.
+fn flag(is: bool) -> &'static str {
+    if is { "1" } else { "0" }
+}
+
+/// The first of these keys that has a record from before the server's data began.
+async fn older(conn: &Conn, keys: Vec<Vec<u8>>, began: &str) -> Result<Option<Vec<u8>>, String> {
+    if keys.is_empty() {
+        return Ok(None);
+    }
+    let mut command = redis::cmd("EVAL");
+    command.arg(script::OLDER).arg(keys.len()).arg(keys).arg(began);
+    match conn.ask(&command, "EVAL").await.known()? {
+        Value::BulkString(key) => Ok(Some(key.clone()).filter(|key| !key.is_empty())),
+        _ => Err("EVAL: unexpected answer".to_owned()),
+    }
+}
+
+async fn scan(conn: &Conn, from: &str, prefix: &str) -> Result<(String, Vec<Vec<u8>>), String> {
+    // A lock's side keys have the prefix behind a brace.
+    let pattern = (!prefix.is_empty()).then(|| format!("*{}*", escaped(prefix)));
+    scan_for(conn, from, pattern.as_deref()).await
+}
+
+/// One page of the keys, of those that match.
+pub(super) async fn scan_for(
+    conn: &Conn,
+    from: &str,
+    pattern: Option<&str>,
+) -> Result<(String, Vec<Vec<u8>>), String> {
+    let mut command = redis::cmd("SCAN");
+    command.arg(from).arg("COUNT").arg(SCAN);
+    if let Some(pattern) = pattern {
+        command.arg("MATCH").arg(pattern);
+    }
+    let answer = conn.ask(&command, "SCAN").await;
+    let Value::Array(parts) = answer.known()? else { return Err("SCAN: unexpected answer".into()) };
+    let [cursor, Value::Array(keys)] = parts.as_slice() else {
+        return Err("SCAN: unexpected answer".into());
+    };
+    let bytes = |key: &Value| match key {
+        Value::BulkString(bytes) => Some(bytes.clone()),
+        _ => None,
+    };
+    let cursor = text(cursor).ok_or("SCAN: no cursor")?;
+    Ok((cursor, keys.iter().filter_map(bytes).collect()))
+}
+
+/// Escapes the special characters of `MATCH`.
+pub(super) fn escaped(prefix: &str) -> String {
+    let special = |c: char| "*?[]^\\-".contains(c);
+    prefix.chars().flat_map(|c| special(c).then_some('\\').into_iter().chain([c])).collect()
+}
+
+/// Whether the key is one of a deployment with this prefix, or without one looks like palisade's.
+/// The script examines the marker.
+fn is_palisades(key: &[u8], prefix: &str) -> bool {
+    let key = String::from_utf8_lossy(key);
+    if key == MARKER {
+        return false;
+    }
+    if !prefix.is_empty() {
+        return key.starts_with(prefix)
+            || key.strip_prefix('{').is_some_and(|k| k.starts_with(prefix));
+    }
+    let side = [":fence", ":queue", ":meta"].iter().any(|what| key.ends_with(what));
+    side || key.starts_with("idem:") || key.contains(":idem:")
+}
+
+async fn mark(deployment: &Deployment, master: &Master, is_lost: bool) -> Init {
+    let conn = match master.open(deployment).await {
+        Ok(conn) => conn,
+        Err(why) => return Init::Unreachable(format!("{}: {why}", master.at)),
+    };
+    let used = match script::run(&conn, script::INIT, &["mark", flag(is_lost)]).await {
+        Ok(used) => used,
+        // By another call, since it was looked at.
+        Err(script::Refusal::Marked(note)) => return Init::Already { at: master.at.clone(), note },
+        Err(refusal) => return Init::Refused(format!("{}: {}", master.at, refusal.reason())),
+    };
+    let wanted = master.replicas.len();
+    let have = script::wait(&conn, wanted, REPLICAS.min(deployment.within)).await;
+    if have < wanted {
+        return Init::Doubtful(format!(
+            "marked at {}, but only {have} of its {wanted} replicas have it: before it is used, \
+             find out why they lag, delete {MARKER} there and run init again",
+            master.at
+        ));
+    }
+    let notes = [
+        (is_lost, "keys used before count as new"),
+        (!used.is_empty(), "programs have used it already, so its quarantine lasts to its end"),
+        (
+            wanted == 0 && master.without_backlog,
+            "it has no replica: when the first one is attached, the server takes a new replication \
+             id and begins a quarantine",
+        ),
+    ];
+    let notes: Vec<&str> = notes.iter().filter(|(is, _)| *is).map(|(_, note)| *note).collect();
+    let note = (!notes.is_empty()).then(|| notes.join("; "));
+    Init::Marked { at: master.at.clone(), replicas: wanted, note }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn palisades_keys_are_known_by_their_form_or_by_the_prefix() {
+        for key in ["{a}:fence", "idem:orders:7", "app:idem:orders:7", "{x}:meta"] {
+            assert!(is_palisades(key.as_bytes(), ""), "{key}");
+        }
+        for key in ["users:7", "fence", "session:idempotent", "palisade:barrier", MARKER] {
+            assert!(!is_palisades(key.as_bytes(), ""), "{key}");
+        }
+        assert!(is_palisades(b"app:x", "app:") && is_palisades(b"{app:x}:fence", "app:"));
+        assert!(!is_palisades(b"other:app:x", "app:"));
+    }
+
+    #[test]
+    fn a_prefix_is_taken_by_its_letters() {
+        assert_eq!(escaped("a*[b]?"), "a\\*\\[b\\]\\?");
+    }
+
+    #[test]
+    fn the_exit_code_says_the_worst() {
+        let of = |all: &[Init]| {
+            let nodes = all.iter().map(|i| ("n".to_owned(), i.clone())).collect();
+            Initialised { nodes }.exit_code()
+        };
+        let marked = Init::Marked { at: "a:1".into(), replicas: 0, note: None };
+        let left = Init::Left { at: "a:1".into() };
+        assert_eq!(of(std::slice::from_ref(&marked)), 0);
+        assert_eq!(of(&[left.clone(), Init::Refused("x".into())]), 2);
+        assert_eq!(of(&[left, Init::Unreachable("x".into())]), 69);
+    }
+}

@@ -1,0 +1,44 @@
+#![doc = include_str!("../README.md")]
+#![warn(
+    clippy::allow_attributes,
+    clippy::dbg_macro,
+    clippy::iter_over_hash_type,
+    clippy::print_stderr,
+    clippy::print_stdout,
+    clippy::todo,
+    clippy::unimplemented,
+    clippy::unwrap_used
+)]
+
+pub mod doctor;
+
+mod deployment;
+mod facts;
+mod gather;
+mod handover;
+mod held;
+mod incidents;
+mod init;
+mod login;
+mod marker;
+mod masters;
+mod nodes;
+mod promotion;
+mod records;
+mod script;
+
+#[cfg(test)]
+#[expect(dead_code, reason = "the library's fuzz tests use the rest")]
+#[path = "../../src/fuzzing.rs"]
+mod fuzzing;
+
+pub use self::deployment::Deployment;
+pub use self::handover::{HandedOver, Handover};
+pub use self::held::{Held, HeldList, held};
+pub use self::incidents::{DecidedLoss, Incident, Incidents, NodeLoss, incidents};
+pub use self::init::{Init, Initialised, init, init_lost};
+pub use self::nodes::{KeptData, NodeData, nodes};
+pub use self::records::{
+    Audit, Change, KeyChange, KeyFacts, KeyList, KeyState, NodeChange, Purge, Purged, Records,
+    Select, namespaces, resolve,
+};

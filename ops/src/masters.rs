@@ -1,0 +1,213 @@
+//! The server that an operation may change: the master of each node, if the node is in order.
+
+use std::collections::BTreeSet;
+
+use super::deployment::Access;
+use super::facts::{Group, Read, Role, Sentinel, Server, flagged, place};
+use super::gather::conn::{Conn, info_for};
+use super::{Deployment, gather};
+use palisade::ConfigError;
+use palisade::internal::Endpoint;
+use palisade::internal::{SENTENCE_MAX, Secrets};
+
+/// The result for one node.
+pub(super) struct Found {
+    /// The group's name, or `node`.
+    pub(super) node: String,
+    /// The server that may be written to, or why there is none.
+    pub(super) master: Result<Master, Absent>,
+}
+
+/// Why no server may be written to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Absent {
+    Unreachable(String),
+    Refused(String),
+}
+
+impl Absent {
+    /// Without secrets and control characters: it contains text from servers.
+    fn clean(self, secrets: &Secrets) -> Self {
+        let clean = |text: &str| secrets.sentence(text, SENTENCE_MAX);
+        match self {
+            Self::Unreachable(why) => Self::Unreachable(clean(&why)),
+            Self::Refused(why) => Self::Refused(clean(&why)),
+        }
+    }
+}
+
+/// A server that may be written to.
+#[derive(Clone)]
+pub(super) struct Master {
+    /// `host:port`, as it is known in the group.
+    pub(super) at: String,
+    pub(super) target: Endpoint,
+    /// The replicas. All known ones follow.
+    pub(super) replicas: Vec<String>,
+    /// Whether a first replica would begin a new history.
+    pub(super) without_backlog: bool,
+    /// The process that was examined.
+    pub(super) run_id: String,
+    /// A restart empties it, as far as its settings show.
+    pub(super) keeps_nothing: bool,
+}
+
+/// Examines all nodes. A group must have replicas, all of them online.
+pub(super) async fn find(deployment: &Deployment) -> Result<(Access, Vec<Found>), ConfigError> {
+    find_with(deployment, true).await
+}
+
+/// The same, whatever the groups' replicas do.
+pub(super) async fn find_masters(
+    deployment: &Deployment,
+) -> Result<(Access, Vec<Found>), ConfigError> {
+    find_with(deployment, false).await
+}
+
+async fn find_with(
+    deployment: &Deployment,
+    whole: bool,
+) -> Result<(Access, Vec<Found>), ConfigError> {
+    deployment.check()?;
+    let access = deployment.access()?;
+    let ways = deployment.ways(&access, None);
+    let (groups, nodes) = gather::everything(&deployment.watches, &access.lone, &ways).await;
+    let mut found: Vec<Found> = Vec::new();
+    for group in &groups {
+        let master = of_group(group).and_then(|server| {
+            if !whole {
+                let target = info_for(ways.reach(&server.at), &access.data);
+                return Ok(master(server, target, Vec::new()));
+            }
+            let replicas = following(server, &known_replicas(group))?;
+            if replicas.is_empty() {
+                let why = "no replica follows it yet, and the server takes a new replication id \
+                           when the first one connects; attach the replicas first";
+                return Err(Absent::Refused(format!("{}: {why}", server.at)));
+            }
+            let target = info_for(ways.reach(&server.at), &access.data);
+            Ok(master(server, target, replicas))
+        });
+        found.push(Found { node: group.name.clone(), master });
+    }
+    for (server, lone) in nodes.iter().zip(&access.lone) {
+        let ready = is_master(server).and_then(|()| {
+            let follow = if whole { following(server, &BTreeSet::new())? } else { Vec::new() };
+            Ok(master(server, lone.target.clone(), follow))
+        });
+        found.push(Found { node: format!("node {}", server.at), master: ready });
+    }
+    let secrets = access.secrets();
+    for one in &mut found {
+        one.master = one.master.clone().map_err(|absent| absent.clean(&secrets));
+    }
+    Ok((access, found))
+}
+
+/// The server that a majority of the known Sentinels name, if it is a master and not down.
+fn of_group(group: &Group) -> Result<&Server, Absent> {
+    let heard: Vec<&Sentinel> = group.heard().collect();
+    if heard.is_empty() {
+        let why = group.sentinels.iter().filter_map(|s| s.reached.clone().err());
+        let why: Vec<String> = why.collect();
+        return Err(Absent::Unreachable(format!("no Sentinel: {}", why.join("; "))));
+    }
+    let others = heard.iter().filter_map(|s| s.counts().ok()).map(|(_, others)| others + 1);
+    let known = others.max().unwrap_or(0).max(group.sentinels.len() as u64);
+    let Some(at) = group.master_at() else {
+        let why = match heard.iter().find_map(|s| s.master.known().err()) {
+            Some(why) => format!("no Sentinel names a master: {why}"),
+            None => "no master is named by a majority of the Sentinels".to_owned(),
+        };
+        return Err(Absent::Refused(why));
+    };
+    let voices = heard.iter().filter(|s| s.master_at().as_ref() == Some(&at)).count() as u64;
+    if voices < known / 2 + 1 {
+        let why = format!("only {voices} of {known} Sentinels name {at}; a majority is needed");
+        return Err(Absent::Refused(why));
+    }
+    let down = |s: &&&Sentinel| {
+        let master = s.master.ok();
+        master.is_some_and(|m| flagged(m, "s_down") || flagged(m, "o_down"))
+    };
+    if let Some(s) = heard.iter().find(down) {
+        return Err(Absent::Refused(format!("Sentinel {} sees {at} as down", s.at)));
+    }
+    let server = group.master().ok_or_else(|| Absent::Refused(format!("{at} was not examined")))?;
+    is_master(server)?;
+    Ok(server)
+}
+
+fn is_master(server: &Server) -> Result<(), Absent> {
+    if let Err(why) = &server.reached {
+        return Err(Absent::Unreachable(format!("{}: {why}", server.at)));
+    }
+    match &server.role {
+        Read::Got(Role::Master { .. }) => Ok(()),
+        Read::Got(Role::Replica { master, .. }) => {
+            let why = format!("{} is a replica of {master}: name the master instead", server.at);
+            Err(Absent::Refused(why))
+        }
+        Read::Got(Role::Sentinel) => {
+            Err(Absent::Refused(format!("{} is a Sentinel, not a data server", server.at)))
+        }
+        Read::Closed(why) | Read::Failed(why) => {
+            Err(Absent::Refused(format!("{}: {why}", server.at)))
+        }
+    }
+}
+
+/// Every replica that any Sentinel knows.
+fn known_replicas(group: &Group) -> BTreeSet<String> {
+    group.heard().filter_map(|s| s.replicas.ok()).flatten().filter_map(place).collect()
+}
+
+/// All replicas of the server, if each follows and no Sentinel knows more.
+fn following(server: &Server, known: &BTreeSet<String>) -> Result<Vec<String>, Absent> {
+    let refused = |why: String| Err(Absent::Refused(format!("{}: {why}", server.at)));
+    let lines = (0..).map_while(|n| server.info(&format!("slave{n}")).ok());
+    let mut online = Vec::new();
+    for line in lines {
+        let field = |name: &str| {
+            let pair = line.split(',').filter_map(|p| p.split_once('='));
+            pair.filter(|(n, _)| *n == name).map(|(_, v)| v).next().unwrap_or_default()
+        };
+        let at = super::facts::join(field("ip"), field("port"));
+        if field("state") != "online" {
+            return refused(format!("its replica {at} does not follow yet ({})", field("state")));
+        }
+        online.push(at);
+    }
+    if let Some(absent) = known.iter().find(|at| !online.contains(at)) {
+        let why = format!(
+            "its replica {absent} is not attached: start it, or have every Sentinel forget it \
+             (SENTINEL RESET)"
+        );
+        return refused(why);
+    }
+    Ok(online)
+}
+
+fn master(server: &Server, target: Endpoint, replicas: Vec<String>) -> Master {
+    Master {
+        at: server.at.clone(),
+        target,
+        replicas,
+        without_backlog: server.info("repl_backlog_active") == Ok("0"),
+        run_id: server.info("run_id").unwrap_or_default().to_owned(),
+        keeps_nothing: server.info("aof_enabled") == Ok("0") && server.setting("save") == Ok(""),
+    }
+}
+
+impl Master {
+    /// A connection whose questions end after the deployment's time-out.
+    pub(super) async fn open(&self, deployment: &Deployment) -> Result<Conn, String> {
+        open(&self.target, deployment).await
+    }
+}
+
+/// As [`Master::open`], to any server.
+pub(super) async fn open(target: &Endpoint, deployment: &Deployment) -> Result<Conn, String> {
+    let until = tokio::time::Instant::now() + deployment.within;
+    Conn::open(target, until).await
+}

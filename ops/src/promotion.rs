@@ -1,0 +1,177 @@
+//! The steps of a handover that make a replica of a group its master.
+
+use std::time::Duration;
+
+use redis::Value;
+use tokio::time::{Instant, sleep};
+
+use super::deployment::Access;
+use super::facts::{Read, is_plain};
+use super::gather::conn::{Conn, info_for, raw, text};
+use super::handover::{Closed, Handover, LOOK, Stopped};
+use super::masters::{self, Absent, Master};
+use palisade::internal::Endpoint;
+use palisade::internal::MARKER;
+
+/// How long all servers may take afterwards to follow the new master.
+const TOGETHER: Duration = Duration::from_secs(30);
+
+/// A group on its way from one master to the next.
+pub(super) struct Promotion<'a> {
+    pub(super) of: &'a Handover,
+    pub(super) access: &'a Access,
+    pub(super) name: &'a str,
+    pub(super) master: &'a Master,
+}
+
+impl Promotion<'_> {
+    /// Whether our user may do the steps after the closing, as far as the server reports it.
+    pub(super) async fn rights(&self) -> Result<(), String> {
+        let at = &self.master.at;
+        let conn = self.master.open(&self.of.deployment).await?;
+        let user = conn.say("ACL WHOAMI", "ACL WHOAMI").await.then("ACL WHOAMI", text);
+        let Some(user) = user.ok().filter(|name| is_plain(name)) else { return Ok(()) };
+        for step in ["MULTI", "EXEC", "REPLICAOF 127.0.0.1 1", "CONFIG REWRITE"] {
+            let question = format!("ACL DRYRUN {user} {step}");
+            let said = conn.say(&question, "ACL DRYRUN").await.then("ACL DRYRUN", text);
+            // Servers before 7.0 do not know ACL DRYRUN.
+            if let Some(why) = said.ok().filter(|said| *said != "OK") {
+                let why = conn.secrets().clean(why);
+                let step = step.split(" 127").next().unwrap_or_default();
+                return Err(format!(
+                    "{at}: {user} may not send {step}, which a handover needs: \
+                                    {why}"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Has a Sentinel promote a replica; which one, as soon as it calls itself master.
+    pub(super) async fn promoted(&self, closed: &Closed) -> Result<String, Stopped> {
+        let asked = self.ask_for_failover().await.map_err(Stopped::Back)?;
+        let until = self.of.until(closed);
+        loop {
+            for at in &self.master.replicas {
+                let opened = masters::open(&self.target(at), &self.of.deployment).await;
+                let Ok(conn) = opened else { continue };
+                if role(&conn).await.as_deref() == Some("master") {
+                    return Ok(at.clone());
+                }
+            }
+            if Instant::now() >= until {
+                let why = format!(
+                    "Sentinel {asked} accepted the failover, but promoted no replica \
+                                   in time"
+                );
+                return Err(Stopped::Late(why));
+            }
+            sleep(LOOK).await;
+        }
+    }
+
+    /// Asks one Sentinel after the other until one begins.
+    async fn ask_for_failover(&self) -> Result<String, String> {
+        let mut reasons = Vec::new();
+        for at in self.of.deployment.watches.iter().flat_map(|w| &w.sentinels) {
+            let conn = match self.sentinel(at).await {
+                Ok(conn) => conn,
+                Err(why) => {
+                    reasons.push(format!("{at}: {why}"));
+                    continue;
+                }
+            };
+            let command = redis::cmd("SENTINEL").arg("FAILOVER").arg(self.name).take();
+            match conn.ask(&command, "SENTINEL FAILOVER").await {
+                Read::Got(_) => return Ok(at.clone()),
+                Read::Closed(why) | Read::Failed(why) => reasons.push(format!("{at}: {why}")),
+            }
+        }
+        Err(format!("no Sentinel begins a failover: {}", reasons.join("; ")))
+    }
+
+    async fn sentinel(&self, at: &str) -> Result<Conn, String> {
+        let target = info_for(at, &self.access.sentinels);
+        masters::open(&target, &self.of.deployment).await
+    }
+
+    /// How to reach a server of the group.
+    pub(super) fn target(&self, at: &str) -> Endpoint {
+        let ways = self.of.deployment.ways(self.access, None);
+        info_for(ways.reach(at), &self.access.data)
+    }
+
+    /// Makes the old master a replica of the new one, if it has answered nothing since it was
+    /// closed, in one transaction. Returns a note for the operator, or an empty text.
+    pub(super) async fn demote(&self, new: &str, closed: &Closed) -> Result<String, String> {
+        let old = &self.master.at;
+        let doubt = |why: String| format!("{old}: {why}");
+        let (host, port) =
+            new.rsplit_once(':').ok_or_else(|| doubt(format!("{new} is not an address")))?;
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let conn = self.master.open(&self.of.deployment).await.map_err(doubt)?;
+        let steps = [
+            redis::cmd("MULTI"),
+            redis::cmd("GET").arg(MARKER).take(),
+            redis::cmd("REPLICAOF").arg(host).arg(port).take(),
+            redis::cmd("EXEC"),
+        ];
+        let mut last = Read::Failed("not asked".to_owned());
+        for step in &steps {
+            last = conn.ask(step, "REPLICAOF").await;
+            if let Read::Closed(why) | Read::Failed(why) = &last {
+                return Err(doubt(why.clone()));
+            }
+        }
+        let mark = match &last {
+            Read::Got(Value::Array(said)) => said.first().and_then(raw),
+            _ => None,
+        };
+        if mark.as_ref() != Some(&closed.marker) {
+            return Err(doubt(
+                "it was opened and may have been used after it was \
+                              closed"
+                    .to_owned(),
+            ));
+        }
+        // So that it is a replica after a restart, too.
+        Ok(match conn.say("CONFIG REWRITE", "CONFIG REWRITE").await {
+            Read::Got(_) => String::new(),
+            Read::Closed(why) | Read::Failed(why) => format!(
+                ", but could not write that to its configuration file ({why}): after a restart it \
+                 may be a master again, so write `replicaof {host} {port}` there"
+            ),
+        })
+    }
+
+    /// Waits until every Sentinel names the new master and all servers follow it.
+    pub(super) async fn together(&self, new: &str, tell: &impl Fn(&str)) {
+        let until = Instant::now() + TOGETHER;
+        loop {
+            let Ok((_, found)) = masters::find(&self.of.deployment).await else { return };
+            let state = match found.into_iter().next().map(|f| f.master) {
+                Some(Ok(master)) if master.at == new => {
+                    return tell(&format!("all Sentinels and replicas follow {new}"));
+                }
+                Some(Ok(master)) => format!("the Sentinels name {}", master.at),
+                Some(Err(Absent::Refused(why) | Absent::Unreachable(why))) => why,
+                None => return,
+            };
+            if Instant::now() >= until {
+                return tell(&format!(
+                    "not all Sentinels and replicas follow yet: {state}; check \
+                                      with `palisade doctor`"
+                ));
+            }
+            sleep(4 * LOOK).await;
+        }
+    }
+}
+
+/// What a server calls itself.
+async fn role(conn: &Conn) -> Option<String> {
+    match conn.say("ROLE", "ROLE").await {
+        Read::Got(Value::Array(parts)) => text(parts.first()?),
+        _ => None,
+    }
+}

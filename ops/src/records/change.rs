@@ -1,0 +1,447 @@
+//! Deciding about keys: each change has a reason, and is an event of the log.
+
+use std::fmt;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use redis::Value;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::facts::{Seen, facts};
+use super::{Nodes, PAGE, Records, Select};
+use crate::gather::conn::raw;
+use crate::masters::Master;
+use palisade::ConfigError;
+use palisade::idempotency::{Call, Resolved, RunError};
+use palisade::internal::{MARKER, check_name, key_of};
+
+const CHANGE: &str = include_str!("../lua/change.lua");
+
+/// Advice about a key of which nothing is known.
+const FORGOTTEN: &str = "A key that is parked because nodes lost data is decided about with all \
+                         others of that loss: `palisade idem incidents` lists the losses, \
+                         `palisade idem decide` decides. One key is resolved or run again by its \
+                         program; one of `palisade once` by `palisade idem resolve`";
+
+/// Who changes a key, and why. Both are written to the log with the change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Audit {
+    by: String,
+    reason: String,
+}
+
+impl Audit {
+    /// A person or a program, and the reason: for example `alice`, and `host 7 is gone, ticket 12`.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if one of them is empty, longer than 512 bytes or has control characters.
+    pub fn new(by: impl Into<String>, reason: impl Into<String>) -> Result<Self, ConfigError> {
+        let (by, reason) = (by.into(), reason.into());
+        check_name("by", &by)?;
+        check_name("reason", reason.trim())?;
+        Ok(Self { by, reason })
+    }
+
+    /// Who.
+    pub fn by(&self) -> &str {
+        &self.by
+    }
+
+    /// Why.
+    pub fn reason(&self) -> &str {
+        &self.reason
+    }
+}
+
+/// What is done to a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Change {
+    /// A claim was ended before its lease.
+    Release,
+    /// The attempts were taken back.
+    Rerun,
+    /// The record was emptied.
+    Purge,
+}
+
+impl Change {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Release => "release",
+            Self::Rerun => "rerun",
+            Self::Purge => "purge",
+        }
+    }
+}
+
+/// What a change came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[must_use = "it may not be done"]
+pub struct KeyChange {
+    /// What was to be done.
+    pub change: Change,
+    /// To which key.
+    pub key: String,
+    /// By whom and why.
+    pub audit: Audit,
+    /// What each node said.
+    pub nodes: Vec<(String, NodeChange)>,
+}
+
+/// What one node said to a change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NodeChange {
+    /// It was changed there.
+    Done,
+    /// There is a record, and nothing in it to change.
+    AsItIs,
+    /// There is no record.
+    Absent,
+    /// It was left as it is there: why.
+    Refused(&'static str),
+    /// The node could not be asked: why. It may have the old record.
+    Unreachable(String),
+}
+
+impl KeyChange {
+    /// Whether a majority of the nodes did it, or had nothing to change. The others are
+    /// [`missing`](Self::missing).
+    pub fn is_done(&self) -> bool {
+        2 * (self.nodes.len() - self.missing().count()) > self.nodes.len()
+    }
+
+    /// The nodes that did not do it. What they have may come back: a parked key may be parked
+    /// again, and a purged result may be replayed. Then do it again.
+    pub fn missing(&self) -> impl Iterator<Item = &str> {
+        let missing = |change: &NodeChange| {
+            matches!(change, NodeChange::Refused(_) | NodeChange::Unreachable(_))
+        };
+        self.nodes.iter().filter(move |(_, c)| missing(c)).map(|(node, _)| &**node)
+    }
+
+    /// Whether no node that was asked has a record: the key, its namespace or its prefix may be
+    /// another one.
+    pub fn is_unknown(&self) -> bool {
+        let none =
+            |change: &NodeChange| matches!(change, NodeChange::Absent | NodeChange::Unreachable(_));
+        self.nodes.iter().all(|(_, change)| none(change))
+            && self.nodes.iter().any(|(_, change)| *change == NodeChange::Absent)
+    }
+
+    /// Whether a node changed something.
+    fn is_changed(&self) -> bool {
+        self.nodes.iter().any(|(_, change)| *change == NodeChange::Done)
+    }
+
+    fn log(&self, of: &Records) {
+        let (done, key) = (self.is_done(), &*self.key);
+        tracing::warn!(
+            target: "palisade_ops",
+            event = self.change.word(),
+            prefix = of.prefix(),
+            namespace = of.namespace(),
+            key,
+            by = self.audit.by(),
+            reason = self.audit.reason(),
+            done,
+            missing = self.missing().count(),
+            "idempotency key changed by an operator"
+        );
+    }
+}
+
+impl fmt::Display for KeyChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (what, n) = (self.change.word(), self.nodes.len());
+        let did = n - self.missing().count();
+        if self.is_unknown() {
+            let look = "no node has a record of it; check the key, its namespace and its prefix";
+            write!(f, "{what} of {:?}: nothing to change, {look}. {FORGOTTEN}", self.key)?;
+        } else if self.change == Change::Rerun && self.is_done() && !self.is_changed() {
+            let none = "no attempt is known of it";
+            write!(f, "{what} of {:?}: nothing to change, {none}. {FORGOTTEN}", self.key)?;
+        } else {
+            let not = if self.is_done() { "" } else { "not " };
+            write!(f, "{what} of {:?}: {not}done, {did} of {n} nodes", self.key)?;
+        }
+        for (node, change) in &self.nodes {
+            match change {
+                NodeChange::Done | NodeChange::AsItIs | NodeChange::Absent => {}
+                NodeChange::Refused(why) => write!(f, "; {node}: {why}")?,
+                NodeChange::Unreachable(why) => write!(f, "; {node}: not reached: {why}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Which records are emptied by [`Records::purge`]. One of its two makers has to be chosen, because
+/// a late copy of a request whose record was purged runs again.
+#[derive(Clone, Debug)]
+#[must_use = "it only says what to purge"]
+pub struct Purge {
+    select: Select,
+    unfinished: bool,
+}
+
+impl Purge {
+    /// Records with a result whose claim is at least so [old](super::KeyFacts::age). Give a time
+    /// after which no copy of a request can come: longer than any redelivery, retry or replay by
+    /// hand takes, and two `clock_error` more.
+    pub fn older_than(age: Duration) -> Self {
+        Self { select: Select::all().older_than(age).stored(), unfinished: false }
+    }
+
+    /// Records with a result, however young. A copy of such a request that comes later runs again.
+    pub fn late_copies_run_again() -> Self {
+        Self::older_than(Duration::ZERO)
+    }
+
+    /// Also keys whose attempts left no result: it is forgotten that they may have taken effect.
+    /// Keys whose claim runs are never purged.
+    pub fn unfinished_too(self) -> Self {
+        Self { select: self.select.lapsed(), unfinished: true }
+    }
+
+    /// At most so many keys.
+    pub fn limit(self, keys: usize) -> Self {
+        Self { select: self.select.limit(keys), ..self }
+    }
+}
+
+/// What a purge came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[must_use = "it may not be done"]
+pub struct Purged {
+    /// Each key that was to be purged.
+    pub keys: Vec<KeyChange>,
+    /// As [`KeyList::unread`](super::KeyList::unread).
+    pub unread: Vec<(String, String)>,
+    /// As [`KeyList::more`](super::KeyList::more).
+    pub more: bool,
+}
+
+impl Records {
+    /// Ends the claim that runs under a key, for example because its owner is known to be dead: the
+    /// attempt counts as lapsed, and the next call decides by its policy or its probe without
+    /// waiting for the end of the lease. An owner that is alive after all learns at its next
+    /// renewal that its claim is lost; what it did until then is done.
+    ///
+    /// # Errors
+    /// As [`list`](Self::list).
+    ///
+    /// # Cancellation safety
+    /// If dropped, it may be done on some nodes; doing it again is safe.
+    pub async fn release(&self, key: &str, audit: &Audit) -> Result<KeyChange, ConfigError> {
+        self.change_one(Change::Release, key, audit).await
+    }
+
+    /// Takes back the attempts of a key that left no result, for a person who knows that they had
+    /// no effect: the next call runs the handler, whatever its policy. Nothing is run here. Steps
+    /// that are recorded stay, and so does the fingerprint.
+    ///
+    /// A key that is parked because nodes forgot it stays so, because no attempt is known of it: to
+    /// run that, use [`Call::rerun`], or decide about the loss ([`Incident::decide`]).
+    ///
+    /// [`Incident::decide`]: crate::Incident::decide
+    ///
+    /// # Errors
+    /// As [`list`](Self::list).
+    ///
+    /// # Cancellation safety
+    /// As [`release`](Self::release).
+    pub async fn rerun(&self, key: &str, audit: &Audit) -> Result<KeyChange, ConfigError> {
+        self.change_one(Change::Rerun, key, audit).await
+    }
+
+    /// Empties records: their results, attempts and fingerprints are gone, and a copy of such a
+    /// request that comes later runs again. What refuses late requests of earlier attempts stays
+    /// until the record would have expired.
+    ///
+    /// # Errors
+    /// As [`list`](Self::list).
+    ///
+    /// # Cancellation safety
+    /// If dropped, it may be done to some keys and on some nodes; doing it again is safe.
+    pub async fn purge(&self, purge: &Purge, audit: &Audit) -> Result<Purged, ConfigError> {
+        let list = self.list(&purge.select).await?;
+        let mut nodes = self.nodes().await?;
+        let keys: Vec<String> = list.keys.into_iter().map(|facts| facts.key).collect();
+        let mut done = Vec::with_capacity(keys.len());
+        for keys in keys.chunks(PAGE) {
+            done.extend(self.purge_some(&mut nodes, purge, keys, audit).await);
+        }
+        Ok(Purged { keys: done, unread: list.unread, more: list.more })
+    }
+
+    /// Empties those records that are still to be purged: listing takes a while, and a key may have
+    /// been used since.
+    async fn purge_some(
+        &self,
+        nodes: &mut Nodes,
+        purge: &Purge,
+        keys: &[String],
+        audit: &Audit,
+    ) -> Vec<KeyChange> {
+        let mut seen = self.seen(nodes, keys).await;
+        let n = seen.len();
+        let is_meant = |(i, key): (usize, &String)| {
+            let seen: Vec<&Seen> = seen.iter().flatten().filter_map(|s| s[i].as_ref()).collect();
+            seen.is_empty() || purge.select.takes(&facts(key.clone(), &seen, n))
+        };
+        let meant: Vec<bool> = keys.iter().enumerate().map(is_meant).collect();
+        let of = |meant: &[bool], yes| {
+            let of = keys.iter().zip(meant).filter(move |(_, meant)| **meant == yes);
+            of.map(|(key, _)| key.clone()).collect::<Vec<_>>()
+        };
+        let (used, keys) = (of(&meant, false), of(&meant, true));
+        for seen in seen.iter_mut().flatten() {
+            let mut meant = meant.iter();
+            seen.retain(|_| meant.next() == Some(&true));
+        }
+        let change = (Change::Purge, purge.unfinished);
+        let mut done = self.change_as_seen(nodes, &seen, change, &keys, audit).await;
+        let refused = |(node, master): &(String, Result<Master, String>)| {
+            let change = match master {
+                Ok(_) => NodeChange::Refused("it was used since it was listed; list again"),
+                Err(why) => NodeChange::Unreachable(why.clone()),
+            };
+            (node.clone(), change)
+        };
+        done.extend(used.into_iter().map(|key| {
+            let nodes = nodes.0.iter().map(refused).collect();
+            let changed = KeyChange { change: change.0, key, audit: audit.clone(), nodes };
+            changed.log(self);
+            changed
+        }));
+        done
+    }
+
+    async fn change_one(
+        &self,
+        change: Change,
+        key: &str,
+        audit: &Audit,
+    ) -> Result<KeyChange, ConfigError> {
+        check_name("key", key)?;
+        let (mut nodes, keys) = (self.nodes().await?, [key.to_owned()]);
+        let seen = self.seen(&mut nodes, &keys).await;
+        let changed = self.change_as_seen(&nodes, &seen, (change, false), &keys, audit).await;
+        let none =
+            || KeyChange { change, key: key.to_owned(), audit: audit.clone(), nodes: Vec::new() };
+        Ok(changed.into_iter().next().unwrap_or_else(none))
+    }
+
+    /// Changes what is still as it was seen.
+    async fn change_as_seen(
+        &self,
+        nodes: &Nodes,
+        seen: &[Option<Vec<Option<Seen>>>],
+        (change, unfinished): (Change, bool),
+        keys: &[String],
+        audit: &Audit,
+    ) -> Vec<KeyChange> {
+        let asks = nodes.0.iter().zip(seen).map(|((_, master), seen)| async move {
+            match (master, seen) {
+                (Ok(master), Some(seen)) => {
+                    self.tell(master, (change, unfinished), keys, seen).await
+                }
+                (Err(why), _) => Err(why.clone()),
+                (Ok(_), None) => Err("not read".to_owned()),
+            }
+        });
+        let answers = join_all(asks).await;
+        let of = |(i, key): (usize, &String)| {
+            let said = |((node, _), answer): (&(String, _), &Result<Vec<NodeChange>, String>)| {
+                let change = match answer {
+                    Ok(words) => words[i].clone(),
+                    Err(why) => NodeChange::Unreachable(why.clone()),
+                };
+                (node.clone(), change)
+            };
+            let nodes = nodes.0.iter().zip(&answers).map(said).collect();
+            let changed = KeyChange { change, key: key.clone(), audit: audit.clone(), nodes };
+            changed.log(self);
+            changed
+        };
+        keys.iter().enumerate().map(of).collect()
+    }
+
+    async fn tell(
+        &self,
+        master: &Master,
+        (change, unfinished): (Change, bool),
+        keys: &[String],
+        seen: &[Option<Seen>],
+    ) -> Result<Vec<NodeChange>, String> {
+        let conn = master.open(&self.deployment).await?;
+        let mut command = redis::cmd("EVAL");
+        command.arg(CHANGE).arg(keys.len() + 1).arg(MARKER);
+        for key in keys {
+            command.arg(format!("{}{key}", self.begins));
+        }
+        command.arg(change.word()).arg(u8::from(unfinished));
+        for seen in seen {
+            command.arg(seen.as_ref().map_or("", |seen| &seen.fence));
+        }
+        let answer = conn.ask(&command, "EVAL").await;
+        let strange = || format!("{}: EVAL: answer not understood", master.at);
+        let Value::Array(words) = answer.known()? else { return Err(strange()) };
+        let words: Option<Vec<_>> = words.iter().map(|word| said(&raw(word)?)).collect();
+        words.filter(|words| words.len() == keys.len()).ok_or_else(strange)
+    }
+}
+
+/// What the script's word means.
+fn said(word: &str) -> Option<NodeChange> {
+    Some(match word {
+        "done" => NodeChange::Done,
+        "as it is" => NodeChange::AsItIs,
+        "none" => NodeChange::Absent,
+        "changed" => NodeChange::Refused("another attempt came in between; look again"),
+        "running" => NodeChange::Refused("its claim runs; wait for its end, or release it first"),
+        "settling" => NodeChange::Refused(
+            "soon after a handover its claim may still run; wait a moment, or release it first",
+        ),
+        "closed" => NodeChange::Refused("closed for a handover; try again when that is over"),
+        "stored" => NodeChange::Refused("it has a result"),
+        "unfinished" => NodeChange::Refused("it has no result"),
+        "foreign" => NodeChange::Refused("another program's value is under its key"),
+        _ => return None,
+    })
+}
+
+/// Stores the result of a key whose effect is known, as [`Call::resolve`] does, and writes by whom
+/// and why to the log.
+///
+/// # Errors
+/// As [`Call::resolve`].
+///
+/// # Cancellation safety
+/// As [`Call::resolve`].
+pub async fn resolve<T>(call: Call, value: &T, audit: &Audit) -> Result<Resolved<T>, RunError>
+where
+    T: Serialize + DeserializeOwned,
+{
+    let (prefix, key) = key_of(&call);
+    let prefix = prefix.to_owned();
+    let resolved = call.resolve(value).await;
+    let done = matches!(resolved, Ok(Resolved::Stored));
+    tracing::warn!(
+        target: "palisade_ops",
+        event = "resolve",
+        prefix,
+        namespace = key.namespace(),
+        key = key.key(),
+        by = audit.by(),
+        reason = audit.reason(),
+        done,
+        "idempotency key changed by an operator"
+    );
+    resolved
+}

@@ -1,0 +1,145 @@
+//! What the nodes say of a key together.
+
+use std::time::Duration;
+
+/// What the nodes have of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KeyFacts {
+    /// The key as its callers give it.
+    pub key: String,
+    /// What the nodes say of it together.
+    pub state: KeyState,
+    /// How many attempts are known to have begun and not to have been taken back.
+    pub attempts: u32,
+    /// How long ago the last claim was granted, by its fencing token: right within twice
+    /// `clock_error`, and too short for a claim that was granted soon after a node lost data.
+    pub age: Duration,
+    /// Of a key without a result: too few nodes have it in their present data history, so later
+    /// attempts may be forgotten.
+    pub forgotten: bool,
+    /// On how many nodes there is a record.
+    pub nodes: usize,
+    /// When the first of these records expires: a copy of the request that comes later runs again,
+    /// unless its age is known.
+    pub expires_in: Duration,
+}
+
+/// The state of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum KeyState {
+    /// A majority of the nodes has a result.
+    Stored,
+    /// Fewer nodes have a result; the next call settles it without running the handler.
+    Unsettled,
+    /// A claim runs.
+    Running {
+        /// When its lease ends if it is not renewed.
+        remaining: Duration,
+    },
+    /// An attempt began and left no result: with `at_most_once` the key is parked. Settle it by
+    /// [`Call::resolve`](palisade::idempotency::Call::resolve), or have it run again by
+    /// [`Records::rerun`](super::Records::rerun).
+    Lapsed,
+    /// Every attempt was taken back: the next call runs as the first.
+    Free,
+}
+
+/// What one node has.
+#[derive(Clone, Debug)]
+pub(super) struct Seen {
+    pub(super) attempts: u32,
+    pub(super) left: Duration,
+    pub(super) result: bool,
+    pub(super) expires: Duration,
+    /// The highest ballot, as the server wrote it.
+    pub(super) fence: String,
+    pub(super) age: Duration,
+    /// Promised in the node's present data history.
+    pub(super) current: bool,
+}
+
+/// What the nodes that have a record say together, of `n` nodes.
+pub(super) fn facts(key: String, seen: &[&Seen], n: usize) -> KeyFacts {
+    let results = seen.iter().filter(|s| s.result).count();
+    let remaining = seen.iter().filter(|s| !s.result).map(|s| s.left).max().unwrap_or_default();
+    let attempts = seen.iter().map(|s| s.attempts).max().unwrap_or(0);
+    let state = if results > n / 2 {
+        KeyState::Stored
+    } else if !remaining.is_zero() {
+        KeyState::Running { remaining }
+    } else if results > 0 {
+        KeyState::Unsettled
+    } else if attempts > 0 {
+        KeyState::Lapsed
+    } else {
+        KeyState::Free
+    };
+    let current = seen.iter().filter(|s| s.current).count();
+    KeyFacts {
+        key,
+        state,
+        attempts,
+        age: seen.iter().map(|s| s.age).min().unwrap_or_default(),
+        forgotten: state != KeyState::Stored && current <= n / 2,
+        nodes: seen.len(),
+        expires_in: seen.iter().map(|s| s.expires).min().unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(cells: &str) -> KeyFacts {
+        let seen = |cell: &str| {
+            let (cell, current) = cell.strip_suffix('-').map_or((cell, true), |c| (c, false));
+            let (what, number) = cell.split_at(1);
+            let number: u32 = number.parse().unwrap();
+            Seen {
+                attempts: if what == "r" { 1 } else { number },
+                left: Duration::from_secs(if what == "r" { number.into() } else { 0 }),
+                result: what == "d",
+                expires: Duration::from_secs(9),
+                fence: "1".to_owned(),
+                age: Duration::from_secs(number.into()),
+                current,
+            }
+        };
+        let seen: Vec<_> = cells.split(' ').map(seen).collect();
+        facts("k".to_owned(), &seen.iter().collect::<Vec<_>>(), 3)
+    }
+
+    #[test]
+    fn what_the_nodes_say_together() {
+        // d: a result; r: runs for so many seconds; l: so many attempts without a result.
+        for (cells, state) in [
+            ("d1 d1 d1", KeyState::Stored),
+            ("d1 d1 r5", KeyState::Stored),
+            ("d1 r5 r3", KeyState::Running { remaining: Duration::from_secs(5) }),
+            ("d1 l1", KeyState::Unsettled),
+            ("r5", KeyState::Running { remaining: Duration::from_secs(5) }),
+            ("l1 l2 l0", KeyState::Lapsed),
+            ("l0 l0", KeyState::Free),
+        ] {
+            assert_eq!(of(cells).state, state, "{cells}");
+        }
+        assert_eq!((of("l1 l2").attempts, of("l1 l2").nodes), (2, 2));
+        assert_eq!(of("l3 l2").age, Duration::from_secs(2));
+    }
+
+    #[test]
+    fn a_key_that_too_few_nodes_have_in_their_present_history_may_be_forgotten() {
+        // -: promised in an earlier data history of the node.
+        for (cells, forgotten) in [
+            ("l1 l1 l1-", false),
+            ("l1 l1- l1-", true),
+            ("l1", true),
+            ("d1- d1- d1-", false),
+            ("d1 l1-", true),
+        ] {
+            assert_eq!(of(cells).forgotten, forgotten, "{cells}");
+        }
+    }
+}

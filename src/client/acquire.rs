@@ -1,0 +1,109 @@
+//! One attempt to acquire a lock.
+//!
+//! Cancellation: every attempt has an [`Undo`] from the moment at which its first byte may be sent.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::SemaphorePermit;
+use tokio::time::timeout;
+
+use crate::client::Core;
+use crate::client::reply_collector::ReplyCollector;
+use crate::client::round::Round;
+use crate::client::undo::Undo;
+use crate::durability::Durability;
+use crate::error::{NodeError, NodeFault, NodeOutcome};
+use crate::name::LockKeys;
+use crate::op::{IfHeld, Op};
+use crate::quorum::acquire::{Acquire, Loss};
+use crate::time::{Moment, valid_until};
+use crate::token::{FencingToken, OwnerToken};
+
+/// Request of one attempt to the nodes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AcquireRequest<'a> {
+    pub(crate) keys: &'a LockKeys,
+    pub(crate) ttl: Duration,
+    pub(crate) level: Durability,
+    /// Request to nodes where another owner has the lock.
+    pub(crate) if_held: Option<IfHeld>,
+    /// Longest wait for a permit (at most `ATTEMPTS_MAX` attempts run at once); at least
+    /// `node_deadline`.
+    pub(crate) within: Duration,
+    /// The owner of all attempts of a takeover; none: a fresh one.
+    pub(crate) taker: Option<OwnerToken>,
+}
+
+/// Result of a won attempt.
+#[derive(Debug)]
+pub(crate) struct Acquired {
+    pub(crate) owner: OwnerToken,
+    pub(crate) token: FencingToken,
+    pub(crate) ttl: Duration,
+    pub(crate) until: Moment,
+    pub(crate) replies: Arc<ReplyCollector>,
+}
+
+impl Core {
+    /// A place among the attempts that are under way; nodes are asked within this time, or not at
+    /// all.
+    async fn place(&self, within: Duration) -> Result<Option<SemaphorePermit<'_>>, Loss> {
+        if let Ok(place) = self.places.try_acquire() {
+            return Ok(Some(place));
+        }
+        tokio::select! {
+            biased;
+            // No place is needed to be refused.
+            () = self.closing.begun() => Ok(None),
+            place = timeout(within.max(self.config.node_deadline), self.places.acquire()) => {
+                place.map(Result::ok).map_err(|_| {
+                    let detail = "too many attempts of this handle are under way";
+                    let error = NodeError::not_executed(NodeFault::Busy, detail);
+                    Loss::NoQuorum(vec![NodeOutcome::Failed(error); self.n()])
+                })
+            }
+        }
+    }
+
+    /// One attempt with an owner token of its own, which is rolled back unless it wins. One of a
+    /// takeover is not rolled back: what it may have taken lapses by its ttl (locks 13).
+    pub(crate) async fn attempt(&self, ask: AcquireRequest<'_>) -> Result<Acquired, Loss> {
+        let AcquireRequest { keys, ttl, level, if_held, within, taker } = ask;
+        let timer = self.timer().map_err(Loss::NoQuorum)?;
+        let _place = self.place(within).await?;
+        let owner = taker.unwrap_or_else(|| OwnerToken::from_random(self.env.random()));
+        let proposal = self.proposal(keys.lock());
+        let sent = self.env.now();
+        let until = valid_until(sent, ttl, self.config.drift);
+        let replies = ReplyCollector::at(self.n(), level, until);
+        let raise = Op::Raise { keys: keys.clone(), owner, token: FencingToken::new(0) };
+        let mut machine = Acquire::new(self.n(), sent, until, self.patience(), raise);
+        let mut undo = Undo {
+            core: self,
+            op: Op::Release { keys: keys.clone(), owner, meta: false },
+            until: self.forgotten_at(sent, ttl),
+            replies: Arc::clone(&replies),
+            armed: taker.is_none(),
+        };
+        #[cfg(feature = "sim-bugs")]
+        if crate::bugs::on(crate::bugs::Bug::TakeoversRelease) {
+            undo.armed = true;
+        }
+        let acquire = Op::Acquire { keys: keys.clone(), owner, ttl, proposal, if_held };
+        self.send_all(acquire, self.node_deadline(sent).min(until), &replies);
+        let round = Round { replies: &replies, timer, until, of: None };
+        let outcome = self.run(sent, &mut machine, round).await;
+        self.saw(keys.lock(), machine.largest(), proposal);
+        // Lost, dropping `undo` rolls back before the next attempt votes against this one.
+        let token = outcome?;
+        undo.armed = false;
+        #[cfg(feature = "sim-bugs")]
+        let until = if crate::bugs::on(crate::bugs::Bug::ValidityFromAnswer) {
+            valid_until(self.env.now(), ttl, self.config.drift)
+        } else {
+            until
+        };
+        Ok(Acquired { owner, token, ttl, until, replies })
+    }
+}

@@ -1,0 +1,353 @@
+//! Claims of idempotency keys: one attempt, giving it back, storing a result, looking
+//! (idempotency 1 to 4).
+//!
+//! Cancellation: until the handler is about to start, whatever was granted is given back when the
+//! attempt is dropped; from then on a claim is never freed, only left to lapse, so that a crash
+//! stays visible.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tracing::Instrument as _;
+
+use crate::client::Core;
+use crate::client::lease::{Lease, Subject};
+use crate::client::node_queue::Sink;
+use crate::client::reply_collector::ReplyCollector;
+use crate::client::round::Round;
+use crate::client::undo::Undo;
+use crate::durability::Durability;
+use crate::error::Resource;
+use crate::op::{Claim, ClaimEnd, FingerprintBytes, Op, RecordKey};
+use crate::quorum::complete::{Complete, Found, Look, Unstored};
+use crate::quorum::record::{Denied, Promise, Record, Refusal};
+use crate::span::operation;
+use crate::time::{Moment, valid_until};
+use crate::token::{FencingToken, OwnerToken};
+
+/// Time after the lease for which a claim's return is owed to a node that does not answer. No ttl
+/// ends what it left there: the attempt's number stays as long as the record is kept.
+const OWED: Duration = Duration::from_secs(30);
+
+/// Terms by which a loss of a node's data concerns a key.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct DataLossTerms {
+    /// As for [`Claim`](crate::op::Claim).
+    pub(crate) born: Option<u64>,
+    /// As for [`Claim`](crate::op::Claim).
+    pub(crate) accepted: Duration,
+}
+
+/// Terms of a claim of one key.
+#[derive(Clone, Debug)]
+pub(crate) struct ClaimTerms {
+    pub(crate) key: RecordKey,
+    pub(crate) lease: Duration,
+    pub(crate) retention: Duration,
+    pub(crate) fingerprint: Option<FingerprintBytes>,
+    pub(crate) durability: Durability,
+    /// As for [`Claim`](crate::op::Claim).
+    pub(crate) loss: DataLossTerms,
+    pub(crate) created: Option<u64>,
+    /// As for [`Claim`](crate::op::Claim).
+    pub(crate) wait: bool,
+    /// It is reported for how long keys without a birth count as forgotten.
+    pub(crate) reports_forgotten: bool,
+}
+
+/// A claim that is ours. Dropped, it is given back unless [`begin`](Self::begin) was called.
+#[derive(Debug)]
+pub(crate) struct Held {
+    core: Arc<Core>,
+    pub(crate) lease: Arc<Lease>,
+    begun: AtomicBool,
+}
+
+impl Held {
+    /// From here on effects may happen: the claim will not be given back by a drop.
+    pub(crate) fn begin(&self) {
+        self.begun.store(true, Ordering::Release);
+    }
+
+    /// Renews the lease until it is stopped.
+    pub(crate) fn keep(&self) {
+        self.lease.count();
+        self.core.renewer.add(&self.core, &self.lease);
+    }
+
+    /// Not renewed by itself any more; still held, so that it can be renewed for its result's sake.
+    pub(crate) fn rest(&self) {
+        self.core.renewer.remove(&self.lease);
+    }
+
+    /// Ends the renewal. What the nodes hold is left as it is. True for the first caller.
+    pub(crate) fn stop(&self) -> bool {
+        let first = self.lease.end(self.core.env.now());
+        self.core.renewer.remove(&self.lease);
+        first
+    }
+
+    /// Gives the claim back on every node that may have it, so that the attempt does not count.
+    ///
+    /// # Cancellation safety
+    /// As [`end`](Self::end).
+    pub(crate) async fn give_back(self) {
+        self.end(ClaimEnd::Undone).await;
+    }
+
+    /// Ends the claim on every node that may have it, instead of leaving others to wait for the end
+    /// of its lease. Decided at the majority; the queues see to the others.
+    ///
+    /// # Cancellation safety
+    /// Dropped, the requests are on their way.
+    pub(crate) async fn end(self, end: ClaimEnd) {
+        self.stop();
+        if let Some(op) = self.unclaim(end) {
+            self.core.take_back(op, &self.lease, self.owed_until()).await;
+        }
+    }
+
+    fn unclaim(&self, end: ClaimEnd) -> Option<Op> {
+        match &self.lease.subject {
+            Subject::Claim { key, .. } => {
+                Some(Op::Unclaim { key: Arc::clone(key), owner: self.lease.owner, end })
+            }
+            Subject::Lock { .. } => None,
+        }
+    }
+
+    fn owed_until(&self) -> Moment {
+        self.core.env.now() + self.lease.ttl + OWED
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.stop()
+            && !self.begun.load(Ordering::Acquire)
+            && let Some(op) = self.unclaim(ClaimEnd::Undone)
+        {
+            self.core.undo(&op, &self.lease.replies, self.owed_until());
+        }
+    }
+}
+
+impl ClaimTerms {
+    fn claim(&self, owner: OwnerToken, proposal: u64, force: bool) -> Op {
+        Op::Claim(Claim {
+            key: Arc::clone(&self.key),
+            owner,
+            lease: self.lease,
+            retention: self.retention,
+            proposal,
+            fingerprint: self.fingerprint,
+            force,
+            born: self.loss.born,
+            accepted: self.loss.accepted,
+            // A repair, and what an operator says, are not bound by the request's age.
+            created: self.created.filter(|_| !force),
+            wait: self.wait && !force,
+        })
+    }
+}
+
+impl Core {
+    /// One attempt to claim, with a fresh owner token. `force`: granted on top of a record.
+    pub(crate) async fn claim(
+        self: &Arc<Self>,
+        terms: &ClaimTerms,
+        force: bool,
+    ) -> Result<(Held, Promise), Denied> {
+        let operation = operation!("claim", of = %Resource::Key(Arc::clone(&terms.key)));
+        let result = self.claiming(terms, force).instrument(operation.span()).await;
+        let outcome = match &result {
+            Ok((held, _)) => {
+                operation.token(held.lease.token);
+                "granted"
+            }
+            Err(Denied::Replay(_) | Denied::Repair(_)) => "stored",
+            Err(Denied::Refused(refusal)) => match refusal {
+                Refusal::InFlight { .. } => "in_flight",
+                Refusal::Contended { .. } => "contended",
+                Refusal::Mismatch => "mismatch",
+                Refusal::TooOld => "too_old",
+                Refusal::NoQuorum(_) => "no_quorum",
+            },
+        };
+        self.meters.claims.add(outcome, 1);
+        operation.over(outcome);
+        result
+    }
+
+    async fn claiming(
+        self: &Arc<Self>,
+        terms: &ClaimTerms,
+        force: bool,
+    ) -> Result<(Held, Promise), Denied> {
+        let timer = self.timer().map_err(|all| Denied::Refused(Refusal::NoQuorum(all)))?;
+        let owner = OwnerToken::from_random(self.env.random());
+        let sent = self.env.now();
+        let until = valid_until(sent, terms.lease, self.config.drift);
+        let replies = ReplyCollector::at(self.n(), terms.durability, until);
+        let key = || Arc::clone(&terms.key);
+        let raise = Op::RaiseClaim { key: key(), owner, token: FencingToken::new(0) };
+        let mut machine = Record::new(self.n(), sent, until, self.patience(), raise);
+        let proposal = self.proposal(&terms.key);
+        let mut undo = Undo {
+            core: self,
+            op: Op::Unclaim { key: key(), owner, end: ClaimEnd::Undone },
+            until: sent + terms.lease + OWED,
+            replies: Arc::clone(&replies),
+            armed: true,
+        };
+        let claim = terms.claim(owner, proposal, force);
+        self.send_all(claim, self.node_deadline(sent).min(until), &replies);
+        let round = Round { replies: &replies, timer, until, of: None };
+        let outcome = self.run(sent, &mut machine, round).await;
+        self.saw(&terms.key, machine.largest(), proposal);
+        // Denied, dropping `undo` gives back what was granted, in order before the next claim.
+        let promise = outcome?;
+        undo.armed = false;
+        if promise.forgotten.is_some() && terms.reports_forgotten {
+            self.keys_forgotten(machine.forgetful());
+        }
+        let subject = Subject::Claim {
+            key: key(),
+            retention: terms.retention,
+            fingerprint: terms.fingerprint,
+        };
+        let ballot = (owner, promise.token);
+        let meters = Arc::clone(&self.meters.claimed);
+        let span = (terms.lease, until);
+        let lease = Lease::new(subject, ballot, span, None, replies, None, meters);
+        let (core, lease) = (Arc::clone(self), Arc::new(lease));
+        Ok((Held { core, lease, begun: AtomicBool::new(false) }, promise))
+    }
+
+    /// Stores a result under the claim's ballot, asking the nodes that fail again for a while. Also
+    /// for a lease that was lost: the ballot decides (idempotency 2).
+    ///
+    /// A node with a new data history takes a result only under a promise that was renewed there,
+    /// and refuses it as for a higher ballot. So a caller that still holds the claim renews it once
+    /// and asks again.
+    ///
+    /// # Cancellation safety
+    /// Dropped, the requests are on their way and the queues repeat them: a result that was
+    /// completed is stored if it can be.
+    pub(crate) async fn complete(
+        &self,
+        lease: &Arc<Lease>,
+        value: Option<&Arc<[u8]>>,
+    ) -> Result<(), Unstored> {
+        let operation = operation!("complete", of = %lease.resource());
+        operation.token(lease.token);
+        let result = self.completing(lease, value).instrument(operation.span()).await;
+        operation.over(match &result {
+            Ok(()) => "stored",
+            Err(Unstored { overtaken: true, .. }) => "overtaken",
+            Err(_) => "no_quorum",
+        });
+        result
+    }
+
+    async fn completing(
+        &self,
+        lease: &Arc<Lease>,
+        value: Option<&Arc<[u8]>>,
+    ) -> Result<(), Unstored> {
+        let unknown = |nodes| Unstored { overtaken: false, nodes };
+        let Subject::Claim { key, retention, fingerprint } = &lease.subject else {
+            return Err(unknown(Vec::new()));
+        };
+        let op = Op::Complete {
+            key: Arc::clone(key),
+            owner: lease.owner,
+            token: lease.token,
+            value: value.cloned(),
+            retention: *retention,
+            fingerprint: *fingerprint,
+        };
+        self.accept(lease, op).await
+    }
+
+    /// Stores the steps that are finished, as a result is stored.
+    ///
+    /// # Cancellation safety
+    /// As [`complete`](Self::complete).
+    pub(crate) async fn store_steps(
+        &self,
+        lease: &Arc<Lease>,
+        list: &Arc<[u8]>,
+    ) -> Result<(), Unstored> {
+        let Subject::Claim { key, retention, fingerprint } = &lease.subject else {
+            return Err(Unstored { overtaken: false, nodes: Vec::new() });
+        };
+        let op = Op::Steps {
+            key: Arc::clone(key),
+            owner: lease.owner,
+            token: lease.token,
+            list: Arc::clone(list),
+            retention: *retention,
+            fingerprint: *fingerprint,
+        };
+        self.accept(lease, op).await
+    }
+
+    /// Phase 2 with this op, which is idempotent by ballot.
+    async fn accept(&self, lease: &Arc<Lease>, op: Op) -> Result<(), Unstored> {
+        let unknown = |nodes| Unstored { overtaken: false, nodes };
+        let mut now = self.env.now();
+        let end = now + 4 * self.config.node_deadline;
+        let replies = ReplyCollector::at(self.n(), lease.durability().level, end);
+        for node in 0..self.n() {
+            let sink = Sink::MailOwed(Arc::clone(&replies), node, now + lease.ttl);
+            self.queues[node].submit(op.clone(), self.node_deadline(now), sink);
+        }
+        let mut machine = Complete::new(self.n(), op, end);
+        loop {
+            let timer = self.timer().map_err(unknown)?;
+            let until = end + self.config.node_deadline;
+            let round = Round { replies: &replies, timer, until, of: None };
+            let stored = self.run(now, &mut machine, round).await;
+            now = self.env.now();
+            if stored.is_ok() {
+                lease.keep(replies.achieved());
+            } else if machine.take_refusal() {
+                if lease.is_valid(now) {
+                    // Whether a majority renewed it or not, each node decides by the ballot.
+                    let _ = self.extend(lease).await;
+                    now = self.env.now();
+                    machine.renewed(now);
+                }
+                continue;
+            }
+            return stored;
+        }
+    }
+
+    /// Looks at a key on all nodes; a result counts if it is as durable as asked.
+    ///
+    /// # Cancellation safety
+    /// Reads only.
+    pub(crate) async fn look(&self, terms: &ClaimTerms) -> Found {
+        let timer = match self.timer() {
+            Ok(timer) => timer,
+            Err(outcomes) => return Found::NoQuorum(outcomes),
+        };
+        let now = self.env.now();
+        let deadline = self.node_deadline(now);
+        let by = deadline + self.config.node_deadline;
+        let replies = ReplyCollector::at(self.n(), terms.durability, by);
+        let look = Op::Lookup {
+            key: Arc::clone(&terms.key),
+            retention: terms.retention,
+            fingerprint: terms.fingerprint,
+            born: terms.loss.born,
+            accepted: terms.loss.accepted,
+        };
+        self.send_all(look, deadline, &replies);
+        let round = Round { replies: &replies, timer, until: by, of: None };
+        self.run(now, &mut Look::new(self.n(), by), round).await
+    }
+}

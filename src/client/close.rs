@@ -1,0 +1,161 @@
+//! The end of a handle: no new work, what is held is waited for, what is owed is sent.
+//!
+//! Nothing that somebody holds is taken away: a lock that was released under running work would be
+//! given to the next holder before the work can notice. What is still held at the end is renewed no
+//! more, so its holder learns of the loss like of any other, at its deadline and before anybody
+//! else can hold it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::client::Core;
+use crate::error::Resource;
+use crate::op::Op;
+
+const OPEN: u8 = 0;
+const CLOSING: u8 = 1;
+const CLOSED: u8 = 2;
+
+/// Interval of the checks whether all is done.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Result of [`Redlock::close`](crate::Redlock::close): work that was not finished.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[must_use = "it says what is still held or owed"]
+pub struct Closed {
+    /// Leases that are still held. They are not renewed any more: each guard reports the loss at
+    /// its deadline, and the nodes forget it then. Dropped or released before that, it is released
+    /// on the nodes as long as the runtime runs.
+    pub held: Vec<Resource>,
+    /// By node, how many releases it has not confirmed. What they are for ends with its ttl.
+    pub owed: Vec<(Arc<str>, usize)>,
+}
+
+impl Closed {
+    /// Nothing is held and nothing is owed.
+    pub fn is_clean(&self) -> bool {
+        self.held.is_empty() && self.owed.is_empty()
+    }
+}
+
+impl fmt::Display for Closed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_clean() {
+            return f.write_str("closed, nothing is held and nothing is owed");
+        }
+        f.write_str("closed")?;
+        for of in &self.held {
+            write!(f, "; {of} is still held, until its ttl ends it")?;
+        }
+        for (node, owed) in &self.owed {
+            write!(f, "; {node}: {owed} releases without an answer, their ttl ends what is left")?;
+        }
+        Ok(())
+    }
+}
+
+/// State of the closing.
+#[derive(Debug, Default)]
+pub(crate) struct Closing {
+    state: AtomicU8,
+    /// Verbs under way that could make a holder.
+    operations: AtomicUsize,
+    begun: Notify,
+}
+
+/// An operation under way.
+#[derive(Debug)]
+pub(crate) struct Operation<'a>(&'a Closing);
+
+impl Drop for Operation<'_> {
+    fn drop(&mut self) {
+        self.0.operations.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Closing {
+    /// Begins an operation, unless the end has begun.
+    pub(crate) fn enter(&self) -> Option<Operation<'_>> {
+        self.operations.fetch_add(1, Ordering::SeqCst);
+        // Counted first: the end waits for it, or it sees the end.
+        let operation = Operation(self);
+        self.is_open().then_some(operation)
+    }
+
+    fn is_open(&self) -> bool {
+        self.state.load(Ordering::SeqCst) == OPEN
+    }
+
+    /// Nothing is renewed any more.
+    pub(crate) fn is_over(&self) -> bool {
+        self.state.load(Ordering::SeqCst) == CLOSED
+    }
+
+    /// Whether the op begins something that is refused from the beginning of the end on, and that
+    /// no operation of its own has refused.
+    pub(crate) fn refuses(&self, op: &Op) -> bool {
+        matches!(op, Op::Claim(_)) && !self.is_open()
+    }
+
+    fn begin(&self) {
+        let _ = self.state.compare_exchange(OPEN, CLOSING, Ordering::SeqCst, Ordering::SeqCst);
+        self.begun.notify_waiters();
+    }
+
+    /// Resolves when the end begins.
+    ///
+    /// # Cancellation safety
+    /// May be dropped and asked again at will.
+    pub(crate) async fn begun(&self) {
+        let begun = self.begun.notified();
+        tokio::pin!(begun);
+        begun.as_mut().enable();
+        if self.is_open() {
+            begun.await;
+        }
+    }
+}
+
+impl Core {
+    /// See [`Redlock::close`](crate::Redlock::close).
+    ///
+    /// # Cancellation safety
+    /// Dropped, the handle begins nothing new, and goes on with what it holds.
+    pub(crate) async fn close(&self, within: Duration) -> Closed {
+        self.closing.begin();
+        let end = self.env.now() + within;
+        // Without a runtime nothing can be waited for: what is left now is reported.
+        let waits = self.timer().is_ok();
+        loop {
+            let now = self.env.now();
+            if !waits || now >= end || (self.is_quiet() && !self.renewer.holds(now)) {
+                break;
+            }
+            tokio::time::sleep(LOOK.min(end.since(now))).await;
+        }
+        let left = self.left();
+        self.closing.state.store(CLOSED, Ordering::SeqCst);
+        left
+    }
+
+    fn left(&self) -> Closed {
+        let now = self.env.now();
+        let held = self.renewer.leases().into_iter().filter(|lease| lease.is_valid(now));
+        let owed = self.names.iter().zip(&self.queues);
+        let owed = owed.map(|(name, queue)| (Arc::clone(name), queue.load().owed()));
+        Closed {
+            held: held.map(|lease| lease.resource()).collect(),
+            owed: owed.filter(|(_, owed)| *owed > 0).collect(),
+        }
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.closing.operations.load(Ordering::SeqCst) == 0
+            && self.queues.iter().all(|queue| queue.load().is_idle())
+    }
+}

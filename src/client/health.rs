@@ -1,0 +1,154 @@
+//! Asks every node what it would say to a lock and to a new key: for readiness, not for votes.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use super::claim::DataLossTerms;
+use super::undo::Undo;
+use crate::client::Core;
+use crate::client::reply_collector::ReplyCollector;
+use crate::error::{NodeError, NodeFault, NodeOutcome};
+use crate::name::{LockKeys, record_key};
+use crate::op::{Loss, Op, Reply};
+use crate::time::Moment;
+use crate::token::OwnerToken;
+
+/// The lock that is tried, behind the handle's prefix. Another holder of it shows as well that the
+/// node grants.
+const NAME: &str = "palisade:health";
+/// How long it stays if its release gets lost.
+const TTL: Duration = Duration::from_secs(1);
+
+/// Answer of a node.
+pub(crate) struct Said {
+    pub(crate) name: Arc<str>,
+    /// To a lock.
+    pub(crate) lock: NodeOutcome,
+    /// Time left for which keys without a birth count as forgotten there, or the error.
+    pub(crate) forgets: Result<Duration, NodeError>,
+    /// What its data may lack, as of its last answer.
+    pub(crate) losses: Arc<[Loss]>,
+}
+
+impl Core {
+    /// Takes and releases a lock on each node, and looks at a key there that nobody uses. `loss`
+    /// and `retention` are those of the keys in question. Waits for all nodes, and for none longer
+    /// than its deadline.
+    ///
+    /// # Cancellation safety
+    /// Dropped, the lock is released in the background.
+    pub(crate) async fn health(&self, retention: Duration, loss: DataLossTerms) -> Vec<Said> {
+        let Some(_operation) = self.closing.enter() else {
+            let error = NodeError::not_executed(NodeFault::Closed, "the handle was closed");
+            let said = |name: &Arc<str>| Said {
+                name: Arc::clone(name),
+                lock: NodeOutcome::Failed(error.clone()),
+                forgets: Err(error.clone()),
+                losses: [].into(),
+            };
+            return self.names.iter().map(said).collect();
+        };
+        if let Err(outcomes) = self.timer() {
+            let all = self.names.iter().cloned().zip(outcomes);
+            let forgets = || Err(no_answer());
+            let said = |(name, lock)| Said { name, lock, forgets: forgets(), losses: [].into() };
+            return all.map(said).collect();
+        }
+        let (now, owner) = (self.env.now(), OwnerToken::from_random(self.env.random()));
+        let deadline = self.node_deadline(now);
+        let keys = LockKeys::prefixed(&self.config.prefix, NAME);
+        let proposal = self.proposal(keys.lock());
+        let (locks, records) = (ReplyCollector::new(self.n()), ReplyCollector::new(self.n()));
+        // Releases on each way out.
+        let _undo = Undo {
+            core: self,
+            op: Op::Release { keys: keys.clone(), owner, meta: false },
+            until: self.forgotten_at(now, TTL),
+            replies: Arc::clone(&locks),
+            armed: true,
+        };
+        let acquire = Op::Acquire { keys: keys.clone(), owner, ttl: TTL, proposal, if_held: None };
+        self.send_all(acquire, deadline, &locks);
+        let key = record_key(&self.config.prefix, "palisade", "health");
+        let DataLossTerms { born, accepted } = loss;
+        let look = Op::Lookup { key, retention, fingerprint: None, born, accepted };
+        self.send_all(look, deadline, &records);
+        let name = |name: &Arc<str>| Said {
+            name: Arc::clone(name),
+            lock: NodeOutcome::no_answer(),
+            forgets: Err(no_answer()),
+            losses: [].into(),
+        };
+        let mut said: Vec<Said> = self.names.iter().map(name).collect();
+        let by = now + self.patience();
+        for _ in 0..self.n() {
+            let Some((node, reply)) = self.mail(&locks, by).await else { break };
+            if let Ok(Reply::Granted { fence }) = &reply {
+                self.saw(keys.lock(), Some(*fence), proposal);
+            }
+            said[node].lock = outcome(reply);
+        }
+        for _ in 0..self.n() {
+            let Some((node, reply)) = self.mail(&records, by).await else { break };
+            said[node].forgets = match reply {
+                Ok(Reply::Record { unsure, .. }) => Ok(unsure),
+                Ok(_) => Ok(Duration::ZERO),
+                Err(e) => Err(e),
+            };
+        }
+        for (said, queue) in said.iter_mut().zip(&self.queues) {
+            said.losses = queue.losses();
+        }
+        said
+    }
+
+    /// Asks every node, and waits for all of them, for none longer than its deadline.
+    ///
+    /// # Cancellation safety
+    /// As the op.
+    pub(crate) async fn ask_each(&self, op: &Op) -> Vec<(Arc<str>, Result<Reply, NodeError>)> {
+        let mut all: Vec<_> =
+            self.names.iter().map(|name| (Arc::clone(name), Err(no_answer()))).collect();
+        let Some(_operation) = self.closing.enter() else { return all };
+        if self.timer().is_err() {
+            return all;
+        }
+        let (now, answers) = (self.env.now(), ReplyCollector::new(self.n()));
+        self.send_all(op.clone(), self.node_deadline(now), &answers);
+        let by = now + self.patience();
+        for _ in 0..self.n() {
+            let Some((node, reply)) = self.mail(&answers, by).await else { break };
+            all[node].1 = reply;
+        }
+        all
+    }
+
+    /// The next answer, or none by then.
+    async fn mail(
+        &self,
+        replies: &ReplyCollector,
+        by: Moment,
+    ) -> Option<(usize, Result<Reply, NodeError>)> {
+        let left = by.since(self.env.now());
+        timeout(left, poll_fn(|cx| replies.poll_recv(cx))).await.ok()
+    }
+}
+
+fn outcome(reply: Result<Reply, NodeError>) -> NodeOutcome {
+    match reply {
+        Ok(Reply::Granted { .. }) => NodeOutcome::Granted,
+        Ok(Reply::Held { remaining, .. }) => NodeOutcome::Held(remaining),
+        Ok(Reply::Quarantined { remaining, began, .. }) => {
+            NodeOutcome::quarantined(remaining, began)
+        }
+        Ok(_) => NodeOutcome::Refused,
+        Err(e) => NodeOutcome::Failed(e),
+    }
+}
+
+fn no_answer() -> NodeError {
+    NodeError::maybe_executed(NodeFault::Timeout, "")
+}

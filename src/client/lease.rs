@@ -1,0 +1,488 @@
+//! A lease: what is held, until when, and whether it still is.
+//!
+//! Invariants:
+//! 1. `until` only grows, and only by an extension that a majority answered in time
+//!    (renewal 1).
+//! 2. The phase leaves `Held` once and never returns: a lost lease cannot become held again.
+//! 3. `is_valid` asks the suspend-proof clock each time; no timer has to have fired for it to be
+//!    right, so a process that wakes from a pause finds the truth at its first question.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
+
+use crate::client::failover::{Failover, Verdicts};
+use crate::client::reply_collector::{Quarantine, ReplyCollector};
+use crate::durability::Achieved;
+use crate::error::{NoQuorum, Resource};
+use crate::metrics::LeaseMeters;
+use crate::name::LockKeys;
+use crate::op::{FingerprintBytes, Op, QuarantineId, RecordKey};
+use crate::time::Moment;
+use crate::token::{FencingToken, OwnerToken};
+
+/// Log target of messages about leases. It and the fields `of` (`lock "a"`), `token` and `event` do
+/// not change between versions.
+const TARGET: &str = "palisade::lease";
+
+/// Lock or claim that a lease is for.
+#[derive(Debug)]
+pub(crate) enum Subject {
+    /// A lock or a leadership.
+    Lock { of: Resource, keys: LockKeys },
+    /// An idempotency claim.
+    Claim { key: RecordKey, retention: Duration, fingerprint: Option<FingerprintBytes> },
+}
+
+#[derive(Debug)]
+pub(crate) struct Lease {
+    pub(crate) subject: Subject,
+    pub(crate) owner: OwnerToken,
+    pub(crate) token: FencingToken,
+    /// Time for which its holder may believe in it, less the drift.
+    pub(crate) ttl: Duration,
+    /// Time after `ttl` for which the nodes keep it: an election's lock-delay (election 8).
+    pub(crate) drain: Duration,
+    /// Until then it is not released, only left to lapse: the holder it was taken from may believe
+    /// in the lock for as long (locks 13).
+    pub(crate) lapses_before: Moment,
+    /// The renewer stops renewing here (`max_hold`).
+    pub(crate) renew_until: Option<Moment>,
+    /// Names the nodes that may hold something of it.
+    pub(crate) replies: Arc<ReplyCollector>,
+    /// End of its validity, readable without the lock; zero once it is over.
+    valid_until: AtomicU64,
+    state: Mutex<State>,
+    /// It is over, was renewed, or a failover was decided.
+    news: Notify,
+    pub(crate) meters: Arc<LeaseMeters>,
+}
+
+#[derive(Debug)]
+struct State {
+    phase: Phase,
+    /// It is counted among what is held.
+    counted: bool,
+    until: Moment,
+    /// Replicas that had it at the last round that decided; the level is the replies's.
+    kept: u32,
+    /// The holder's metadata.
+    meta: Option<Arc<[u8]>>,
+    /// Results of renewals after failovers.
+    verdicts: Verdicts,
+    /// The renewer's entry for this lease.
+    slot: Option<(Moment, u64)>,
+    /// Time of its loss, or of its return.
+    over: Option<Over>,
+    /// Start of the renewal under way, and the longest duration of one.
+    renewing: Option<Moment>,
+    longest_renewal: Duration,
+}
+
+/// End of a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Over {
+    pub(crate) at: Moment,
+    /// Not by its holder.
+    pub(crate) lost: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// `troubled`: the last renewal failed, and the log says so.
+    Held { troubled: bool },
+    /// Its deadline passed, or a different owner has it.
+    Lost,
+    /// Its holder is done with it.
+    Ended,
+}
+
+/// The moment, and the longest lease of any client.
+pub(crate) type Now = (Moment, Duration);
+
+impl State {
+    fn is_held(&self) -> bool {
+        matches!(self.phase, Phase::Held { .. })
+    }
+}
+
+impl Lease {
+    pub(crate) fn new(
+        subject: Subject,
+        (owner, token): (OwnerToken, FencingToken),
+        (ttl, until): (Duration, Moment),
+        renew_until: Option<Moment>,
+        replies: Arc<ReplyCollector>,
+        meta: Option<Arc<[u8]>>,
+        meters: Arc<LeaseMeters>,
+    ) -> Self {
+        let state = State {
+            phase: Phase::Held { troubled: false },
+            counted: false,
+            until,
+            kept: replies.achieved().replicas,
+            meta,
+            verdicts: Verdicts::default(),
+            slot: None,
+            over: None,
+            renewing: None,
+            longest_renewal: Duration::ZERO,
+        };
+        Self {
+            subject,
+            owner,
+            token,
+            ttl,
+            drain: Duration::ZERO,
+            lapses_before: Moment::default(),
+            renew_until,
+            replies,
+            valid_until: AtomicU64::new(until.as_nanos()),
+            state: Mutex::new(state),
+            news: Notify::new(),
+            meters,
+        }
+    }
+
+    /// The same, kept by the nodes for so much longer than its holder believes in it.
+    pub(crate) fn with_drain(self, drain: Duration) -> Self {
+        Self { drain, ..self }
+    }
+
+    /// The same, not released before that moment.
+    pub(crate) fn lapsing_before(self, lapses_before: Moment) -> Self {
+        #[cfg(feature = "sim-bugs")]
+        if crate::bugs::on(crate::bugs::Bug::TakeoversRelease) {
+            return self;
+        }
+        Self { lapses_before, ..self }
+    }
+
+    /// Returns the time for which a node keeps it without a renewal.
+    pub(crate) fn on_nodes(&self) -> Duration {
+        #[cfg(feature = "sim-bugs")]
+        if crate::bugs::on(crate::bugs::Bug::NoLockDelay) {
+            return self.ttl;
+        }
+        self.ttl + self.drain
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns its durability when it was last granted, renewed or completed.
+    pub(crate) fn durability(&self) -> Achieved {
+        Achieved { replicas: self.lock().kept, ..Achieved::at_least(self.replies.level()) }
+    }
+
+    /// A later round was decided.
+    pub(crate) fn keep(&self, achieved: Achieved) {
+        self.lock().kept = achieved.replicas;
+    }
+
+    /// Returns the time at which it ends, or ended, unless it is renewed.
+    pub(crate) fn until(&self) -> Moment {
+        self.lock().until
+    }
+
+    /// Records a confirmed renewal that was sent after this number of failovers. Returns false if
+    /// the lease was found lost before: that is final.
+    pub(crate) fn prolong(&self, until: Moment, achieved: Achieved, failovers: u64) -> bool {
+        let mut s = self.lock();
+        #[cfg(feature = "sim-bugs")]
+        if crate::bugs::on(crate::bugs::Bug::Revival) && s.phase == Phase::Lost {
+            s.phase = Phase::Held { troubled: false };
+        }
+        if s.is_held() {
+            s.until = s.until.max(until);
+            s.kept = achieved.replicas;
+            s.verdicts.renewed(failovers, true);
+            self.valid_until.store(s.until.as_nanos(), Ordering::Release);
+            self.news.notify_waiters();
+        }
+        s.phase != Phase::Lost
+    }
+
+    /// Returns true if the holder may name the quarantine of a node, so that its extension counts
+    /// there (quarantine 6). True if what this node confirmed lasts past the moment at which a
+    /// replaced master has certainly stopped granting. Otherwise that master could give the lock
+    /// away.
+    pub(crate) fn may_reassert(&self, node: usize, quarantine: Quarantine, now: Now) -> bool {
+        // A quarantine is at least max_ttl + L long; a longer one only errs to the safe side.
+        let stopped = quarantine.ends - now.1;
+        #[cfg(feature = "sim-bugs")]
+        let stopped =
+            if crate::bugs::on(crate::bugs::Bug::NamedByWhoLapses) { now.0 } else { stopped };
+        stopped < self.replies.confirmed_until(node)
+    }
+
+    /// The op that prolongs it on a node, naming the quarantine of which that spoke last, while it
+    /// lasts and if that may be.
+    fn extend_node(&self, meta: Option<Arc<[u8]>>, node: usize, now: Now) -> Op {
+        let last = self.replies.quarantine(node).filter(|q| now.0 < q.ends);
+        let named = last.filter(|q| self.may_reassert(node, *q, now));
+        self.extension(meta, named.map(|q| q.id))
+    }
+
+    /// Sends extensions to `n` nodes, unless the lease is over. What was sent after `end` would be
+    /// in a queue behind the release and put back what that deleted.
+    pub(crate) fn send_extensions(&self, now: Now, n: usize, send: impl Fn(usize, Op)) -> bool {
+        let s = self.lock();
+        let valid = self.is_valid(now.0);
+        for node in (0..n).filter(|_| valid) {
+            // It may re-create the key there, so a release must go there too.
+            self.replies.mark(node);
+            // A minority in quarantine answers when the majority has decided: it is heeded now.
+            send(node, self.extend_node(s.meta.clone(), node, now));
+        }
+        valid
+    }
+
+    /// Sends more of the same, unless the lease is over.
+    pub(crate) fn while_held(&self, now: Moment, send: impl FnOnce()) {
+        let _state = self.lock();
+        if self.is_valid(now) {
+            send();
+        }
+    }
+
+    /// Held, and inside the validity at `now`.
+    pub(crate) fn is_valid(&self, now: Moment) -> bool {
+        now.as_nanos() < self.valid_until.load(Ordering::Acquire)
+    }
+
+    /// Returns true if the renewer may renew it: not past its longest hold.
+    pub(crate) fn may_be_renewed(&self, now: Moment) -> bool {
+        self.renew_until.is_none_or(|end| now < end)
+    }
+
+    /// Neither lost nor ended.
+    pub(crate) fn is_held(&self) -> bool {
+        self.lock().is_held()
+    }
+
+    /// Held, and its last renewal failed, or none was confirmed for half of its length.
+    pub(crate) fn is_in_jeopardy(&self, now: Moment) -> bool {
+        let s = self.lock();
+        s.phase == (Phase::Held { troubled: true }) || s.until.since(now) < self.ttl / 2
+    }
+
+    /// Returns its end, if it is known to be over.
+    pub(crate) fn over_since(&self) -> Option<Over> {
+        self.lock().over
+    }
+
+    /// A renewal is tried, for the first time or again.
+    pub(crate) fn renewing(&self, now: Moment) {
+        self.lock().renewing.get_or_insert(now);
+    }
+
+    /// The longest that a renewal has taken, repetitions included; also the one under way.
+    pub(crate) fn longest_renewal(&self, now: Moment) -> Duration {
+        let s = self.lock();
+        let end = s.over.map_or(now, |over| over.at);
+        s.renewing.map_or(s.longest_renewal, |began| s.longest_renewal.max(end.since(began)))
+    }
+
+    /// Counts it among what is held, until it is over.
+    pub(crate) fn count(&self) {
+        let mut s = self.lock();
+        if s.is_held() && !std::mem::replace(&mut s.counted, true) {
+            self.meters.holds(true);
+        }
+    }
+
+    /// Declares the lease lost and wakes everything that awaits that.
+    pub(crate) fn lose(&self, now: Moment) {
+        let lost = |phase| matches!(phase, Phase::Held { .. }).then_some(Phase::Lost);
+        if self.leave(now, lost).is_some() {
+            self.meters.lost(self.until().since(now));
+            let (of, token) = (self.resource(), self.token);
+            tracing::warn!(target: TARGET, %of, %token, event = "lost", "lease lost");
+        }
+    }
+
+    /// A renewal was decided. The log says once that renewals fail, and once that they do not any
+    /// more.
+    pub(crate) fn renewed(&self, now: Moment, failed: Option<&NoQuorum>) {
+        let mut s = self.lock();
+        if failed.is_none()
+            && let Some(began) = s.renewing.take()
+        {
+            s.longest_renewal = s.longest_renewal.max(now.since(began));
+        }
+        let (before, until) = (s.phase, s.until);
+        let after = Phase::Held { troubled: failed.is_some() };
+        if !s.is_held() || before == after {
+            return;
+        }
+        s.phase = after;
+        drop(s);
+        self.news.notify_waiters();
+        let (of, token, left) = (self.resource(), self.token, until.since(now));
+        if let Some(why) = failed {
+            tracing::warn!(
+                target: TARGET, %of, %token, ?left, %why, event = "renewal_failed",
+                "renewal got no majority; tried again until the lease ends"
+            );
+        } else {
+            tracing::info!(
+                target: TARGET, %of, %token, ?left, event = "renewed", "renewed again"
+            );
+        }
+    }
+
+    /// The holder is done with it. True for the first caller only.
+    pub(crate) fn end(&self, now: Moment) -> bool {
+        self.leave(now, |phase| (phase != Phase::Ended).then_some(Phase::Ended)).is_some()
+    }
+
+    /// The same; true if it was held until then.
+    pub(crate) fn end_held(&self, now: Moment) -> bool {
+        let valid = self.is_valid(now);
+        let before = self.leave(now, |_| Some(Phase::Ended));
+        valid && matches!(before, Some(Phase::Held { .. }))
+    }
+
+    /// Goes on to another phase, in which it is not held; the one before.
+    fn leave(&self, now: Moment, to: impl FnOnce(Phase) -> Option<Phase>) -> Option<Phase> {
+        let mut s = self.lock();
+        let before = s.phase;
+        s.phase = to(before)?;
+        // One that is ended after its deadline was lost before.
+        let lost = s.phase == Phase::Lost || now >= s.until;
+        s.over.get_or_insert(Over { at: now, lost });
+        self.valid_until.store(0, Ordering::Release);
+        if std::mem::take(&mut s.counted) {
+            self.meters.holds(false);
+        }
+        drop(s);
+        self.news.notify_waiters();
+        Some(before)
+    }
+
+    /// Returns the lock or key that it is for, in errors and the log.
+    pub(crate) fn resource(&self) -> Resource {
+        match &self.subject {
+            Subject::Lock { of, .. } => of.clone(),
+            Subject::Claim { key, .. } => Resource::Key(Arc::clone(key)),
+        }
+    }
+
+    /// Resolves at the next change of the lease from the first poll on; the clock is the caller's
+    /// job.
+    pub(crate) fn news(&self) -> Notified<'_> {
+        self.news.notified()
+    }
+
+    /// Resolves as soon as the lease is lost or ended; the clock is the caller's job.
+    pub(crate) async fn over(&self) {
+        loop {
+            let news = self.news.notified();
+            tokio::pin!(news);
+            news.as_mut().enable();
+            if !self.is_held() {
+                return;
+            }
+            news.await;
+        }
+    }
+
+    /// The renewer's entry for it from now on, for the one before.
+    pub(crate) fn set_slot(&self, slot: Option<(Moment, u64)>) -> Option<(Moment, u64)> {
+        std::mem::replace(&mut self.lock().slot, slot)
+    }
+
+    pub(crate) fn slot(&self) -> Option<(Moment, u64)> {
+        self.lock().slot
+    }
+
+    /// Counts a failover of a node that had confirmed the lease.
+    pub(crate) fn failed_over(&self) {
+        self.lock().verdicts.failed_over();
+    }
+
+    /// Failovers so far of nodes that had confirmed the lease.
+    pub(crate) fn failovers(&self) -> u64 {
+        self.lock().verdicts.so_far()
+    }
+
+    /// Records a renewal that got too few answers and was sent after this number of failovers.
+    pub(crate) fn left_open(&self, failovers: u64) {
+        self.lock().verdicts.renewed(failovers, false);
+        self.news.notify_waiters();
+    }
+
+    /// The verdict on the next failover that has one; `Lost` once `over` returns true.
+    ///
+    /// # Cancellation safety
+    /// It is taken only when it is returned.
+    pub(crate) async fn verdict(&self, over: impl Fn() -> bool) -> Failover {
+        loop {
+            let news = self.news.notified();
+            tokio::pin!(news);
+            news.as_mut().enable();
+            if over() {
+                return Failover::Lost;
+            }
+            let next = self.lock().verdicts.next();
+            if let Some(verdict) = next {
+                return verdict;
+            }
+            news.await;
+        }
+    }
+
+    /// The op that prolongs this lease on one node; `reassert` names its quarantine.
+    pub(crate) fn extend_op(&self, reassert: Option<QuarantineId>) -> Op {
+        self.extension(self.lock().meta.clone(), reassert)
+    }
+
+    /// The op that prolongs it on a node whose clock is known by now.
+    pub(crate) fn extend_again(&self, node: usize, now: Now) -> Op {
+        self.extend_node(self.lock().meta.clone(), node, now)
+    }
+
+    fn extension(&self, meta: Option<Arc<[u8]>>, reassert: Option<QuarantineId>) -> Op {
+        let (owner, token) = (self.owner, self.token);
+        match &self.subject {
+            Subject::Lock { keys, .. } => Op::Extend {
+                keys: keys.clone(),
+                owner,
+                ttl: self.on_nodes(),
+                token,
+                meta,
+                reassert,
+            },
+            Subject::Claim { key, retention, fingerprint } => Op::ExtendClaim {
+                key: Arc::clone(key),
+                owner,
+                token,
+                lease: self.ttl,
+                retention: *retention,
+                fingerprint: *fingerprint,
+                reassert,
+            },
+        }
+    }
+
+    /// The op that gives this lease back on one node; none for what is left to lapse, and for a
+    /// claim, which says how it ends.
+    pub(crate) fn release_op(&self, now: Moment) -> Option<Op> {
+        let Subject::Lock { keys, .. } = &self.subject else { return None };
+        if now < self.lapses_before {
+            return None;
+        }
+        let meta = self.lock().meta.is_some();
+        Some(Op::Release { keys: keys.clone(), owner: self.owner, meta })
+    }
+
+    /// Changes the holder's metadata; the next extension carries it to the nodes.
+    pub(crate) fn set_meta(&self, meta: Arc<[u8]>) {
+        self.lock().meta = Some(meta);
+    }
+}

@@ -1,0 +1,348 @@
+//! The client side: one request's life and one lease's life. The only code that joins the pure
+//! machines, the nodes and tokio.
+//!
+//! [`Core`] belongs to one `Redlock` handle and is shared by everything made from it. It hands ops
+//! to the node queues and replies to the quorum machines, and cleans up after whatever was dropped
+//! half-way. Nothing here waits for the slowest node: decisions fall at the majority.
+//!
+//! A request's life: `acquire`, `claim`, `release` or `renewal` makes the op, `round` sends it and
+//! runs the machine, `node_queue` batches it, `reply_collector` takes the replies. A lease's life:
+//! `lease` is its state, `renewer` renews it, `failover` renews it at once, `undo` and
+//! `pending_releases` clean up.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, broadcast};
+use tokio::task::JoinHandle;
+
+use crate::client::node_queue::{GRACE, NodeQueue, QueueSettings, Sink};
+use crate::client::reply_collector::{Origin, ReplyCollector};
+use crate::client::voting_gauges::VotingGauges;
+use crate::config::Config;
+use crate::env::Env;
+use crate::error::{NoQuorum, NodeError, NodeFault, NodeOutcome};
+use crate::metrics::Meters;
+use crate::name::LockKeys;
+use crate::node::{LockNode, NodeEvent, NodeMetrics};
+use crate::op::{Holder, Op, Terms};
+use crate::quorum::leader::{Leading, Sight};
+use crate::quorum::majority::majority;
+use crate::time::Moment;
+use crate::token::OwnerToken;
+
+pub(crate) mod acquire;
+mod barrier;
+pub(crate) mod claim;
+pub(crate) mod close;
+pub(crate) mod failover;
+pub(crate) mod health;
+pub(crate) mod hints;
+mod inspect;
+pub(crate) mod lease;
+mod node_counters;
+mod node_monitor;
+mod node_queue;
+mod proposal;
+mod release;
+mod renewal;
+mod renewal_queue;
+mod renewer;
+mod reply_collector;
+mod round;
+pub(crate) mod runtime;
+#[cfg(test)]
+mod tests;
+mod ttl_warning;
+mod undo;
+mod voting_gauges;
+
+use close::Closing;
+use failover::Failovers;
+use hints::{Hints, forward_hints};
+use proposal::FencesAhead;
+use renewer::Renewer;
+pub(crate) use renewer::WATCH;
+use round::Round;
+use ttl_warning::TtlWarning;
+
+/// State of one handle.
+pub(crate) struct Core {
+    pub(crate) env: Arc<dyn Env>,
+    pub(crate) config: Config,
+    pub(crate) hints: Arc<Hints>,
+    pub(crate) renewer: Arc<Renewer>,
+    pub(crate) failovers: Arc<Failovers>,
+    pub(crate) closing: Closing,
+    pub(crate) meters: Meters,
+    /// Places for attempts to acquire that are under way.
+    places: Semaphore,
+    ttl_warning: TtlWarning,
+    queues: Vec<NodeQueue>,
+    names: Vec<Arc<str>>,
+    fences_ahead: Mutex<FencesAhead>,
+    listeners: Mutex<Vec<JoinHandle<()>>>,
+    events: broadcast::Sender<(Arc<str>, NodeEvent)>,
+    /// Until when each node is known to call keys without a birth forgotten.
+    forgetful: Mutex<Vec<Option<Moment>>>,
+}
+
+/// How much later a node's memory must be whole again for that to be news.
+const FORGETFUL_SLACK: Duration = Duration::from_secs(60);
+
+/// Most attempts to acquire under way at once: more than queues can have in flight, and no more
+/// than they send in time. The others wait for a place in the order in which they came.
+const ATTEMPTS_MAX: usize = 1_024;
+
+/// Events a slow subscriber may lag behind before it loses some.
+const EVENTS: usize = 1_024;
+
+impl fmt::Debug for Core {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Core")
+            .field("nodes", &self.names)
+            .field("config", &self.config)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Core {
+    pub(crate) fn new(
+        nodes: Vec<Arc<dyn LockNode>>,
+        config: Config,
+        env: Arc<dyn Env>,
+        meters: Meters,
+    ) -> Self {
+        let events = broadcast::Sender::new(EVENTS);
+        let names: Vec<_> = nodes.iter().map(|n| n.name()).collect();
+        let renewer = Arc::<Renewer>::default();
+        let failovers = Arc::new(Failovers::new(Arc::clone(&renewer), Arc::clone(&env)));
+        let switched = Arc::clone(&failovers);
+        let settings = QueueSettings {
+            env: Arc::clone(&env),
+            terms: Terms { max_ttl: config.max_ttl, clock_error: config.clock_error },
+            drift: config.drift,
+            ttl: config.ttl,
+            node_deadline: config.node_deadline,
+            events: events.clone(),
+            votes: Arc::new(VotingGauges::new(&names)),
+            on_switch: Arc::new(move |node, quarantine| switched.switched(node, quarantine)),
+        };
+        let queue = |(i, node)| NodeQueue::new(node, i, settings.clone());
+        let hints = Arc::new(Hints::new(nodes.len(), env.random() as u64));
+        Self {
+            env,
+            hints,
+            renewer,
+            failovers,
+            closing: Closing::default(),
+            meters,
+            places: Semaphore::new(ATTEMPTS_MAX),
+            ttl_warning: TtlWarning::new(nodes.len()),
+            queues: nodes.into_iter().enumerate().map(queue).collect(),
+            forgetful: Mutex::new(vec![None; names.len()]),
+            names,
+            config,
+            fences_ahead: Mutex::default(),
+            listeners: Mutex::default(),
+            events,
+        }
+    }
+
+    /// Returns the events of the nodes, by name.
+    pub(crate) fn events(self: &Arc<Self>) -> broadcast::Receiver<(Arc<str>, NodeEvent)> {
+        let events = self.events.subscribe();
+        self.listen();
+        events
+    }
+
+    /// Returns the counts of the queues.
+    pub(crate) fn metrics(&self) -> Vec<NodeMetrics> {
+        self.queues.iter().map(NodeQueue::metrics).collect()
+    }
+
+    /// Returns the number of nodes that vote.
+    pub(crate) fn n(&self) -> usize {
+        self.queues.len()
+    }
+
+    /// Returns the deadline of a request that is sent now.
+    pub(crate) fn node_deadline(&self, now: Moment) -> Moment {
+        now + self.config.node_deadline
+    }
+
+    /// For how long the answer to a request is awaited: a queue that somebody drives has posted one
+    /// by then.
+    pub(crate) fn patience(&self) -> Duration {
+        self.config.node_deadline + GRACE
+    }
+
+    /// Sends an op to one node; the answer goes to the replies.
+    pub(crate) fn send(
+        &self,
+        node: usize,
+        op: Op,
+        deadline: Moment,
+        replies: &Arc<ReplyCollector>,
+    ) {
+        if self.closing.refuses(&op) {
+            let error = NodeError::not_executed(NodeFault::Closed, "the handle was closed");
+            return replies.post(node, Err(error), Origin::nobodys(self.env.now()));
+        }
+        let sink = Sink::Mail(Arc::clone(replies), node);
+        if op.is_new_work() && self.renewer.is_late() {
+            let why = "renewals of locks that are held come first, and they are late; \
+                       hold fewer locks in one process, or give it more processor time";
+            return self.queues[node].shed(op, deadline, sink, why);
+        }
+        self.queues[node].submit(op, deadline, sink);
+    }
+
+    /// Sends the same op to all nodes.
+    fn send_all(&self, op: Op, deadline: Moment, replies: &Arc<ReplyCollector>) {
+        let last = self.n() - 1;
+        for node in 0..last {
+            self.send(node, op.clone(), deadline, replies);
+        }
+        self.send(last, op, deadline, replies);
+    }
+
+    /// The fence to propose for a key: our clock, or just above what was seen for it (locks 4).
+    pub(crate) fn proposal(&self, key: &str) -> u64 {
+        let clock = self.env.wall_micros();
+        let ahead = self.fences_ahead.lock().unwrap_or_else(PoisonError::into_inner);
+        ahead.of(key).map_or(clock, |seen| clock.max(seen + 1))
+    }
+
+    /// Remembers the largest fence that answered our `proposal`, if our own clock would not exceed
+    /// it anyway.
+    fn saw(&self, key: &str, fence: Option<u64>, proposal: u64) {
+        let Some(fence) = fence else { return };
+        let mut ahead = self.fences_ahead.lock().unwrap_or_else(PoisonError::into_inner);
+        if fence <= proposal && ahead.is_empty() {
+            // The common case: what we proposed was our clock, and the clock has moved on.
+            return;
+        }
+        if fence >= self.env.wall_micros() {
+            ahead.saw(key, fence);
+        } else {
+            ahead.forget(key);
+        }
+    }
+
+    /// These nodes forgot so much that a key without a birth was answered as forgotten; each with
+    /// for how long that will be so. Says it once per node and loss.
+    pub(crate) fn keys_forgotten(&self, nodes: impl Iterator<Item = (usize, Duration)>) {
+        let now = self.env.now();
+        for (node, remaining) in nodes {
+            let until = now + remaining;
+            {
+                let mut known = self.forgetful.lock().unwrap_or_else(PoisonError::into_inner);
+                // The same loss, by a clock that goes somewhat slower, or for a shorter retention.
+                if known[node].is_some_and(|known| until <= known + FORGETFUL_SLACK) {
+                    continue;
+                }
+                known[node] = Some(until);
+            }
+            let event = NodeEvent::KeysForgotten { remaining };
+            event.log(&self.names[node]);
+            // Nobody listening is no fault.
+            drop(self.events.send((Arc::clone(&self.names[node]), event)));
+        }
+    }
+
+    /// Reads who holds a name, decided at the majority. `read` is as for [`Leading`].
+    ///
+    /// # Cancellation safety
+    /// Dropped, nothing is left behind but, with `wait`, the request for a hint.
+    pub(crate) async fn inspect<W: Clone>(
+        &self,
+        keys: &LockKeys,
+        wait: bool,
+        read: impl Fn(OwnerToken, &Holder) -> Option<(u64, W)>,
+    ) -> Sight<W> {
+        let timer = match self.timer() {
+            Ok(timer) => timer,
+            Err(outcomes) => return Sight::NoQuorum(outcomes),
+        };
+        let now = self.env.now();
+        let by = self.node_deadline(now);
+        let replies = ReplyCollector::new(self.n());
+        self.send_all(Op::Inspect { keys: keys.clone(), wait }, by, &replies);
+        let round = Round { replies: &replies, timer, until: by, of: None };
+        self.run(now, &mut Leading::new(self.n(), by, read), round).await
+    }
+
+    /// Returns the name of a node.
+    pub(crate) fn name(&self, node: usize) -> Arc<str> {
+        Arc::clone(&self.names[node])
+    }
+
+    /// Puts names to the outcomes.
+    pub(crate) fn no_quorum(&self, outcomes: Vec<NodeOutcome>) -> NoQuorum {
+        let nodes = self.names.iter().cloned().zip(outcomes).collect();
+        NoQuorum { of: None, needed: majority(self.n()), nodes, waited: None }
+    }
+
+    /// Starts to listen to the nodes' hints, once, when somebody first waits or holds.
+    pub(crate) fn listen(self: &Arc<Self>) {
+        let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        listeners.retain(|l| !l.is_finished());
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        if !listeners.is_empty() {
+            return;
+        }
+        for (i, queue) in self.queues.iter().enumerate() {
+            let (node, core) = (Arc::downgrade(queue.node()), Arc::downgrade(self));
+            let task = forward_hints(node, core, move |core, event| match event {
+                None => core.look_at(i),
+                Some(NodeEvent::Changed(key)) => core.hints.changed(i, &key),
+                Some(NodeEvent::Turn { key, waiter }) => {
+                    if !core.hints.turn(i, &key, waiter) {
+                        core.pass_on(i, &key);
+                    }
+                }
+                Some(event) => {
+                    if event == NodeEvent::Up {
+                        core.look_at(i);
+                    }
+                    core.tell(i, event);
+                }
+            });
+            listeners.push(self.env.spawn(&runtime, Box::pin(task)));
+        }
+    }
+
+    /// Hands on what happened on a node.
+    fn tell(&self, node: usize, event: NodeEvent) {
+        // Nobody listening is no fault.
+        let _ = self.events.send((Arc::clone(&self.names[node]), event));
+    }
+
+    /// Nobody here waits for the lock any more, and the node reserved it for this handle: the next
+    /// in its queue gets it.
+    pub(crate) fn pass_on(&self, node: usize, key: &str) {
+        let owner = self.hints.reservation();
+        let op = Op::Release { keys: LockKeys::new(key), owner, meta: false };
+        self.send(node, op, self.node_deadline(self.env.now()), &ReplyCollector::new(self.n()));
+    }
+
+    /// The node may have become another server: if anything is held, asks it for its facts, which
+    /// show that.
+    fn look_at(&self, node: usize) {
+        if !self.renewer.is_empty() {
+            self.queues[node].look();
+        }
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        // Its task ends with the handle.
+        self.renewer.wake();
+        for l in self.listeners.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            l.abort();
+        }
+    }
+}

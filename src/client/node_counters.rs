@@ -1,0 +1,223 @@
+//! Counters of one node, added to once per batch. Nothing is decided by these numbers.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::error::{NodeError, NodeFault};
+use crate::metrics::{Gauge, Histogram, NODE, NodeMetrics, Tally};
+use crate::op::{Loss, Reply};
+
+/// The counters of one node.
+#[derive(Debug)]
+pub(crate) struct Counters {
+    node: Arc<str>,
+    batches: Tally,
+    request: Histogram,
+    ops: Tally,
+    grants: Tally,
+    refusals: Tally,
+    reassertions: Tally,
+    histories: Tally,
+    quarantines: Tally,
+    keys_forgotten: Tally,
+    switches: Tally,
+    barriers: Tally,
+    barriers_failed: Tally,
+    losses: Tally,
+    loss: Gauge,
+    quarantine_ends: Gauge,
+    /// Losses as of the last answer.
+    data: Mutex<Arc<[Loss]>>,
+    /// Behind a lock: faults are not the hot path.
+    faults: Mutex<BTreeMap<NodeFault, Tally>>,
+}
+
+/// What one batch adds.
+#[derive(Debug, Default)]
+pub(crate) struct Count {
+    ops: u64,
+    grants: u64,
+    refusals: u64,
+    reassertions: u64,
+    keys_forgotten: u64,
+    faults: BTreeMap<NodeFault, u64>,
+}
+
+impl Count {
+    pub(crate) fn count(&mut self, reply: &Result<Reply, NodeError>, reasserts: bool) {
+        self.ops += 1;
+        if let Ok(Reply::Claimed { unsure, .. }) = reply {
+            self.keys_forgotten += u64::from(!unsure.is_zero());
+        }
+        match reply {
+            Ok(Reply::Granted { .. } | Reply::Claimed { .. }) => self.grants += 1,
+            Ok(
+                Reply::Held { .. }
+                | Reply::Quarantined { .. }
+                | Reply::NotOwner
+                | Reply::InFlight { .. }
+                | Reply::Mismatch,
+            ) => self.refusals += 1,
+            Ok(Reply::Done) if reasserts => self.reassertions += 1,
+            Ok(_) => {}
+            Err(e) => *self.faults.entry(e.fault()).or_default() += 1,
+        }
+    }
+
+    pub(crate) fn reassertions(&self) -> u64 {
+        self.reassertions
+    }
+}
+
+impl Counters {
+    pub(crate) fn new(node: Arc<str>) -> Self {
+        let tally = |metric| Tally::new(metric, &[("node", &node)]);
+        Self {
+            batches: tally(&NODE.batches),
+            request: Histogram::new(&NODE.request, &[("node", &node)]),
+            ops: tally(&NODE.ops),
+            grants: tally(&NODE.grants),
+            refusals: tally(&NODE.refusals),
+            reassertions: tally(&NODE.reassertions),
+            histories: tally(&NODE.histories),
+            quarantines: tally(&NODE.quarantines),
+            keys_forgotten: tally(&NODE.keys_forgotten),
+            switches: tally(&NODE.switches),
+            barriers: tally(&NODE.barriers),
+            barriers_failed: tally(&NODE.barriers_failed),
+            losses: tally(&NODE.losses),
+            loss: Gauge::new(&NODE.loss, &[("node", &node)]),
+            quarantine_ends: Gauge::new(&NODE.quarantine_ends, &[("node", &node)]),
+            data: Mutex::new([].into()),
+            faults: Mutex::default(),
+            node,
+        }
+    }
+
+    /// A batch came back after this time.
+    pub(crate) fn add(&self, count: Count, took: Duration) {
+        self.batches.add(1);
+        self.request.record(took.as_secs_f64());
+        self.ops.add(count.ops);
+        self.grants.add(count.grants);
+        self.refusals.add(count.refusals);
+        self.reassertions.add(count.reassertions);
+        self.keys_forgotten.add(count.keys_forgotten);
+        for (fault, n) in count.faults {
+            self.fault(fault, n);
+        }
+    }
+
+    fn fault(&self, fault: NodeFault, n: u64) {
+        let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = || Tally::new(&NODE.faults, &[("node", &self.node), ("fault", &word(fault))]);
+        faults.entry(fault).or_insert_with(new).add(n);
+    }
+
+    /// A request was refused before it was sent.
+    pub(crate) fn count_refused(&self, fault: NodeFault) {
+        self.fault(fault, 1);
+    }
+
+    pub(crate) fn count_history(&self) {
+        self.histories.add(1);
+    }
+
+    pub(crate) fn count_quarantine(&self) {
+        self.quarantines.add(1);
+    }
+
+    /// When the node's quarantine ends, in µs since 1970.
+    pub(crate) fn set_quarantine_end(&self, micros: u64) {
+        self.quarantine_ends.set(Duration::from_micros(micros).as_secs_f64());
+    }
+
+    /// What the node's data may lack. `new`: the latest of these was not there before.
+    pub(crate) fn set_losses(&self, losses: &Arc<[Loss]>, new: bool) {
+        self.losses.add(u64::from(new));
+        *self.data.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(losses);
+    }
+
+    /// The latest loss that still concerns keys, if any.
+    pub(crate) fn set_concerning(&self, loss: Option<Loss>) {
+        let seconds = |loss: Loss| loss.length().map_or(f64::INFINITY, |d| d.as_secs_f64());
+        self.loss.set(loss.map_or(0.0, seconds));
+    }
+
+    pub(crate) fn losses(&self) -> Arc<[Loss]> {
+        Arc::clone(&self.data.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn count_switch(&self) {
+        self.switches.add(1);
+    }
+
+    /// A wait for replicas is over.
+    pub(crate) fn count_barrier(&self, confirmed: bool) {
+        self.barriers.add(1);
+        self.barriers_failed.add(u64::from(!confirmed));
+    }
+
+    pub(crate) fn snapshot(&self) -> NodeMetrics {
+        let faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
+        NodeMetrics {
+            name: Arc::clone(&self.node),
+            batches: self.batches.get(),
+            ops: self.ops.get(),
+            grants: self.grants.get(),
+            refusals: self.refusals.get(),
+            faults: faults.iter().map(|(fault, tally)| (*fault, tally.get())).collect(),
+            histories: self.histories.get(),
+            quarantines: self.quarantines.get(),
+            keys_forgotten: self.keys_forgotten.get(),
+            reassertions: self.reassertions.get(),
+            switches: self.switches.get(),
+            barriers: self.barriers.get(),
+            barriers_failed: self.barriers_failed.get(),
+            losses: self.losses.get(),
+        }
+    }
+}
+
+/// `NoReplicas` as a label has it: `no_replicas`.
+fn word(fault: NodeFault) -> String {
+    let mut word = String::new();
+    for c in format!("{fault:?}").chars() {
+        if c.is_uppercase() && !word.is_empty() {
+            word.push('_');
+        }
+        word.extend(c.to_lowercase());
+    }
+    word
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_is_counted_by_what_was_said() {
+        let counters = Counters::new("a".into());
+        let mut count = Count::default();
+        let timeout = NodeError::maybe_executed(NodeFault::Timeout, "");
+        for (reply, reasserts) in [
+            (Ok(Reply::Granted { fence: 1 }), false),
+            (Ok(Reply::Held { remaining: None, foreign: false }), false),
+            (Ok(Reply::Done), false),
+            (Ok(Reply::Done), true),
+            (Ok(Reply::NotOwner), true),
+            (Ok(Reply::Absent), false),
+            (Err(timeout.clone()), true),
+            (Err(timeout), false),
+        ] {
+            count.count(&reply, reasserts);
+        }
+        counters.add(count, Duration::ZERO);
+        let m = counters.snapshot();
+        assert_eq!((m.batches, m.ops, m.grants, m.refusals, m.reassertions), (1, 8, 1, 2, 1));
+        assert_eq!(m.faults, BTreeMap::from([(NodeFault::Timeout, 2)]));
+        assert_eq!(m.faults_total(), 2);
+        assert_eq!(word(NodeFault::MinReplicasMissing), "min_replicas_missing");
+    }
+}

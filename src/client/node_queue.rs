@@ -1,0 +1,497 @@
+//! The queue: one queue per node, and as many batches in flight as the node keeps in order (group
+//! commit).
+//!
+//! If nothing is in flight a request leaves at once; what arrives in the meantime leaves together
+//! as the next batch. A node that keeps order takes further batches while it works on the first, so
+//! that neither side waits for the other. A release never overtakes its own acquire: a batch leaves
+//! with the call of the node, and takes effect behind those of earlier calls. The queue's task
+//! polls the calls, so a connection to a server has its owner here (`dial/wire.rs`). The queue also
+//! - drops requests whose deadline passed before they were sent (certainly not executed);
+//! - sends with each batch until when it may take effect, by the node's own clock: what
+//!   lies in a frozen server is not executed when it thaws. An idle queue asks for the time now and
+//!   then, so that it knows it;
+//! - keeps *owed* releases (`pending_releases`): a release is repeated until it is answered at a
+//!   time at which nothing that got no answer can take effect any more;
+//! - asks again, in a later batch, what a node puts off because it has shown enough results at
+//!   once, and lets no batch grow beyond what may be stored at once;
+//! - holds a yes back until as many replicas have it as its caller asked for
+//!   (durability 1); others go on;
+//! - watches the facts of each batch: clock steps, new histories, two nodes on one server
+//!   (clocks 4, quarantine 7, overview 8).
+
+mod alarm;
+mod incoming;
+pub(crate) mod load;
+mod order;
+mod pace;
+mod pending;
+mod pending_releases;
+mod replies;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::future::Either;
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::{Notify, broadcast, mpsc};
+use tokio::time::timeout;
+
+use self::alarm::Alarm;
+use self::incoming::{Incoming, Queues};
+use self::load::Load;
+use self::order::BatchOrder;
+use self::pace::Pace;
+use self::pending::Asker;
+pub(crate) use self::pending::Sink;
+use self::pending_releases::{InDoubt, PendingRelease, PendingReleases};
+use crate::client::node_counters::Counters;
+use crate::client::node_monitor::NodeMonitor;
+use crate::client::reply_collector::{Origin, Quarantine};
+use crate::client::voting_gauges::VotingGauges;
+use crate::durability::Durability;
+use crate::env::Env;
+use crate::error::{NodeError, NodeFault};
+use crate::metrics::NodeMetrics;
+use crate::node::{LockNode, NodeEvent};
+use crate::op::{Batch, Facts, Loss, NotAfter, Op, QuarantineId, Replies, Reply, Terms};
+use crate::time::{Drift, Moment, NodeClock};
+use crate::token::OwnerToken;
+
+/// How much longer than its deadline a node's own answer is awaited before the queue gives up on
+/// it.
+pub(crate) const GRACE: Duration = Duration::from_millis(250);
+/// How often a queue with nothing to do asks the node for its facts: its clock, and whether it is
+/// still the same server. It also renews the note of the server's clock (quarantine 13).
+const HEARTBEAT: Duration = Duration::from_secs(2);
+
+/// Most requests that wait to be sent; what gives something back may be as many again.
+const QUEUE_MAX: usize = 100_000;
+/// Most batches of which somebody waits for replicas to have them; until there are fewer nothing is
+/// sent that may have to be waited for.
+const CONFIRMING_MAX: usize = 1_024;
+/// Most bytes that one batch asks the node to store, but one op's at least: other requests wait for
+/// no more than that, and the node says no more about results (`Reply::Deferred`).
+const BYTES_MAX: usize = 1 << 20;
+/// Most ops in one batch: bounds how long one script may occupy a server.
+const BATCH_MAX: usize = 128;
+/// Most batches under way: while the server works on one, the next one is there.
+const DEPTH: usize = 4;
+/// Most ops of a batch that are asked again: the others must not wait until all large results are
+/// shown.
+const AGAIN_MAX: usize = 16;
+
+struct Job {
+    op: Op,
+    deadline: Moment,
+    asker: Asker,
+}
+
+/// Callback for a node, by number, that has begun another data history, with its quarantine. It is
+/// called before the answers of the batch that shows it are handed out.
+pub(crate) type OnSwitch = dyn Fn(usize, Quarantine) + Send + Sync;
+
+/// What the queues of one handle share.
+#[derive(Clone)]
+pub(crate) struct QueueSettings {
+    pub(crate) env: Arc<dyn Env>,
+    pub(crate) terms: Terms,
+    pub(crate) drift: Drift,
+    pub(crate) ttl: Duration,
+    pub(crate) node_deadline: Duration,
+    /// The events of the nodes, by name.
+    pub(crate) events: broadcast::Sender<(Arc<str>, NodeEvent)>,
+    pub(crate) on_switch: Arc<OnSwitch>,
+    pub(crate) votes: Arc<VotingGauges>,
+}
+
+/// The way to one node. Its task is started with the first request and ends with the queue.
+pub(crate) struct NodeQueue {
+    node: Arc<dyn LockNode>,
+    index: usize,
+    settings: QueueSettings,
+    counters: Arc<Counters>,
+    load: Arc<Load>,
+    look: Arc<Notify>,
+    queues: Mutex<Option<Queues>>,
+}
+
+impl NodeQueue {
+    pub(crate) fn new(node: Arc<dyn LockNode>, index: usize, settings: QueueSettings) -> Self {
+        let counters = Arc::new(Counters::new(node.name()));
+        let (load, look, queues) = (Arc::default(), Arc::default(), Mutex::default());
+        Self { node, index, settings, counters, load, look, queues }
+    }
+
+    pub(crate) fn node(&self) -> &Arc<dyn LockNode> {
+        &self.node
+    }
+
+    /// What this queue has yet to do.
+    pub(crate) fn load(&self) -> &Load {
+        &self.load
+    }
+
+    /// What this queue has counted.
+    pub(crate) fn metrics(&self) -> NodeMetrics {
+        self.counters.snapshot()
+    }
+
+    /// What the node's data may lack, as of its last answer.
+    pub(crate) fn losses(&self) -> Arc<[Loss]> {
+        self.counters.losses()
+    }
+
+    /// Asks the node for its facts, unless a batch is under way: the answer to any batch has them.
+    pub(crate) fn look(&self) {
+        self.look.notify_one();
+    }
+
+    /// Queues a request. Never blocks; the answer, also the refusal to send, goes to the sink.
+    pub(crate) fn submit(&self, op: Op, deadline: Moment, sink: Sink) {
+        let job = Job { op, deadline, asker: Asker::new(sink, &self.load) };
+        let full = || format!("{QUEUE_MAX} requests wait already");
+        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let job = match queues.as_ref().map(|queues| queues.of(&job.op)) {
+            // What gives back is let in as long as there is any room: it makes room elsewhere.
+            Some(open) if open.capacity() <= QUEUE_MAX && !job.op.is_undo() => {
+                return self.refuse_busy(job, full());
+            }
+            Some(open) => match open.try_send(job) {
+                Ok(()) => return,
+                Err(mpsc::error::TrySendError::Full(job)) => return self.refuse_busy(job, full()),
+                Err(mpsc::error::TrySendError::Closed(job)) => job,
+            },
+            None => job,
+        };
+        // First use, or the runtime of the earlier task is gone: start one where we are.
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            let now = self.settings.env.now();
+            return refuse(
+                job,
+                NodeFault::Closed,
+                "polled outside of a tokio runtime; await it on one with time and IO enabled",
+                now,
+            );
+        };
+        let (new, incoming) = Queues::new(2 * QUEUE_MAX);
+        let worker = Worker {
+            node: Arc::clone(&self.node),
+            index: self.index,
+            health: NodeMonitor::new(self.node.name(), &self.settings, &self.counters),
+            settings: self.settings.clone(),
+            counters: Arc::clone(&self.counters),
+            look: Arc::clone(&self.look),
+            incoming,
+            again: VecDeque::new(),
+            owed: PendingReleases::default(),
+            in_doubt: InDoubt::default(),
+            clock: None,
+            names_server: false,
+            history: None,
+            pace: Pace::default(),
+            spoke: self.settings.env.now(),
+            in_touch: false,
+        };
+        self.settings.env.spawn(&runtime, Box::pin(worker.run()));
+        // It is empty.
+        let _ = new.of(&job.op).try_send(job);
+        *queues = Some(new);
+    }
+
+    /// Refuses a request, so that others are answered in time.
+    pub(crate) fn shed(&self, op: Op, deadline: Moment, sink: Sink, why: &'static str) {
+        self.refuse_busy(Job { op, deadline, asker: Asker::new(sink, &self.load) }, why);
+    }
+
+    fn refuse_busy(&self, job: Job, why: impl Into<Arc<str>>) {
+        self.counters.count_refused(NodeFault::Busy);
+        refuse(job, NodeFault::Busy, why, self.settings.env.now());
+    }
+}
+
+fn refuse(job: Job, fault: NodeFault, detail: impl Into<Arc<str>>, now: Moment) {
+    job.asker.post(Err(NodeError::not_executed(fault, detail)), Origin::nobodys(now));
+}
+
+/// The caller of an op in a batch, and the release that is owed if no answer comes.
+struct Asked {
+    asker: Option<Asker>,
+    /// The op and its deadline, if the node may want to be asked again.
+    again: Option<Box<(Op, Moment)>>,
+    owed: Option<PendingRelease>,
+    vote: bool,
+    /// On whose behalf, unless it only takes something back.
+    owner: Option<OwnerToken>,
+    /// Whose extension names the node's quarantine.
+    reasserts: Option<OwnerToken>,
+}
+
+/// What leaves together.
+#[derive(Default)]
+struct Leaving {
+    ops: Vec<Op>,
+    asked: Vec<Asked>,
+    deadline: Moment,
+}
+
+/// A batch that came back.
+struct Answered {
+    asked: Vec<Asked>,
+    /// What the node was asked for first, because its clock was not known.
+    greeting: Option<Spoken>,
+    replies: Replies,
+    deadline: Moment,
+    /// Until when it could take effect, by the node's clock.
+    not_after: u64,
+    sent: Moment,
+    received: Moment,
+}
+
+/// Facts, and between which moments they were asked for and came.
+struct Spoken {
+    facts: Facts,
+    sent: Moment,
+    received: Moment,
+}
+
+/// Yeses of one batch that count only at this level.
+type Unsure = BTreeMap<Durability, Vec<(Asker, Reply)>>;
+
+struct Worker {
+    node: Arc<dyn LockNode>,
+    index: usize,
+    health: NodeMonitor,
+    settings: QueueSettings,
+    counters: Arc<Counters>,
+    /// Notified when the node is to be asked for its facts.
+    look: Arc<Notify>,
+    incoming: Incoming,
+    /// What was taken from the queue and leaves with a later batch, before what is queued.
+    again: VecDeque<Job>,
+    owed: PendingReleases,
+    in_doubt: InDoubt,
+    /// Clock of the server that answered last, and which server that was.
+    clock: Option<(NodeClock, Arc<str>)>,
+    /// The node reports which server it is connected to.
+    names_server: bool,
+    /// The data history of which the node answered last.
+    history: Option<QuarantineId>,
+    pace: Pace,
+    /// When a batch was sent last.
+    spoke: Moment,
+    /// The node answered the last batch, so its connection is in order.
+    in_touch: bool,
+}
+
+impl Worker {
+    async fn run(mut self) {
+        let (node, env) = (Arc::clone(&self.node), Arc::clone(&self.settings.env));
+        let (node, env) = (&*node, &*env);
+        let look = Arc::clone(&self.look);
+        let mut looks = false;
+        let mut under_way = FuturesUnordered::new();
+        let mut confirming = FuturesUnordered::new();
+        let mut alarm = Alarm::new();
+        loop {
+            let now = env.now();
+            let depth = self.depth(now);
+            let room = under_way.len() < depth;
+            let open = room && confirming.len() < CONFIRMING_MAX;
+            // PendingRelease releases before what is queued: on a busy queue there is always
+            // something.
+            let mut next = if room { self.owed_batch(now) } else { None };
+            if next.is_none() && open {
+                let waiting = self.incoming.len();
+                let most = self.pace.most(waiting, under_way.is_empty() && depth > 1);
+                next = self.next_batch(now, most.min(BATCH_MAX));
+            }
+            let beat = self.spoke + HEARTBEAT;
+            looks &= under_way.is_empty();
+            if next.is_none() && under_way.is_empty() && (looks || beat <= now) {
+                next = Some(Leaving {
+                    deadline: now + self.settings.node_deadline,
+                    ..Leaving::default()
+                });
+            }
+            if let Some(batch) = next {
+                under_way.push(self.send(batch, node, env));
+                continue;
+            }
+            let owed = self.owed.due().filter(|_| room);
+            let beat = Some(beat).filter(|_| under_way.is_empty());
+            alarm.set_for(owed.into_iter().chain(beat).min(), now);
+            tokio::select! {
+                biased;
+                more = self.incoming.wait(), if open => if !more { break },
+                Some(answered) = under_way.next() => confirming.extend(self.settle(answered)),
+                Some(()) = confirming.next() => {}
+                () = look.notified(), if under_way.is_empty() => looks = true,
+                () = &mut alarm => {}
+            }
+        }
+        // The handle is gone. What is under way is awaited, what is owed tried once more; then the
+        // ttl ends it.
+        while let Some(answered) = under_way.next().await {
+            // With the handle everybody is gone who could want to know what replicas have.
+            self.settle(answered);
+        }
+        if let Some(last) = self.owed_batch(env.now()) {
+            let answered = self.send(last, node, env).await;
+            self.settle(answered);
+        }
+    }
+
+    /// How many batches may be under way. Two that both ask for the node's clock first could
+    /// overtake each other.
+    fn depth(&self, now: Moment) -> usize {
+        let known = self.known_clock(now).is_some();
+        if known { self.node.depth().clamp(1, DEPTH) } else { 1 }
+    }
+
+    /// At most so many of what is queued, as one batch.
+    fn next_batch(&mut self, now: Moment, most: usize) -> Option<Leaving> {
+        // Never less than a node may take: a caller may want the answer sooner, but a time-out ends
+        // the connection that everybody shares.
+        let mut deadline = now + self.settings.node_deadline;
+        let mut again = self.again.len().min(AGAIN_MAX);
+        let waiting = again + self.incoming.len();
+        let (mut gathered, mut bytes) = (BatchOrder::for_up_to(waiting.min(most)), 0);
+        while gathered.len() < most {
+            let next = if again > 0 {
+                again -= 1;
+                self.again.pop_front()
+            } else {
+                self.incoming.next()
+            };
+            let Some(job) = next else { break };
+            if job.deadline <= now && job.asker.owed_until().is_none() {
+                let why = "not sent: the queue was busy until the deadline";
+                gathered.leave_out(&job.op);
+                refuse(job, NodeFault::Timeout, why, now);
+                continue;
+            }
+            bytes += job.op.payload();
+            if bytes > BYTES_MAX && gathered.len() > 0 {
+                self.again.push_front(job);
+                break;
+            }
+            deadline = deadline.max(job.deadline);
+            gathered.take(job);
+        }
+        let (ops, asked) = gathered.finish();
+        (!ops.is_empty()).then_some(Leaving { ops, asked, deadline })
+    }
+
+    /// The clock of the server that a batch would reach now, if it was read so lately that what it
+    /// may have drifted since is little beside a deadline.
+    fn known_clock(&self, now: Moment) -> Option<&(NodeClock, Arc<str>)> {
+        let most = self.settings.node_deadline / 4;
+        let (clock, server) = self.clock.as_ref().filter(|_| self.in_touch)?;
+        let drifted = self.settings.drift.of(now.since(clock.read));
+        // A node that reports its server, and reports none, has no connection: the next server may
+        // be another one.
+        let same = || self.node.server().map_or(!self.names_server, |now| now == *server);
+        self.clock.as_ref().filter(|_| drifted <= most && same())
+    }
+
+    /// What is owed and due.
+    fn owed_batch(&mut self, now: Moment) -> Option<Leaving> {
+        let due = self.owed.take(now, BATCH_MAX);
+        if due.is_empty() {
+            return None;
+        }
+        let ops = due.iter().map(|o| o.op.clone()).collect();
+        let asked = due.into_iter().map(|o| Asked {
+            owed: Some(o),
+            vote: false,
+            owner: None,
+            reasserts: None,
+            again: None,
+            asker: None,
+        });
+        let deadline = now + self.settings.node_deadline;
+        Some(Leaving { ops, asked: asked.collect(), deadline })
+    }
+
+    /// One call of the node, which begins now; always one reply per op, always by the deadline plus
+    /// grace.
+    fn send<'n>(
+        &mut self,
+        Leaving { ops, asked, deadline }: Leaving,
+        node: &'n dyn LockNode,
+        env: &'n dyn Env,
+    ) -> impl Future<Output = Answered> + use<'n> {
+        let (terms, drift) = (self.settings.terms, self.settings.drift);
+        let known_since = self.health.known_since();
+        let sent = env.now();
+        self.spoke = sent;
+        // Until it has answered, also when it is connected again meanwhile: what is sent next must
+        // not overtake a batch that asks for the clock first.
+        self.in_touch &= !self.names_server || self.node.server().is_some();
+        let by = move |(clock, server): &(NodeClock, Arc<str>)| NotAfter {
+            server: Arc::clone(server),
+            micros: clock.at(deadline, drift),
+        };
+        let known = self.known_clock(sent).map(by);
+        let call = move |ops, by| {
+            node.call(Batch { terms, not_after: Some(by), known_since, ops }, deadline)
+        };
+        let greets = known.is_none() && !ops.is_empty();
+        // A node that does not report its clock is asked all the same: for its fault, and for what
+        // may be executed at any time.
+        let mut not_after = known.unwrap_or_else(NotAfter::over);
+        let begun =
+            if greets { Either::Right(ops) } else { Either::Left(call(ops, not_after.clone())) };
+        async move {
+            let mut greeting = None;
+            let answer = timeout(deadline.since(sent) + GRACE, async {
+                match begun {
+                    Either::Left(begun) => begun.await,
+                    Either::Right(ops) => {
+                        greeting = greet(node, env, (terms, known_since), deadline).await;
+                        if let Some(spoken) = &greeting {
+                            not_after = by(&spoken.clock());
+                        }
+                        call(ops, not_after.clone()).await
+                    }
+                }
+            });
+            let answer = answer.await;
+            let not_after = not_after.micros;
+            let mut replies = answer.unwrap_or_else(|_| {
+                let detail = "node overran its deadline";
+                let error = NodeError::maybe_executed(NodeFault::Timeout, detail);
+                Replies::fail(asked.len(), &error)
+            });
+            if replies.items.len() != asked.len() {
+                let detail = "wrong number of replies";
+                let error = NodeError::maybe_executed(NodeFault::Protocol, detail);
+                replies = Replies::fail(asked.len(), &error);
+            }
+            let received = env.now();
+            Answered { asked, greeting, replies, deadline, not_after, sent, received }
+        }
+    }
+}
+
+impl Spoken {
+    fn clock(&self) -> (NodeClock, Arc<str>) {
+        let clock = NodeClock { micros: self.facts.node_micros, read: self.received };
+        (clock, Arc::clone(&self.facts.identity))
+    }
+}
+
+/// Asks a node whose clock is not known for its facts.
+async fn greet(
+    node: &dyn LockNode,
+    env: &dyn Env,
+    (terms, known_since): (Terms, Option<u64>),
+    deadline: Moment,
+) -> Option<Spoken> {
+    let sent = env.now();
+    let nothing = Batch { terms, not_after: None, known_since, ops: Vec::new() };
+    let facts = node.call(nothing, deadline).await.facts?;
+    Some(Spoken { facts, sent, received: env.now() })
+}

@@ -1,0 +1,44 @@
+//! One timer for all that a queue has to do at a time of its own.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::time::{Instant, Sleep, sleep};
+
+use crate::time::Moment;
+
+/// Goes off at the earliest time that it was set for, or sooner: who waits for it looks again what
+/// is due. So it need not be touched when a time is put off, as a busy queue does with each batch.
+pub(super) struct Alarm {
+    sleep: Pin<Box<Sleep>>,
+    at: Option<Moment>,
+}
+
+impl Alarm {
+    pub(super) fn new() -> Self {
+        Self { sleep: Box::pin(sleep(Duration::ZERO)), at: None }
+    }
+
+    /// To go off at `due` at the latest.
+    pub(super) fn set_for(&mut self, due: Option<Moment>, now: Moment) {
+        if let Some(due) = due
+            && self.at.is_none_or(|at| due < at)
+        {
+            self.sleep.as_mut().reset(Instant::now() + due.since(now));
+            self.at = Some(due);
+        }
+    }
+}
+
+impl Future for Alarm {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.at.is_none() || self.sleep.as_mut().poll(cx).is_pending() {
+            return Poll::Pending;
+        }
+        self.at = None;
+        Poll::Ready(())
+    }
+}

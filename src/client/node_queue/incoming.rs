@@ -1,0 +1,109 @@
+//! The two queues of a queue: extensions of what is held, and everything else.
+
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+
+use super::Job;
+use crate::op::Op;
+
+/// The sending ends. Extensions leave first: they overtake nothing of their own lease, which has
+/// been granted, and nothing of it follows its release (renewal 7).
+pub(super) struct Queues {
+    extensions: Sender<Job>,
+    others: Sender<Job>,
+}
+
+impl Queues {
+    /// Two queues with this many places each.
+    pub(super) fn new(places: usize) -> (Self, Incoming) {
+        let ((extensions, first), (others, rest)) = (channel(places), channel(places));
+        let incoming = Incoming { extensions: first, others: rest, extension: None, other: None };
+        (Self { extensions, others }, incoming)
+    }
+
+    /// The queue for this op.
+    pub(super) fn of(&self, op: &Op) -> &Sender<Job> {
+        if op.is_extension() { &self.extensions } else { &self.others }
+    }
+}
+
+/// The receiving ends, and what a wait has taken out of them.
+pub(super) struct Incoming {
+    extensions: Receiver<Job>,
+    others: Receiver<Job>,
+    extension: Option<Job>,
+    other: Option<Job>,
+}
+
+impl Incoming {
+    /// How many requests wait.
+    pub(super) fn len(&self) -> usize {
+        let taken = usize::from(self.extension.is_some()) + usize::from(self.other.is_some());
+        taken + self.extensions.len() + self.others.len()
+    }
+
+    /// The request that leaves next: extensions in their order, then the others in theirs.
+    pub(super) fn next(&mut self) -> Option<Job> {
+        let extension = self.extension.take().or_else(|| self.extensions.try_recv().ok());
+        extension.or_else(|| self.other.take()).or_else(|| self.others.try_recv().ok())
+    }
+
+    /// Waits until there is a request; false if none will come any more.
+    ///
+    /// # Cancellation safety
+    /// Nothing is lost: a request is taken only by the poll that returns.
+    pub(super) async fn wait(&mut self) -> bool {
+        if self.extension.is_some() || self.other.is_some() {
+            return true;
+        }
+        tokio::select! {
+            biased;
+            // Both end together, and the others may still have what the handle has to give back.
+            Some(job) = self.extensions.recv() => self.extension = Some(job),
+            job = self.others.recv() => self.other = job,
+        }
+        self.extension.is_some() || self.other.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::client::node_queue::Sink;
+    use crate::client::node_queue::pending::Asker;
+    use crate::client::reply_collector::ReplyCollector;
+    use crate::name::LockKeys;
+    use crate::time::Moment;
+    use crate::token::{FencingToken, OwnerToken};
+
+    fn job(op: Op) -> Job {
+        let asker = Asker::new(Sink::Mail(ReplyCollector::new(1), 0), &Arc::default());
+        Job { op, deadline: Moment::default(), asker }
+    }
+
+    fn extension() -> Job {
+        let owner = OwnerToken::from_random(7);
+        let (token, ttl) = (FencingToken::new(1), std::time::Duration::from_secs(1));
+        let keys = LockKeys::new("k");
+        job(Op::Extend { keys, owner, ttl, token, meta: None, reassert: None })
+    }
+
+    fn look() -> Job {
+        job(Op::Inspect { keys: LockKeys::new("k"), wait: false })
+    }
+
+    #[tokio::test]
+    async fn extensions_leave_first_and_the_rest_when_the_handle_is_gone() {
+        let (queues, mut incoming) = Queues::new(8);
+        let send = |job: Job| assert!(queues.of(&job.op).try_send(job).is_ok());
+        send(look());
+        assert!(incoming.wait().await, "it is taken out");
+        [look(), extension(), extension()].into_iter().for_each(send);
+        drop(queues);
+        assert_eq!(incoming.len(), 4);
+        let order = [(); 4].map(|()| incoming.next().map(|job| job.op.is_extension()));
+        assert_eq!(order, [true, true, false, false].map(Some));
+        assert!(!incoming.wait().await, "nothing comes any more");
+    }
+}

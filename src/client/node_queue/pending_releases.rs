@@ -1,0 +1,221 @@
+//! What a node still owes an answer to: releases and unclaims, until it is certain that they did
+//! what they were for.
+//!
+//! A request that got no answer may still take effect until its deadline by the node's clock, and
+//! not later. So a release is done once the node has executed it at a time past that deadline, or
+//! when its owner has no such request. Else it is repeated; at the latest the ttl does what it was
+//! for.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::load::Counted;
+use crate::client::reply_collector::ReplyCollector;
+use crate::op::Op;
+use crate::time::Moment;
+use crate::token::OwnerToken;
+
+/// Most releases owed to one node; beyond it the oldest is left to its ttl.
+const MOST: usize = 32_768;
+/// First and longest pause between tries while the node does not answer.
+const WAIT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
+/// A clean-up that the node owes an answer to.
+pub(super) struct PendingRelease {
+    pub(super) op: Op,
+    /// When it is pointless: the ttl has done it.
+    pub(super) until: Moment,
+    /// The attempt that it cleans up after, and which node this is there.
+    pub(super) of: Option<(Arc<ReplyCollector>, usize)>,
+    pub(super) _count: Counted,
+}
+
+impl PendingRelease {
+    /// Whether there may be anything to clean up: an attempt may learn only after it was given up
+    /// that the node certainly did not execute it.
+    pub(super) fn is_needed(&self, now: Moment) -> bool {
+        now < self.until && self.of.as_ref().is_none_or(|(attempt, node)| attempt.may_hold(*node))
+    }
+}
+
+/// The owed clean-ups of one node, in the order in which they are tried.
+pub(super) struct PendingReleases {
+    queue: VecDeque<(Moment, PendingRelease)>,
+    wait: Duration,
+}
+
+impl Default for PendingReleases {
+    fn default() -> Self {
+        Self { queue: VecDeque::new(), wait: WAIT.0 }
+    }
+}
+
+impl PendingReleases {
+    /// When the next one is due.
+    pub(super) fn due(&self) -> Option<Moment> {
+        self.queue.front().map(|(due, _)| *due)
+    }
+
+    /// Takes those that are due, at most so many. What the ttl has ended by now is dropped.
+    pub(super) fn take(&mut self, now: Moment, most: usize) -> Vec<PendingRelease> {
+        let mut taken = Vec::new();
+        while taken.len() < most && self.due().is_some_and(|due| due <= now) {
+            taken.extend(self.queue.pop_front().map(|(_, o)| o).filter(|o| o.is_needed(now)));
+        }
+        taken
+    }
+
+    /// To be tried again after `pause`.
+    pub(super) fn push(&mut self, owed: PendingRelease, now: Moment, pause: Duration) {
+        if !owed.is_needed(now + pause) {
+            return;
+        }
+        if self.queue.len() >= MOST {
+            self.queue.pop_front();
+        }
+        self.queue.push_back((now + pause, owed));
+    }
+
+    /// It got no answer.
+    pub(super) fn push_failed(&mut self, owed: PendingRelease, now: Moment) {
+        self.push(owed, now, self.wait);
+    }
+
+    /// Whether the node answered a batch: the pauses grow until it does.
+    pub(super) fn answered(&mut self, yes: bool) {
+        self.wait = if yes { WAIT.0 } else { (self.wait * 2).min(WAIT.1) };
+    }
+}
+
+/// Whose requests got no answer, and until when, by the node's clock, they may take effect. Beyond
+/// so many owners it is about everybody, until the last of those requests.
+#[derive(Debug, Default)]
+pub(super) struct InDoubt {
+    owners: HashMap<OwnerToken, u64>,
+    everybody: Option<u64>,
+}
+
+impl InDoubt {
+    /// A request of this owner, which could take effect until `not_after`, got no answer.
+    pub(super) fn about(&mut self, owner: OwnerToken, not_after: u64) {
+        let until = self.owners.entry(owner).or_insert(not_after);
+        *until = not_after.max(*until);
+        if self.owners.len() > MOST {
+            let all = self.owners.drain().map(|(_, until)| until);
+            self.everybody = all.chain(self.everybody).max();
+        }
+    }
+
+    /// The node's clock shows this.
+    pub(super) fn known(&mut self, micros: u64) {
+        self.owners.retain(|_, until| *until >= micros);
+        self.everybody = self.everybody.filter(|until| *until >= micros);
+    }
+
+    /// For how long it lasts about this owner, now that the node's clock is known to be at `known`;
+    /// `None` if there is none.
+    pub(super) fn lasts(&self, owner: &OwnerToken, micros: u64) -> Option<Duration> {
+        let until = self.owners.get(owner).copied().max(self.everybody)?;
+        let left = until.checked_sub(micros)?;
+        // A millisecond more, so that the next answer is certainly past it.
+        Some(Duration::from_micros(left) + Duration::from_millis(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::name::LockKeys;
+
+    fn at(ms: u64) -> Moment {
+        Moment::from_nanos(ms * 1_000_000)
+    }
+
+    fn owed(number: u128, until: u64) -> PendingRelease {
+        let owner = OwnerToken::from_random(number);
+        let op = Op::Release { keys: LockKeys::new("k"), owner, meta: false };
+        PendingRelease { op, until: at(until), of: None, _count: Counted::owed(&Arc::default()) }
+    }
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn what_is_due_comes_in_order_and_not_after_its_ttl() {
+        let mut queue = PendingReleases::default();
+        queue.push(owed(1, 100), at(0), ms(10));
+        queue.push(owed(2, 15), at(0), ms(10));
+        queue.push(owed(3, 100), at(0), ms(30));
+        queue.push(owed(4, 5), at(0), ms(10));
+        assert_eq!(queue.due(), Some(at(10)));
+        assert_eq!(queue.take(at(9), 8).len(), 0);
+        let taken = queue.take(at(20), 8);
+        assert_eq!(taken.iter().map(|o| o.op.clone()).collect::<Vec<_>>(), [owed(1, 0).op]);
+        assert_eq!(queue.due(), Some(at(30)));
+    }
+
+    #[test]
+    fn the_queue_is_bounded_and_keeps_the_newest() {
+        let mut queue = PendingReleases::default();
+        for i in 0..MOST as u128 + 5 {
+            queue.push(owed(i, 1_000), at(0), ms(1));
+        }
+        let all = queue.take(at(1), usize::MAX);
+        assert_eq!(all.len(), MOST);
+        assert_eq!(all[0].op, owed(5, 0).op);
+    }
+
+    #[test]
+    fn pauses_grow_until_the_node_answers() {
+        let mut queue = PendingReleases::default();
+        let mut pause = |answered| {
+            queue.answered(answered);
+            queue.push_failed(owed(1, 100_000), at(0));
+            let due = queue.due().unwrap();
+            queue.take(at(10_000), 1);
+            due.since(at(0))
+        };
+        assert_eq!(pause(false), ms(100));
+        for _ in 0..6 {
+            pause(false);
+        }
+        assert_eq!(pause(false), ms(1_000));
+        assert_eq!(pause(true), ms(50));
+    }
+
+    #[test]
+    fn a_doubt_ends_past_the_deadline_of_what_got_no_answer() {
+        let (a, b) = (OwnerToken::from_random(1), OwnerToken::from_random(2));
+        let mut in_doubt = InDoubt::default();
+        assert_eq!(in_doubt.lasts(&a, 1), None);
+        in_doubt.about(a, 2_000);
+        in_doubt.about(a, 1_000);
+        assert_eq!(in_doubt.lasts(&b, 1), None, "it is of one owner only");
+        assert_eq!(in_doubt.lasts(&a, 2_001), None);
+        assert_eq!(in_doubt.lasts(&a, 2_000), Some(ms(1)), "at its deadline it may still run");
+        assert_eq!(in_doubt.lasts(&a, 1_000), Some(ms(2)));
+        in_doubt.about(b, 8_000);
+        in_doubt.known(5_000);
+        assert_eq!(in_doubt.lasts(&b, 8_000), Some(ms(1)));
+        in_doubt.known(8_001);
+        assert!(in_doubt.owners.is_empty(), "nothing piles up");
+    }
+
+    #[test]
+    fn doubts_about_very_many_are_one_about_everybody() {
+        let mut in_doubt = InDoubt::default();
+        for i in 0..3 * MOST as u128 {
+            in_doubt.about(OwnerToken::from_random(i), 1_000 + i as u64);
+            assert!(in_doubt.owners.len() <= MOST, "a silent node costs memory without end");
+        }
+        let last = 1_000 + 3 * MOST as u64 - 1;
+        for owner in [0, 7, 5 * MOST as u128].map(OwnerToken::from_random) {
+            assert!(in_doubt.lasts(&owner, 1_000).is_some(), "nobody is forgotten");
+        }
+        in_doubt.known(last + 1);
+        assert!(in_doubt.owners.is_empty() && in_doubt.everybody.is_none(), "it ends");
+        assert_eq!(in_doubt.lasts(&OwnerToken::from_random(0), last + 1), None);
+    }
+}

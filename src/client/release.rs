@@ -1,0 +1,77 @@
+//! Giving back a lock that is held: decided at the majority, the rest is finished by the queues.
+
+use std::sync::Arc;
+
+use tracing::Instrument as _;
+
+use crate::client::Core;
+use crate::client::lease::Lease;
+use crate::client::node_queue::Sink;
+use crate::client::reply_collector::ReplyCollector;
+use crate::client::round::Round;
+use crate::error::ReleaseError;
+use crate::op::Op;
+use crate::quorum::release::{Found, Release};
+use crate::span::operation;
+use crate::time::Moment;
+
+impl Core {
+    /// Releases a lock lease that was held until now, or was not: to all nodes that may hold it;
+    /// decided at the majority, the rest is finished by the queues.
+    pub(crate) async fn release(&self, lease: &Lease, held: bool) -> Result<(), ReleaseError> {
+        let operation = operation!("release", of = %lease.resource());
+        operation.token(lease.token);
+        let result = self.releasing(lease, held).instrument(operation.span()).await;
+        operation.over(match &result {
+            Ok(()) => "released",
+            Err(ReleaseError::Unconfirmed(_)) => "unconfirmed",
+            Err(ReleaseError::TakenByOther(_)) => "taken_by_other",
+            Err(ReleaseError::Lost(_)) => "lost",
+        });
+        result
+    }
+
+    async fn releasing(&self, lease: &Lease, held: bool) -> Result<(), ReleaseError> {
+        let lost = || Err(ReleaseError::Lost(lease.resource()));
+        let now = self.env.now();
+        let Some(op) = lease.release_op(now) else { return if held { Ok(()) } else { lost() } };
+        let owed = self.forgotten_at(now, lease.on_nodes());
+        match self.take_back(op, lease, owed).await {
+            Found::Other => Err(ReleaseError::TakenByOther(lease.resource())),
+            // Others may have held it since, whatever is there now: a renewal that came late may
+            // have put it back.
+            _ if !held => lost(),
+            Found::Released => Ok(()),
+            Found::Gone => lost(),
+            Found::Unknown(outcomes) => {
+                let why = self.no_quorum(outcomes).of(lease.resource());
+                Err(ReleaseError::Unconfirmed(why))
+            }
+        }
+    }
+
+    /// Takes back what nodes may hold of a lease. Whatever happens to this future, a node that does
+    /// not answer is asked again until `owed`.
+    pub(super) async fn take_back(&self, op: Op, lease: &Lease, owed: Moment) -> Found {
+        let now = self.env.now();
+        let deadline = self.node_deadline(now);
+        let by = deadline + self.config.node_deadline;
+        let replies = ReplyCollector::taking_back(self.n());
+        let mut machine = Release::new(self.n(), by);
+        for node in 0..self.n() {
+            if lease.replies.may_hold(node) {
+                let sink = Sink::MailOwed(Arc::clone(&replies), node, owed);
+                self.queues[node].submit(op.clone(), deadline, sink);
+            } else {
+                machine.never_granted(node);
+            }
+        }
+        match self.timer() {
+            Ok(timer) => {
+                let round = Round { replies: &replies, timer, until: by, of: None };
+                self.run(now, &mut machine, round).await
+            }
+            Err(outcomes) => Found::Unknown(outcomes),
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Order of the renewals that are due, and limit of those in flight (renewal 12).
+//!
+//! A request for a renewal has to be answered within `node_deadline`. Those that a node cannot
+//! answer in that time would be refused unsent, all of them, and tried again together. So no more
+//! leave than nodes answer; the others wait here, the one whose lease ends first in front.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::time::Moment;
+
+/// Smallest and largest number of renewals in flight; a queue has at most the larger number of
+/// requests in flight.
+const LIMITS: (usize, usize) = (32, 512);
+
+/// Renewals of one renewer that are due, the lease that ends first in front.
+#[derive(Debug)]
+pub(super) struct RenewalQueue<T> {
+    /// By the end of the lease, and a number of the lease.
+    due: BTreeMap<(Moment, usize), (Duration, T)>,
+    in_flight: usize,
+    limit: usize,
+}
+
+impl<T> RenewalQueue<T> {
+    pub(super) fn new() -> Self {
+        Self { due: BTreeMap::new(), in_flight: 0, limit: LIMITS.1 }
+    }
+
+    /// Adds a lease that is due, by its number, end and ttl. One that is in line already is kept
+    /// once.
+    pub(super) fn push(&mut self, number: usize, (until, ttl): (Moment, Duration), lease: T) {
+        self.due.insert((until, number), (ttl, lease));
+    }
+
+    /// Takes the lease that is to be renewed next, if another renewal may leave.
+    pub(super) fn next(&mut self) -> Option<T> {
+        if self.in_flight >= self.limit {
+            return None;
+        }
+        let (_, (_, lease)) = self.due.pop_first()?;
+        self.in_flight += 1;
+        Some(lease)
+    }
+
+    /// Records the end of a renewal and adapts the limit: +1 if it was decided in time, halved if
+    /// not.
+    pub(super) fn finished(&mut self, decided: bool) {
+        self.in_flight -= 1;
+        let limit = if decided { self.limit + 1 } else { self.limit / 2 };
+        self.limit = limit.clamp(LIMITS.0, LIMITS.1);
+    }
+
+    /// Returns true if the first lease in line has less than 5/8 of its ttl left: midway between
+    /// due (3/4) and half.
+    pub(super) fn is_late(&self, now: Moment) -> bool {
+        let first = self.due.first_key_value();
+        first.is_some_and(|((until, _), (ttl, _))| until.since(now) < *ttl / 8 * 5)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TTL: Duration = Duration::from_secs(16);
+
+    fn at(s: u64) -> Moment {
+        Moment::from_nanos(s * 1_000_000_000)
+    }
+
+    #[test]
+    fn the_lease_that_ends_first_is_renewed_first() {
+        let mut queue = RenewalQueue::new();
+        for (number, until) in [(1, 9), (2, 7), (3, 8), (4, 7)] {
+            queue.push(number, (at(until), TTL), number);
+        }
+        // Due again, because of a failover.
+        queue.push(3, (at(8), TTL), 3);
+        let order: Vec<_> = std::iter::from_fn(|| queue.next()).collect();
+        assert_eq!(order, [2, 4, 3, 1]);
+    }
+
+    #[test]
+    fn no_more_are_in_flight_than_are_answered() {
+        let mut queue = RenewalQueue::new();
+        (0..100_000).for_each(|n| queue.push(n, (at(9), TTL), n));
+        let leave = |queue: &mut RenewalQueue<usize>| std::iter::from_fn(|| queue.next()).count();
+        assert_eq!(leave(&mut queue), 512);
+        assert_eq!(leave(&mut queue), 0);
+        // Nothing is answered in time: few are tried until something is.
+        (0..512).for_each(|_| queue.finished(false));
+        assert_eq!(leave(&mut queue), 32);
+        // Each round trip doubles them.
+        for limit in [64, 128, 256, 512, 512] {
+            let answered = queue.in_flight;
+            (0..answered).for_each(|_| queue.finished(true));
+            assert_eq!(leave(&mut queue), limit);
+        }
+    }
+
+    #[test]
+    fn one_that_waits_for_an_eighth_of_its_ttl_is_late() {
+        let mut queue = RenewalQueue::new();
+        assert!(!queue.is_late(at(0)));
+        // Granted at 0 and due at 4.
+        queue.push(1, (at(16), TTL), ());
+        queue.push(2, (at(17), TTL), ());
+        assert!(!queue.is_late(at(6)));
+        assert!(queue.is_late(at(6) + Duration::from_millis(1)));
+        assert!(queue.next().is_some() && !queue.is_late(at(7)));
+    }
+}

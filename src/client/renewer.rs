@@ -1,0 +1,309 @@
+//! The renewer: one task per handle renews every lease at a quarter of its ttl, or by up to a
+//! quarter of that sooner.
+//!
+//! It tries again inside the remaining validity when a renewal got no majority, stops at
+//! `max_hold`, and declares a lease lost at its deadline even when nothing answers. Four states are
+//! seen from outside: held, renewed (a later deadline), lost, unknown (the old deadline holds). A
+//! forgotten guard keeps its lease only as long as its process runs.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::Notify;
+
+use crate::client::Core;
+use crate::client::lease::Lease;
+use crate::client::renewal_queue::RenewalQueue;
+use crate::config::renew_every;
+use crate::error::ExtendError;
+use crate::span::operation;
+use crate::time::Moment;
+
+/// Longest sleep of a task that watches a lease: a machine that was suspended is noticed this soon
+/// after it wakes, because tokio's timers do not advance while it is suspended, and our clock does.
+pub(crate) const WATCH: Duration = Duration::from_millis(500);
+
+/// Leases that the renewer renews or watches. A guard holds its ticket and takes the lease out with
+/// it.
+#[derive(Debug, Default)]
+pub(crate) struct Renewer {
+    schedule: Mutex<Schedule>,
+    wake: Notify,
+    /// Renewals wait longer than they should.
+    late: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Schedule {
+    due: BTreeMap<(Moment, u64), Arc<Lease>>,
+    /// Leases that their holders renew themselves.
+    quiet: BTreeMap<u64, Arc<Lease>>,
+    next_id: u64,
+    /// The last lease that had come when the task went to sleep.
+    seen_id: u64,
+    /// The task that renews, by number, and how many there were.
+    running: Option<u64>,
+    runs: u64,
+    /// End of the task's sleep.
+    asleep_until: Option<Moment>,
+}
+
+impl Schedule {
+    /// The lease's place from now on.
+    fn slot(&mut self, lease: &Lease, at: Moment) -> (Moment, u64) {
+        self.next_id += 1;
+        let slot = (at, self.next_id);
+        if let Some(old) = lease.set_slot(Some(slot)) {
+            self.due.remove(&old);
+        }
+        slot
+    }
+}
+
+impl Renewer {
+    fn lock(&self) -> MutexGuard<'_, Schedule> {
+        self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the task look around.
+    pub(crate) fn wake(&self) {
+        self.wake.notify_one();
+    }
+
+    /// Returns true if renewals are late, so that new work has to wait (renewal 12).
+    pub(crate) fn is_late(&self) -> bool {
+        self.late.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of leases that are kept.
+    pub(crate) fn len(&self) -> usize {
+        self.lock().due.len()
+    }
+
+    /// Returns true if nothing is looked after.
+    pub(crate) fn is_empty(&self) -> bool {
+        let s = self.lock();
+        s.due.is_empty() && s.quiet.is_empty()
+    }
+
+    /// Takes on a lease.
+    pub(crate) fn add(&self, core: &Arc<Core>, lease: &Arc<Lease>) {
+        self.schedule(Arc::clone(lease), due(core, lease, core.env.now()));
+        core.failovers.check(lease);
+        let mut s = self.lock();
+        if s.running.is_some() {
+            return;
+        }
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        s.runs += 1;
+        s.running = Some(s.runs);
+        let run = Run { renewer: Arc::clone(&core.renewer), number: s.runs };
+        // A runtime that shuts down drops the task here and now.
+        drop(s);
+        core.env.spawn(&runtime, Box::pin(run.run(Arc::downgrade(core))));
+        core.listen();
+    }
+
+    /// Takes on a lease that is not renewed, and only reports failovers to its holder.
+    pub(crate) fn watch(&self, core: &Arc<Core>, lease: &Arc<Lease>) {
+        let mut s = self.lock();
+        let slot = s.slot(lease, Moment::default());
+        s.quiet.insert(slot.1, Arc::clone(lease));
+        let first = s.quiet.len() == 1;
+        drop(s);
+        core.failovers.check(lease);
+        if first {
+            core.listen();
+        }
+    }
+
+    /// Returns true if anything is held.
+    pub(crate) fn holds(&self, now: Moment) -> bool {
+        let s = self.lock();
+        s.due.values().chain(s.quiet.values()).any(|lease| lease.is_valid(now))
+    }
+
+    /// All leases that are held.
+    pub(crate) fn leases(&self) -> Vec<Arc<Lease>> {
+        let s = self.lock();
+        s.due.values().chain(s.quiet.values()).cloned().collect()
+    }
+
+    /// Renews the lease now if it is renewed at all; returns whether it is.
+    pub(crate) fn renew_now(&self, lease: &Arc<Lease>, now: Moment) -> bool {
+        let s = self.lock();
+        let kept = lease.slot().is_some_and(|slot| !s.quiet.contains_key(&slot.1));
+        let kept = kept && lease.may_be_renewed(now);
+        drop(s);
+        if kept {
+            self.schedule(Arc::clone(lease), now);
+        }
+        kept
+    }
+
+    fn schedule(&self, lease: Arc<Lease>, at: Moment) {
+        // A lease always has a next moment no later than its deadline: loss is reported in time.
+        let at = at.min(lease.until());
+        let mut s = self.lock();
+        if !lease.is_held() {
+            return;
+        }
+        let slot = s.slot(&lease, at);
+        s.due.insert(slot, lease);
+        let earlier = s.asleep_until.is_some_and(|until| at < until);
+        drop(s);
+        if earlier {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Forgets a lease that its holder ended, so that memory keeps in step with what is held.
+    pub(crate) fn remove(&self, lease: &Lease) {
+        let mut s = self.lock();
+        if let Some(slot) = lease.set_slot(None) {
+            s.due.remove(&slot);
+            s.quiet.remove(&slot.1);
+        }
+    }
+
+    /// Takes the leases that are due now.
+    fn take_due(&self, now: Moment) -> Vec<Arc<Lease>> {
+        let mut s = self.lock();
+        let mut due = Vec::new();
+        // One by one: splitting the map would count all that stay.
+        while let Some(first) = s.due.first_entry().filter(|e| e.key().0 <= now) {
+            due.push(first.remove());
+        }
+        // Scheduled for their deadline in the same breath: loss is reported even while a renewal
+        // hangs, and every lease is found after a failover.
+        for lease in due.iter().filter(|lease| lease.is_valid(now)) {
+            let slot = s.slot(lease, lease.until());
+            s.due.insert(slot, Arc::clone(lease));
+        }
+        due
+    }
+
+    /// Returns how long nothing is due, and promises to wake for anything earlier. `None`: there
+    /// was nothing to keep since it was asked last and the task ends; decided under the lock that
+    /// `add` starts a new one under. Locks that are held for a moment must not start a task each.
+    fn sleep_for(&self, now: Moment, renewing: bool) -> Option<Duration> {
+        let mut s = self.lock();
+        let idle = s.due.is_empty() && !renewing;
+        if idle && s.next_id == s.seen_id {
+            s.running = None;
+            s.asleep_until = None;
+            return None;
+        }
+        s.seen_id = s.next_id;
+        let next = s.due.keys().next().map_or(now + WATCH, |k| k.0).min(now + WATCH);
+        s.asleep_until = Some(next);
+        Some(next.since(now))
+    }
+}
+
+/// The task. However it ends, also with its runtime, the next guard starts another one.
+struct Run {
+    renewer: Arc<Renewer>,
+    number: u64,
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        let mut s = self.renewer.lock();
+        if s.running == Some(self.number) {
+            s.running = None;
+            s.asleep_until = None;
+            self.renewer.late.store(false, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Run {
+    async fn run(self, core: Weak<Core>) {
+        let renewer = &*self.renewer;
+        let (mut renewals, mut queue) = (FuturesUnordered::new(), RenewalQueue::new());
+        loop {
+            let (now, closed) = match core.upgrade() {
+                Some(core) => (core.env.now(), core.closing.is_over()),
+                None => return,
+            };
+            for lease in renewer.take_due(now) {
+                if !lease.is_valid(now) {
+                    // Its deadline has passed, if it is not over already.
+                    lease.lose(now);
+                } else if !closed && lease.may_be_renewed(now) {
+                    // No two leases that are in line are at one address.
+                    let number = Arc::as_ptr(&lease).addr();
+                    queue.push(number, (lease.until(), lease.ttl), lease);
+                }
+            }
+            while let Some(lease) = queue.next() {
+                renewals.push(renew(Weak::clone(&core), lease));
+            }
+            renewer.late.store(queue.is_late(now), Ordering::Relaxed);
+            let Some(pause) = renewer.sleep_for(now, !renewals.is_empty()) else { return };
+            tokio::select! {
+                biased;
+                Some(decided) = renewals.next(), if !renewals.is_empty() => queue.finished(decided),
+                () = renewer.wake.notified() => {}
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+    }
+}
+
+/// Returns the time at which a lease that was granted or renewed at `from` is renewed: at a quarter
+/// of its ttl, or by up to a quarter of that sooner, so that leases which began together do not
+/// stay together.
+fn due(core: &Core, lease: &Lease, from: Moment) -> Moment {
+    let span = renew_every(lease.ttl);
+    let share = f64::from(core.env.random() as u16) / f64::from(u16::MAX);
+    from + span / 4 * 3 + (span / 4).mul_f64(share)
+}
+
+/// One renewal, and when to look at the lease again. Whether it was decided in time.
+async fn renew(core: Weak<Core>, lease: Arc<Lease>) -> bool {
+    let Some(core) = core.upgrade() else { return true };
+    let started = core.env.now();
+    if !lease.is_valid(started) {
+        // Given back while it waited for its turn; its loss is reported at its own deadline.
+        return true;
+    }
+    core.check_outlives(&lease);
+    lease.renewing(started);
+    let operation = operation!("renew", of = %lease.resource());
+    match core.extend_in(&lease, operation).await {
+        Ok(until) => {
+            tracing::trace!(of = %lease.resource(), token = %lease.token, ?until, "renewed");
+            lease.renewed(core.env.now(), None);
+            let due = due(&core, &lease, started);
+            core.renewer.schedule(Arc::clone(&lease), due);
+            true
+        }
+        Err(ExtendError::Lost(_)) => {
+            lease.lose(core.env.now());
+            true
+        }
+        Err(ExtendError::Unknown(why)) => {
+            let now = core.env.now();
+            let left = lease.until().since(now);
+            let of = lease.resource();
+            tracing::debug!(%of, token = %lease.token, ?left, %why, "not renewed");
+            lease.renewed(now, Some(&why));
+            #[cfg(feature = "sim-bugs")]
+            if crate::bugs::on(crate::bugs::Bug::FailureReleases)
+                && let Some(op) = lease.release_op(now)
+            {
+                core.undo(&op, &lease.replies, lease.until());
+            }
+            // Several more tries inside what is left, without a hot loop.
+            let pause = (left / 8).max(Duration::from_millis(1));
+            core.renewer.schedule(Arc::clone(&lease), now + pause);
+            false
+        }
+    }
+}

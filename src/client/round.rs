@@ -1,0 +1,104 @@
+//! The one loop that runs a machine of the core: it hands over each answer, sends what is asked for
+//! and keeps the time.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+
+use tokio::time::{Instant, Sleep};
+
+use crate::client::Core;
+use crate::client::lease::Lease;
+use crate::client::reply_collector::ReplyCollector;
+use crate::op::Reply;
+use crate::quorum::{Answer, Machine, Progress};
+use crate::time::Moment;
+
+/// What a machine needs of the world.
+pub(super) struct Round<'a> {
+    /// Where the answers meet.
+    pub(super) replies: &'a Arc<ReplyCollector>,
+    /// The operation's only timer, of the runtime that polls it (overview 7).
+    pub(super) timer: Sleep,
+    /// Nothing that is asked for may take effect after this.
+    pub(super) until: Moment,
+    /// Nothing is asked for once this lease is over.
+    pub(super) of: Option<&'a Lease>,
+}
+
+impl Core {
+    /// Runs a machine whose question was sent at `now`.
+    ///
+    /// # Cancellation safety
+    /// Dropped, the requests are on their way, and their answers go to the replies.
+    pub(super) async fn run<M: Machine>(
+        &self,
+        mut now: Moment,
+        machine: &mut M,
+        Round { replies, timer, until, of }: Round<'_>,
+    ) -> M::Decision {
+        tokio::pin!(timer);
+        let began = now;
+        let mut set = None;
+        let mut progress = machine.on_time(now);
+        loop {
+            let at = match progress {
+                Progress::Decided(decision) => return decision,
+                Progress::Wait(at) => at,
+                Progress::Send(asks, at) => {
+                    let deadline = self.node_deadline(now).min(until);
+                    let send = || {
+                        for (node, op) in asks {
+                            self.send(node, op, deadline, replies);
+                        }
+                    };
+                    match of {
+                        Some(lease) => lease.while_held(now, send),
+                        None => send(),
+                    }
+                    at
+                }
+            };
+            let mail = poll_fn(|cx| {
+                // A mail that is there is never left for the timer.
+                if let Poll::Ready(mail) = replies.poll_recv(cx) {
+                    return Poll::Ready(Some(mail));
+                }
+                if set != Some(at) {
+                    set = Some(at);
+                    timer.as_mut().reset(Instant::now() + at.since(now));
+                }
+                timer.as_mut().poll(cx).map(|()| None)
+            });
+            let mail = mail.await;
+            now = self.env.now();
+            progress = if let Some((node, reply)) = mail {
+                tracing::debug!(
+                    target: "palisade::verb",
+                    node = &*self.names[node],
+                    took_us = now.since(began).as_micros() as u64,
+                    answer = word(&reply),
+                    "answer"
+                );
+                machine.on_reply(now, node, &reply)
+            } else {
+                set = None;
+                machine.on_time(now)
+            };
+        }
+    }
+}
+
+/// Returns the kind of an answer, without its contents.
+fn word(answer: &Answer) -> &'static str {
+    match answer {
+        Ok(Reply::Granted { .. } | Reply::Claimed { .. } | Reply::Done) => "yes",
+        Ok(Reply::Held { .. }) => "held",
+        Ok(Reply::Quarantined { .. }) => "quarantined",
+        Ok(Reply::NotOwner) => "not_owner",
+        Ok(Reply::InFlight { .. }) => "in_flight",
+        Ok(Reply::Mismatch) => "mismatch",
+        Ok(_) => "read",
+        Err(_) => "fault",
+    }
+}

@@ -1,0 +1,40 @@
+//! Which nodes of a handle vote now, for gauges. Nothing is decided by it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::metrics::{Gauge, NODE, READY};
+use crate::quorum::majority::majority;
+
+/// The nodes of a handle: whether each votes, as far as it was asked.
+pub(crate) struct VotingGauges {
+    voting: Mutex<Vec<Option<bool>>>,
+    nodes: Vec<Gauge>,
+    ready: Gauge,
+}
+
+impl VotingGauges {
+    pub(crate) fn new(names: &[Arc<str>]) -> Self {
+        // Not 0, which an alert would take for a fault: a program may use the handle late.
+        let unknown = |gauge: Gauge| {
+            gauge.set(f64::NAN);
+            gauge
+        };
+        let node = |name: &Arc<str>| unknown(Gauge::new(&NODE.voting, &[("node", name)]));
+        Self {
+            voting: Mutex::new(vec![None; names.len()]),
+            nodes: names.iter().map(node).collect(),
+            ready: unknown(Gauge::new(&READY, &[])),
+        }
+    }
+
+    pub(crate) fn set(&self, node: usize, votes: bool) {
+        let mut voting = self.voting.lock().unwrap_or_else(PoisonError::into_inner);
+        if voting[node].replace(votes) == Some(votes) {
+            return;
+        }
+        self.nodes[node].set(if votes { 1.0 } else { 0.0 });
+        let is_ready =
+            voting.iter().filter(|votes| **votes == Some(true)).count() >= majority(voting.len());
+        self.ready.set(if is_ready { 1.0 } else { 0.0 });
+    }
+}

@@ -1,0 +1,107 @@
+//! What a user writes: the handler of a message, and the probe that says whether it took effect.
+
+use std::future::{Future, ready};
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::idempotency::{Context, Failed, Probed};
+
+/// Handles messages of the type `M`.
+///
+/// Every `Fn(Context, Arc<M>)` whose future returns `Result<T, impl Into<Failed>>` is one, without
+/// a probe; [`probed`] adds a probe to it. A type that implements this trait can have both.
+pub trait Handler<M>: Send + Sync + 'static {
+    /// What it returns: stored as JSON, and the answer to later copies of the message.
+    type Value: Serialize + DeserializeOwned + Send + 'static;
+
+    /// Makes the effect of the message.
+    ///
+    /// It runs in a task of its own and is not dropped when the consumer is.
+    fn handle(
+        &self,
+        cx: Context,
+        message: Arc<M>,
+    ) -> impl Future<Output = Result<Self::Value, Failed>> + Send;
+
+    /// Returns true if [`probe`](Self::probe) is asked, in place of the policies for keys whose
+    /// past is not known.
+    fn has_probe(&self) -> bool {
+        false
+    }
+
+    /// Looks whether an earlier attempt took effect, as [`Call::probe`] describes it.
+    ///
+    /// [`Call::probe`]: crate::idempotency::Call::probe
+    fn probe(
+        &self,
+        cx: Context,
+        message: Arc<M>,
+    ) -> impl Future<Output = Probed<Self::Value>> + Send {
+        let _ = (cx, message);
+        ready(Probed::Unknown)
+    }
+}
+
+impl<M, F, Fut, T, E> Handler<M> for F
+where
+    F: Fn(Context, Arc<M>) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<T, E>> + Send,
+    T: Serialize + DeserializeOwned + Send + 'static,
+    E: Into<Failed>,
+    M: Send + Sync + 'static,
+{
+    type Value = T;
+
+    fn handle(
+        &self,
+        cx: Context,
+        message: Arc<M>,
+    ) -> impl Future<Output = Result<T, Failed>> + Send {
+        let handled = self(cx, message);
+        async move { handled.await.map_err(Into::into) }
+    }
+}
+
+/// A handler with a probe. Made by [`probed`].
+#[derive(Clone, Debug)]
+pub struct ProbedHandler<H, P> {
+    handler: H,
+    probe: P,
+}
+
+/// Adds a probe to a handler: it is asked whether an earlier attempt took effect, for messages of
+/// which that is not known. Without one they become dead letters (`at_most_once`) or run again
+/// (`at_least_once`).
+///
+/// The probe finds the effect by the context's key; `inbox::prober` of palisade-sqlx is one.
+pub fn probed<H, P>(handler: H, probe: P) -> ProbedHandler<H, P> {
+    ProbedHandler { handler, probe }
+}
+
+impl<M, H, P, Fut> Handler<M> for ProbedHandler<H, P>
+where
+    M: Send + Sync + 'static,
+    H: Handler<M>,
+    P: Fn(Context) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Probed<H::Value>> + Send,
+{
+    type Value = H::Value;
+
+    fn handle(
+        &self,
+        cx: Context,
+        message: Arc<M>,
+    ) -> impl Future<Output = Result<H::Value, Failed>> + Send {
+        self.handler.handle(cx, message)
+    }
+
+    fn has_probe(&self) -> bool {
+        true
+    }
+
+    fn probe(&self, cx: Context, _: Arc<M>) -> impl Future<Output = Probed<H::Value>> + Send {
+        (self.probe)(cx)
+    }
+}

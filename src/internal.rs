@@ -1,0 +1,142 @@
+//! What the packages beside the library use of it, of exactly the same version, besides its public
+//! interface. Nothing here is promised: it may change with every release.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::{AsyncConnectionConfig, RedisError, RedisResult};
+
+pub use crate::config::{RETENTION, default_clock_error, lasts};
+pub use crate::dial::Line;
+pub use crate::dial::endpoint::Endpoint;
+use crate::dial::frames::{Excess, Limits};
+use crate::dial::said::refusal;
+pub use crate::dial::said::said;
+use crate::election::{Leader, Metadata};
+use crate::error::NodeError;
+pub use crate::idempotency::decision::{Read, Record};
+use crate::idempotency::{Call, Decided, Decision, Idempotency, KeyName, RunError};
+pub use crate::lock::digest;
+pub use crate::name::{
+    DECISIONS, MARKER, SETTLED, check_name, check_namespace, check_prefix, of_key, of_record,
+    record_key,
+};
+use crate::op::{Holder, Loss, Reply};
+pub use crate::sentinel::discovery::SENTINELS_MAX;
+pub use crate::sentinel::min_replicas::{
+    ADVISED_DOWN_AFTER, ADVISED_LAG, LAG_SLACK, MinReplicasRule,
+};
+pub use crate::shown::{SENTENCE_MAX, Secrets};
+pub use crate::time::{AtMost, until_utc};
+use crate::tls;
+pub use crate::tls::Tls;
+use crate::token::OwnerToken;
+
+/// Connects and logs in. The caller holds the deadline.
+///
+/// # Errors
+/// The server cannot be reached, or refuses the login.
+///
+/// # Cancellation safety
+/// May be dropped; what was opened is closed.
+pub async fn open(at: &Endpoint) -> RedisResult<Line> {
+    at.dial(AsyncConnectionConfig::new(), Limits::WORDS).await
+}
+
+/// Returns true if the token stands for no owner: a lock that is kept or reserved.
+pub fn is_nobodys(owner: OwnerToken) -> bool {
+    owner.is_nobodys()
+}
+
+/// Returns what the leader that holds an election published there, if it published anything.
+pub fn leader(owner: OwnerToken, holder: &Holder, remaining: Duration) -> Option<Leader> {
+    Metadata::read(owner, holder).map(|(_, metadata)| metadata.leader(remaining))
+}
+
+/// Returns the prefix of the handle and the name of the key.
+pub fn key_of(call: &Call) -> (&str, KeyName) {
+    (call.prefix(), call.name())
+}
+
+/// Returns the prefix of the handle.
+pub fn prefix_of(keys: &Idempotency) -> &str {
+    keys.prefix()
+}
+
+/// Returns the decision about a loss; `None` if a majority shows none.
+///
+/// # Errors
+/// Too few nodes answered, or what is stored cannot be read.
+///
+/// # Cancellation safety
+/// Reads only.
+pub async fn decided(keys: &Idempotency, loss: Loss) -> Result<Option<Decided>, RunError> {
+    keys.decided(loss).await
+}
+
+/// Reads one of the two records of a loss.
+///
+/// # Errors
+/// Too few nodes answered, or what is stored cannot be read.
+///
+/// # Cancellation safety
+/// Reads only.
+pub async fn read_decision(
+    keys: &Idempotency,
+    loss: Loss,
+    record: Record,
+) -> Result<Read, RunError> {
+    keys.read(loss, record).await
+}
+
+/// Stores a decision in one of the two records of a loss, unless that has one. Returns what it has;
+/// true if it is this one.
+///
+/// # Errors
+/// It is not known to be stored.
+///
+/// # Cancellation safety
+/// If dropped, it may be stored; storing the same again is safe.
+pub async fn store_decision(
+    keys: &Idempotency,
+    loss: Loss,
+    record: Record,
+    decision: (Decision, &str, &str),
+) -> Result<(Decided, bool), RunError> {
+    keys.settle(loss, record, decision).await
+}
+
+/// Asks each node for one of the two records of a loss or, without one, for the losses that concern
+/// the namespace's keys.
+///
+/// # Cancellation safety
+/// Reads only.
+pub async fn ask_each(
+    keys: &Idempotency,
+    record: Option<(Loss, Record)>,
+) -> Vec<(Arc<str>, Result<Reply, NodeError>)> {
+    let op = match record {
+        Some((loss, record)) => keys.ask_for_decision(loss, record),
+        None => keys.ask_for_losses(),
+    };
+    keys.ask_each(&op).await
+}
+
+/// Connects and logs in, for answers of up to 64 MiB. The caller holds the deadline.
+///
+/// # Errors
+/// The server cannot be reached or refuses the login.
+///
+/// # Cancellation safety
+/// If dropped, the connection is closed.
+pub async fn open_wide(at: &Endpoint) -> RedisResult<Line> {
+    at.dial(AsyncConnectionConfig::new(), Limits::ENTRIES).await
+}
+
+/// Returns what the server, or the connection to it, answered, without the login's secrets.
+pub fn sentence(e: &RedisError, secrets: &Secrets) -> String {
+    match tls::inside::<Excess>(e) {
+        Some(excess) => excess.to_string(),
+        None => refusal(e, secrets).unwrap_or_else(|| said(e, secrets)),
+    }
+}

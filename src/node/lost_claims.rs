@@ -1,0 +1,195 @@
+//! Time until a node certainly has every claim of a key.
+//!
+//! Only time decides: a record that is here may be an old copy of itself, without the result it
+//! had. A node proves of each loss between which two times lie the writes that it may lack
+//! (quarantine 13), so it depends on these, on how old the key is at most, and on how long a loss
+//! the caller accepts.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::op::{Began, Loss};
+
+/// Losses of a node's data, and the clocks by which they are judged.
+#[derive(Clone, Debug)]
+pub(crate) struct LostClaims {
+    losses: Arc<[Loss]>,
+    /// Origin of these data.
+    began: Began,
+    /// E: the error of any clock.
+    clock_error: Duration,
+    /// The node's clock in milliseconds since 1970.
+    now: u64,
+}
+
+impl LostClaims {
+    pub(crate) fn new(losses: Arc<[Loss]>, began: Began, clock_error: Duration, now: u64) -> Self {
+        Self { losses, began, clock_error, now }
+    }
+
+    /// Returns the time until the node certainly has every claim of a key; zero if it already has:
+    /// the claims since `born` (milliseconds since 1970), or without `born` those within the
+    /// retention. Otherwise it is the time left for keys without `born`. Losses of at most
+    /// `accepted` do not count. Milliseconds are truncated, so equal is not later.
+    pub(crate) fn unsure(
+        &self,
+        born: Option<u64>,
+        retention: Duration,
+        accepted: Duration,
+    ) -> Duration {
+        let rests = self.losses.iter().filter(|loss| self.counts(**loss, accepted));
+        rests.map(|loss| self.unsure_after(*loss, born, retention)).max().unwrap_or_default()
+    }
+
+    /// Returns the losses for which [`unsure`](Self::unsure) is not zero.
+    pub(crate) fn concerning(
+        &self,
+        born: Option<u64>,
+        retention: Duration,
+        accepted: Duration,
+    ) -> Vec<Loss> {
+        let concerns = |loss: &&Loss| {
+            self.counts(**loss, accepted) && !self.unsure_after(**loss, born, retention).is_zero()
+        };
+        self.losses.iter().filter(concerns).copied().collect()
+    }
+
+    /// Returns true if the loss is longer than what is accepted, or of no proved length.
+    fn counts(&self, loss: Loss, accepted: Duration) -> bool {
+        // The clocks by which a loss began and ended may differ by twice E.
+        let length = loss.length().map(|length| length.saturating_add(2 * self.clock_error));
+        #[cfg(feature = "sim-bugs")]
+        if crate::bugs::on(crate::bugs::Bug::UnprovedLossAccepted) && accepted > Duration::ZERO {
+            return length.is_some_and(|length| length > accepted);
+        }
+        length.is_none_or(|length| length > accepted)
+    }
+
+    /// Returns true if the node may lack a claim of such a key because its data began empty, and
+    /// nobody said or saw that it is new or not.
+    pub(crate) fn is_fresh(&self, born: Option<u64>, retention: Duration) -> bool {
+        let all = self.losses.first().filter(|loss| self.began == Began::Empty && loss.from == 0);
+        all.is_some_and(|loss| !self.unsure_after(*loss, born, retention).is_zero())
+    }
+
+    fn unsure_after(&self, loss: Loss, born: Option<u64>, retention: Duration) -> Duration {
+        // The clocks of servers, and of the maker of a request, differ by up to twice E.
+        let margin = millis(2 * self.clock_error);
+        #[cfg(feature = "sim-bugs")]
+        let margin =
+            if crate::bugs::on(crate::bugs::Bug::BirthsWithoutMargin) { 0 } else { margin };
+        let lost_until = loss.to.saturating_add(margin);
+        if born.is_some_and(|born| lost_until < born) {
+            return Duration::ZERO;
+        }
+        let known_from = lost_until.saturating_add(millis(retention)).saturating_add(1);
+        Duration::from_millis(known_from.saturating_sub(self.now))
+    }
+}
+
+/// Whole milliseconds, rounded up.
+fn millis(d: Duration) -> u64 {
+    u64::try_from(d.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const E: Duration = Duration::from_millis(250);
+    const KEEP: Duration = Duration::from_secs(10);
+
+    fn lost_claims(losses: &[(u64, u64)], now: u64) -> LostClaims {
+        let losses = losses.iter().map(|&(from, to)| Loss::between(from, to)).collect();
+        LostClaims::new(losses, Began::Empty, E, now)
+    }
+
+    fn unsure(losses: &[(u64, u64)], born: Option<u64>, now: u64) -> u64 {
+        lost_claims(losses, now).unsure(born, KEEP, Duration::ZERO).as_millis() as u64
+    }
+
+    #[test]
+    fn a_node_that_never_lost_anything_has_every_key() {
+        assert_eq!(unsure(&[], None, 1), 0);
+        assert_eq!(unsure(&[], Some(0), 1), 0);
+    }
+
+    #[test]
+    fn a_birth_counts_when_it_lies_strictly_after_all_that_may_be_lost() {
+        // 1000 + 2E
+        let lost = [(0, 1_000)];
+        assert_eq!(unsure(&lost, Some(1_501), 2_000), 0);
+        assert!(unsure(&lost, Some(1_500), 2_000) > 0);
+        assert!(unsure(&lost, Some(1), 2_000) > 0);
+    }
+
+    #[test]
+    fn without_a_birth_it_lasts_for_one_retention() {
+        let lost = [(900, 1_000)];
+        assert_eq!(unsure(&lost, None, 2_000), 1_500 + 10_000 + 1 - 2_000);
+        assert_eq!(unsure(&lost, None, 11_500), 1, "equal is not later");
+        assert_eq!(unsure(&lost, None, 11_501), 0);
+        assert_eq!(unsure(&lost, Some(1_500), 11_501), 0, "an old birth is as none");
+        // With a birth that does not help, the answer for keys without one is the same.
+        assert_eq!(unsure(&lost, Some(1_500), 2_000), unsure(&lost, None, 2_000));
+    }
+
+    #[test]
+    fn the_losses_that_concern_a_key_are_named() {
+        let lost = lost_claims(&[(0, 1_000), (5_000, 5_100)], 6_000);
+        let named = |born, ms| {
+            let losses = lost.concerning(born, KEEP, Duration::from_millis(ms));
+            losses.into_iter().map(|loss| loss.to).collect::<Vec<_>>()
+        };
+        assert_eq!(named(None, 0), [1_000, 5_100]);
+        assert_eq!(named(Some(1_501), 0), [5_100], "born after the first");
+        assert_eq!(named(None, 601), [1_000], "the short one is accepted");
+        assert_eq!(named(Some(5_601), 0), [0; 0]);
+        let later = lost_claims(&[(0, 1_000), (5_000, 5_100)], 11_501);
+        assert_eq!(later.concerning(None, KEEP, Duration::ZERO).len(), 1, "the first is over");
+    }
+
+    #[test]
+    fn the_rest_of_each_loss_that_counts_follows_from_the_longest_rest() {
+        // The last one is accepted: it neither is named nor has a part in the rest.
+        let known = lost_claims(&[(1, 1_000), (2_000, 4_000), (5_000, 5_100)], 6_000);
+        let accepted = Duration::from_millis(601);
+        let named = known.concerning(None, KEEP, accepted);
+        let end = named.iter().map(|loss| loss.to).max().unwrap();
+        assert_eq!((named.len(), end), (2, 4_000));
+        let rest = known.unsure(None, KEEP, accepted).as_millis() as u64;
+        for loss in named {
+            assert_eq!(rest - (end - loss.to), unsure(&[(loss.from, loss.to)], None, 6_000));
+        }
+    }
+
+    #[test]
+    fn a_node_is_fresh_as_long_as_what_was_before_its_data_matters() {
+        let lost = |began| {
+            let losses = [Loss::between(0, 1_000), Loss::between(5_000, 6_000)];
+            LostClaims::new(losses.into(), began, E, 7_000)
+        };
+        let fresh = |born| lost(Began::Empty).is_fresh(born, KEEP);
+        assert!(fresh(None) && fresh(Some(1_500)));
+        // The later loss concerns this key; the first one does not.
+        assert!(!fresh(Some(1_501)) && !lost(Began::Empty).unsure(Some(1_501), KEEP, E).is_zero());
+        assert!(!lost_claims(&[(0, 1_000)], 11_501).is_fresh(None, KEEP), "it is over");
+        assert!(!lost_claims(&[(5, 1_000)], 2_000).is_fresh(None, KEEP), "a loss of a part");
+        for began in [Began::Known, Began::Lost] {
+            assert!(!lost(began).is_fresh(None, KEEP));
+        }
+    }
+
+    #[test]
+    fn the_latest_loss_decides_and_short_ones_are_accepted() {
+        let lost = lost_claims(&[(0, 1_000), (5_000, 5_100)], 6_000);
+        let unsure = |ms| lost.unsure(None, KEEP, Duration::from_millis(ms)).as_millis();
+        assert_eq!(unsure(0), 5_100 + 500 + 10_000 + 1 - 6_000);
+        assert_eq!(unsure(600), unsure(0), "101 ms and 2E");
+        assert_eq!(unsure(601), 1_000 + 500 + 10_000 + 1 - 6_000, "the loss of all stays");
+        assert_eq!(unsure(u64::MAX / 2), unsure(601));
+        let short = lost_claims(&[(900, 1_000)], 2_000);
+        assert_eq!(short.unsure(None, KEEP, Duration::from_millis(601)), Duration::ZERO);
+        assert_eq!(short.unsure(Some(1), KEEP, Duration::from_millis(601)), Duration::ZERO);
+    }
+}

@@ -1,0 +1,227 @@
+//! What the cases share: fresh names, calls, waits, and panics that name the rule.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use palisade::error::{NodeError, NodeFault};
+use palisade::node::NodeEvent;
+use palisade::node::spi::{
+    BarrierPoint, Batch, Env, Facts, LockKeys, LockNode, NotAfter, Op, OwnerToken, RecordKey,
+    Replies, Reply, SystemEnv, Terms,
+};
+use palisade::{Durability, FencingToken};
+use tokio::time::sleep;
+
+use super::{Hooks, ops};
+
+/// A lease that nothing here outlives.
+pub(super) const LONG: Duration = Duration::from_secs(60);
+/// A lease that is waited out.
+pub(super) const SHORT: Duration = Duration::from_millis(150);
+/// How long a record is kept where the case does not wait for its end.
+pub(super) const KEEP: Duration = Duration::from_secs(600);
+/// The largest token there may be.
+pub(super) const TOKEN_MAX: u64 = (1 << 53) - 1;
+
+const POLL: Duration = Duration::from_millis(20);
+/// Times `POLL` = how long something that must happen is waited for.
+const POLLS: u32 = 500;
+
+/// One case's view of the node.
+pub(super) struct Bench {
+    case: &'static str,
+    node: Arc<dyn LockNode>,
+    env: SystemEnv,
+    pub(super) hooks: Hooks,
+    pub(super) terms: Terms,
+    /// As [`Batch::known_since`].
+    known_since: Option<u64>,
+}
+
+impl Bench {
+    pub(super) fn new(
+        case: &'static str,
+        disturbs: bool,
+        node: Arc<dyn LockNode>,
+        hooks: Hooks,
+    ) -> Self {
+        // A quarantine that is waited out must be short.
+        let (max_ttl, clock_error) = if disturbs {
+            (Duration::from_secs(1), Duration::from_millis(250))
+        } else {
+            (LONG, Duration::from_secs(1))
+        };
+        let terms = Terms { max_ttl, clock_error };
+        Self { case, node, env: SystemEnv, hooks, terms, known_since: None }
+    }
+
+    /// Waits until the node grants.
+    pub(super) async fn settle(&self) {
+        // As long as the longest quarantine a server under test may have.
+        for _ in 0..10_000 {
+            let rest = self.facts().await.quarantine;
+            if rest.is_zero() {
+                return;
+            }
+            sleep(rest.min(Duration::from_secs(1)) + Duration::from_millis(1)).await;
+        }
+        self.broken("a quarantine ends", &"still in quarantine");
+    }
+
+    /// The same bench with other bounds: what waits for the end of a record must not wait long.
+    pub(super) fn with_terms(self, max_ttl: Duration, clock_error: Duration) -> Self {
+        Self { terms: Terms { max_ttl, clock_error }, ..self }
+    }
+
+    /// The same bench as a client that first saw a marker here at this time of the node's clock.
+    pub(super) fn knowing(self, known_since: Option<u64>) -> Self {
+        Self { known_since, ..self }
+    }
+
+    pub(super) async fn send(&self, ops: Vec<Op>) -> Replies {
+        self.send_until(ops, None).await
+    }
+
+    /// Sends what must not take effect after this.
+    pub(super) async fn send_until(&self, ops: Vec<Op>, not_after: Option<NotAfter>) -> Replies {
+        let (n, terms, known_since) = (ops.len(), self.terms, self.known_since);
+        for _ in 1..POLLS {
+            let deadline = self.env.now() + Duration::from_secs(10);
+            let (not_after, ops) = (not_after.clone(), ops.clone());
+            let batch = Batch { terms, not_after, known_since, ops };
+            let replies = self.node.call(batch, deadline).await;
+            self.check(replies.items.len() == n, "one reply per op", &replies.items.len());
+            // After a restart a node may still report for a moment that it could not connect, or
+            // that the server read its data; then nothing of the batch was executed.
+            let refused = |e: &NodeError| {
+                let passing = matches!(e.fault(), NodeFault::Unreachable | NodeFault::Loading);
+                passing && !e.is_ambiguous()
+            };
+            if !replies.items.first().is_some_and(|r| r.as_ref().is_err_and(refused)) {
+                return replies;
+            }
+            sleep(POLL).await;
+        }
+        self.broken("a node that was restarted is reached again", &"unreachable")
+    }
+
+    pub(super) async fn all(&self, ops: Vec<Op>) -> Vec<Reply> {
+        let items = self.send(ops).await.items;
+        items.into_iter().map(|r| r.unwrap_or_else(|e| self.broken("no fault", &e))).collect()
+    }
+
+    pub(super) async fn ask(&self, op: Op) -> Reply {
+        self.all(vec![op]).await.remove(0)
+    }
+
+    /// Asks and compares.
+    pub(super) async fn expect(&self, op: Op, want: Reply, rule: &str) {
+        let got = self.ask(op).await;
+        self.check(got == want, rule, &got);
+    }
+
+    /// The fence of a grant.
+    pub(super) async fn granted(&self, op: Op, rule: &str) -> u64 {
+        match self.ask(op).await {
+            Reply::Granted { fence } | Reply::Claimed { fence, .. } => fence,
+            other => self.broken(rule, &other),
+        }
+    }
+
+    pub(super) async fn facts(&self) -> Facts {
+        let op = ops::lookup(&self.key());
+        let mut replies = self.send(vec![op.clone()]).await;
+        // A restarted server may have left a connection whose end only the next request detects.
+        let lost = |e: &NodeError| e.fault() == NodeFault::Disconnected;
+        if matches!(&replies.items[..], [Err(e)] if lost(e)) {
+            replies = self.send(vec![op]).await;
+        }
+        replies.facts.unwrap_or_else(|| self.broken("facts come with each batch", &replies.items))
+    }
+
+    /// Asks who has it; that an answer comes in time is a rule of its own.
+    pub(super) async fn barrier(
+        &self,
+        after: BarrierPoint,
+        level: Durability,
+    ) -> Result<u32, NodeError> {
+        let limit = Duration::from_secs(5);
+        let asked = self.node.barrier(after, level, self.env.now() + limit);
+        match tokio::time::timeout(2 * limit, asked).await {
+            Ok(answer) => answer,
+            Err(_) => self.broken("a barrier is answered by its deadline", &"nothing"),
+        }
+    }
+
+    /// The lowest fence the node now gives to a new name: its clock less E. After a quarantine that
+    /// is a floor, which its clock soon passes.
+    pub(super) async fn low(&self) -> u64 {
+        for _ in 0..POLLS {
+            let op = ops::acquire_at(&self.lock(), self.owner(), SHORT, 0);
+            let low = self.granted(op, "a fresh name is free").await;
+            if low <= self.facts().await.node_micros {
+                return low;
+            }
+            sleep(POLL).await;
+        }
+        self.broken("a node's clock passes its floor", &"still below it")
+    }
+
+    /// A token above all that the node would propose by itself, and not further ahead than honest
+    /// clocks can bring it.
+    pub(super) async fn high(&self) -> FencingToken {
+        let error = self.terms.clock_error.as_micros() as u64;
+        let now = self.facts().await.node_micros;
+        FencingToken::new((now + 2 * error).max(self.low().await) + error / 2)
+    }
+
+    /// Asks again and again until the answer is right.
+    pub(super) async fn until(&self, rule: &str, op: Op, good: impl Fn(&Reply) -> bool) -> Reply {
+        let mut last = None;
+        for _ in 0..POLLS {
+            let reply = self.ask(op.clone()).await;
+            if good(&reply) {
+                return reply;
+            }
+            last = Some(reply);
+            sleep(POLL).await;
+        }
+        self.broken(rule, &last)
+    }
+
+    pub(super) fn events(&self) -> tokio::sync::broadcast::Receiver<NodeEvent> {
+        self.node.events()
+    }
+
+    /// A record's key that is unused.
+    pub(super) fn key(&self) -> RecordKey {
+        Arc::from(format!("contract:{}:{:032x}", self.case, self.env.random()))
+    }
+
+    /// An unused lock.
+    pub(super) fn lock(&self) -> LockKeys {
+        LockKeys::new(&self.key())
+    }
+
+    pub(super) fn owner(&self) -> OwnerToken {
+        OwnerToken::from_random(self.env.random())
+    }
+
+    pub(super) fn owners(&self) -> (OwnerToken, OwnerToken) {
+        (self.owner(), self.owner())
+    }
+
+    #[track_caller]
+    pub(super) fn check(&self, holds: bool, rule: &str, got: &dyn Debug) {
+        if !holds {
+            self.broken(rule, got)
+        }
+    }
+
+    #[track_caller]
+    pub(super) fn broken(&self, rule: &str, got: &dyn Debug) -> ! {
+        let name = self.node.name();
+        panic!("node {name} breaks the contract in `{}`: {rule}; got {got:?}", self.case)
+    }
+}

@@ -1,0 +1,236 @@
+//! Hints to those who wait.
+
+use std::time::Duration;
+
+use palisade::node::NodeEvent;
+use palisade::node::spi::{Claim, LockKeys, Op, OwnerToken, Reply};
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::time::{sleep, timeout};
+
+use super::bench::{Bench, LONG};
+use super::ops::{
+    acquire, acquire_waiting, acquire_watching, claim, claim_terms, complete, extend_saying,
+    release, unclaim,
+};
+use super::{Case, list};
+
+pub(super) fn cases() -> Vec<Case> {
+    list![
+        Nothing: release_wakes_a_waiter,
+        Nothing: a_release_wakes_the_longest_waiter_and_no_other,
+        Nothing: release_wakes_an_inspector,
+        Nothing: release_wakes_who_watches_and_who_waits,
+        Nothing: new_metadata_wakes_an_inspector,
+        Nothing: metadata_wakes_an_inspector_once_and_only_if_it_is_new,
+        Nothing: the_end_of_a_claim_wakes_who_waits_for_it,
+        Nothing: a_run_wakes_the_waiter_of_one_of_its_locks,
+    ]
+}
+
+/// A single hint may be lost; so the event is provoked a few times before the node is blamed.
+pub(super) const TRIES: u32 = 3;
+/// In which nothing is heard if nobody is woken.
+pub(super) const HUSH: Duration = Duration::from_millis(200);
+
+/// What the next event about the lock is: the handle whose turn it is, or nothing for all who
+/// watch. None if there is no such event for a while.
+pub(super) async fn heard(events: &mut Receiver<NodeEvent>, key: &str) -> Option<Option<u64>> {
+    let wait = async {
+        loop {
+            match events.recv().await {
+                Ok(NodeEvent::Changed(k)) if *k == *key => return Some(None),
+                Ok(NodeEvent::Turn { key: k, waiter, .. }) if *k == *key => {
+                    return Some(Some(waiter));
+                }
+                Ok(_) | Err(RecvError::Lagged(_)) => (),
+                Err(RecvError::Closed) => return None,
+            }
+        }
+    };
+    timeout(Duration::from_secs(2), wait).await.ok().flatten()
+}
+
+/// Handles by how long they wait, in the order in which they say so.
+pub(super) const WAITERS: [(u64, Duration); 3] =
+    [(2, Duration::from_secs(20)), (3, Duration::from_secs(10)), (1, Duration::from_secs(30))];
+
+/// A lock held by `a`, and who waits for it.
+pub(super) async fn awaited(b: &Bench, waiters: &[(u64, Duration)]) -> (LockKeys, OwnerToken) {
+    let (k, a) = (b.lock(), b.owner());
+    b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
+    for waiter in waiters {
+        let held = b.ask(acquire_waiting(&k, b.owner(), *waiter)).await;
+        b.check(matches!(held, Reply::Held { .. }), "a held lock is not granted", &held);
+    }
+    (k, a)
+}
+
+/// Hints are received: what was asked for until now may be answered by one for all who watch.
+pub(super) async fn listening(b: &Bench, events: &mut Receiver<NodeEvent>) {
+    let (k, a) = awaited(b, &WAITERS).await;
+    b.expect(release(&k, a), Reply::Done, "the owner releases").await;
+    while timeout(Duration::from_millis(300), events.recv()).await.is_ok() {}
+}
+
+async fn a_release_wakes_the_longest_waiter_and_no_other(b: Bench) {
+    let mut events = b.events();
+    listening(&b, &mut events).await;
+    let mut got = Vec::new();
+    for _ in 0..TRIES {
+        let (k, a) = awaited(&b, &WAITERS).await;
+        // It asks again, and has the place that it had.
+        b.ask(acquire_waiting(&k, b.owner(), WAITERS[0])).await;
+        b.expect(release(&k, a), Reply::Done, "the owner releases").await;
+        got = vec![heard(&mut events, k.lock()).await];
+        // Who does not need its turn gives it back, and that wakes the next. If it comes too late
+        // it is a release of what is free, and does so too.
+        for waiter in [1, 2, 3] {
+            b.ask(release(&k, OwnerToken::reserved_for(waiter))).await;
+            got.push(timeout(HUSH, heard(&mut events, k.lock())).await.unwrap_or(None));
+        }
+        if got == [Some(Some(1)), Some(Some(2)), Some(Some(3)), None] {
+            return;
+        }
+    }
+    b.broken("releases wake who waits in their order, one at a time", &got);
+}
+
+fn inspect_waiting(keys: &LockKeys) -> Op {
+    Op::Inspect { keys: keys.clone(), wait: true }
+}
+
+async fn release_wakes_a_waiter(b: Bench) {
+    for _ in 0..TRIES {
+        let mut events = b.events();
+        let (k, a) = awaited(&b, &WAITERS[..1]).await;
+        b.expect(release(&k, a), Reply::Done, "the owner releases").await;
+        if heard(&mut events, k.lock()).await.is_some() {
+            return;
+        }
+        sleep(Duration::from_millis(200)).await;
+    }
+    b.broken("a release wakes who was held off with `wait`", &"no hint");
+}
+
+async fn release_wakes_an_inspector(b: Bench) {
+    for _ in 0..TRIES {
+        let (k, a) = (b.lock(), b.owner());
+        let mut events = b.events();
+        b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
+        b.ask(inspect_waiting(&k)).await;
+        b.expect(release(&k, a), Reply::Done, "the owner releases").await;
+        if heard(&mut events, k.lock()).await.is_some() {
+            return;
+        }
+        sleep(Duration::from_millis(200)).await;
+    }
+    b.broken("a release wakes who inspected with `wait`", &"no hint");
+}
+
+async fn release_wakes_who_watches_and_who_waits(b: Bench) {
+    let mut events = b.events();
+    listening(&b, &mut events).await;
+    let mut got = Vec::new();
+    for waiters in [&WAITERS[..0], &WAITERS[..1]] {
+        let want: Vec<_> = waiters.iter().map(|w| Some(w.0)).chain([None]).collect();
+        for _ in 0..TRIES {
+            let (k, a) = awaited(&b, waiters).await;
+            for _ in 0..2 {
+                let held = b.ask(acquire_watching(&k, b.owner())).await;
+                b.check(matches!(held, Reply::Held { .. }), "a held lock is not granted", &held);
+            }
+            b.expect(release(&k, a), Reply::Done, "the owner releases").await;
+            got.clear();
+            while let Some(hint) = timeout(HUSH, heard(&mut events, k.lock())).await.unwrap_or(None)
+            {
+                got.push(hint);
+            }
+            if got == want {
+                break;
+            }
+        }
+        b.check(got == want, "a release wakes all who watch, and one who waits", &got);
+    }
+}
+
+async fn the_end_of_a_claim_wakes_who_waits_for_it(b: Bench) {
+    for gives_back in [false, true] {
+        let mut woken = false;
+        for _ in 0..TRIES {
+            let (r, (a, c)) = (b.key(), b.owners());
+            let mut events = b.events();
+            let t = b.granted(claim(&r, a, LONG), "an unused key is claimed").await;
+            let waits = Claim { wait: true, ..claim_terms(&r, c, LONG, None, false) };
+            let said = b.ask(Op::Claim(waits)).await;
+            b.check(matches!(said, Reply::InFlight { .. }), "a running claim keeps off", &said);
+            let end = if gives_back { unclaim(&r, a) } else { complete(&r, a, t, b"ok") };
+            b.expect(end, Reply::Done, "the owner ends its claim").await;
+            woken = heard(&mut events, &r).await.is_some();
+            if woken {
+                break;
+            }
+            sleep(Duration::from_millis(200)).await;
+        }
+        b.check(woken, "the end of a claim wakes who waits for it", &gives_back);
+    }
+}
+
+async fn new_metadata_wakes_an_inspector(b: Bench) {
+    for _ in 0..TRIES {
+        let (k, a) = (b.lock(), b.owner());
+        let mut events = b.events();
+        let t = b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
+        b.ask(inspect_waiting(&k)).await;
+        b.expect(extend_saying(&k, a, t, b"news"), Reply::Done, "the owner speaks").await;
+        if heard(&mut events, k.lock()).await.is_some() {
+            return;
+        }
+        sleep(Duration::from_millis(200)).await;
+    }
+    b.broken("new metadata wakes who inspected with `wait`", &"no hint");
+}
+
+async fn metadata_wakes_an_inspector_once_and_only_if_it_is_new(b: Bench) {
+    let mut events = b.events();
+    listening(&b, &mut events).await;
+    let mut got = Vec::new();
+    for _ in 0..TRIES {
+        let (k, a) = (b.lock(), b.owner());
+        let t = b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
+        b.expect(extend_saying(&k, a, t, b"same"), Reply::Done, "the owner speaks").await;
+        b.ask(inspect_waiting(&k)).await;
+        got.clear();
+        for text in [&b"same"[..], b"news"] {
+            b.expect(extend_saying(&k, a, t, text), Reply::Done, "the owner speaks").await;
+            let mut hints = 0;
+            while timeout(HUSH, heard(&mut events, k.lock())).await.is_ok_and(|h| h.is_some()) {
+                hints += 1;
+            }
+            got.push(hints);
+        }
+        if got == [0, 1] {
+            return;
+        }
+    }
+    b.broken("the same metadata wakes no inspector, and new metadata wakes it once", &got);
+}
+
+async fn a_run_wakes_the_waiter_of_one_of_its_locks(b: Bench) {
+    for _ in 0..TRIES {
+        let held: Vec<_> = (0..8).map(|_| (b.lock(), b.owner())).collect();
+        let mut events = b.events();
+        b.all(held.iter().map(|(k, a)| acquire(k, *a, LONG)).collect()).await;
+        let awaited = &held[4].0;
+        b.ask(acquire_waiting(awaited, b.owner(), WAITERS[0])).await;
+        let release =
+            |(k, a): &(LockKeys, _)| Op::Release { keys: k.clone(), owner: *a, meta: false };
+        let got = b.all(held.iter().map(release).collect()).await;
+        b.check(got.iter().all(|r| *r == Reply::Done), "all of a run are released", &got);
+        if heard(&mut events, awaited.lock()).await.is_some() {
+            return;
+        }
+        sleep(Duration::from_millis(200)).await;
+    }
+    b.broken("a release in a run wakes who waits for its lock", &"no hint");
+}

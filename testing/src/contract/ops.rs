@@ -1,0 +1,239 @@
+//! Short names for the ops.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use palisade::FencingToken;
+use palisade::node::spi::{
+    Claim, ClaimEnd, FingerprintBytes, IfHeld, LockKeys, Op, OwnerToken, Place, QuarantineId,
+    RecordKey,
+};
+
+use super::bench::{KEEP, LONG};
+
+pub(super) fn acquire(keys: &LockKeys, owner: OwnerToken, ttl: Duration) -> Op {
+    acquire_at(keys, owner, ttl, 0)
+}
+
+pub(super) fn acquire_at(keys: &LockKeys, owner: OwnerToken, ttl: Duration, proposal: u64) -> Op {
+    Op::Acquire { keys: keys.clone(), owner, ttl, proposal, if_held: None }
+}
+
+/// How long a lock is reserved for each who waits: as long as is possible.
+pub(super) const RESERVED: Duration = Duration::from_millis(50);
+
+/// As the handle `waiter`, which has waited for so long.
+pub(super) fn acquire_waiting(
+    keys: &LockKeys,
+    owner: OwnerToken,
+    (waiter, span): (u64, Duration),
+) -> Op {
+    let if_held = Some(IfHeld::Queue(Place { waiter, waited: span, needs: RESERVED }));
+    Op::Acquire { keys: keys.clone(), owner, ttl: LONG, proposal: 0, if_held }
+}
+
+/// As a candidate, which has no place in the queue.
+pub(super) fn acquire_watching(keys: &LockKeys, owner: OwnerToken) -> Op {
+    let if_held = Some(IfHeld::Watch);
+    Op::Acquire { keys: keys.clone(), owner, ttl: LONG, proposal: 0, if_held }
+}
+
+/// From this owner.
+pub(super) fn take(keys: &LockKeys, owner: OwnerToken, from: OwnerToken) -> Op {
+    take_for(keys, owner, from, LONG)
+}
+
+pub(super) fn take_for(keys: &LockKeys, owner: OwnerToken, from: OwnerToken, ttl: Duration) -> Op {
+    let if_held = Some(IfHeld::TakeFrom(from));
+    Op::Acquire { keys: keys.clone(), owner, ttl, proposal: 0, if_held }
+}
+
+pub(super) fn raise(keys: &LockKeys, owner: OwnerToken, token: u64) -> Op {
+    Op::Raise { keys: keys.clone(), owner, token: FencingToken::new(token) }
+}
+
+pub(super) fn extend(keys: &LockKeys, owner: OwnerToken, ttl: Duration, token: u64) -> Op {
+    reassert(keys, owner, ttl, token, None)
+}
+
+pub(super) fn reassert(
+    keys: &LockKeys,
+    owner: OwnerToken,
+    ttl: Duration,
+    token: u64,
+    reassert: Option<QuarantineId>,
+) -> Op {
+    let token = FencingToken::new(token);
+    Op::Extend { keys: keys.clone(), owner, ttl, token, meta: None, reassert }
+}
+
+pub(super) fn extend_saying(keys: &LockKeys, owner: OwnerToken, token: u64, meta: &[u8]) -> Op {
+    let (keys, token) = (keys.clone(), FencingToken::new(token));
+    let (ttl, meta) = (LONG, Some(Arc::from(meta)));
+    Op::Extend { keys, owner, ttl, token, meta, reassert: None }
+}
+
+pub(super) fn release(keys: &LockKeys, owner: OwnerToken) -> Op {
+    Op::Release { keys: keys.clone(), owner, meta: true }
+}
+
+pub(super) fn inspect(keys: &LockKeys) -> Op {
+    Op::Inspect { keys: keys.clone(), wait: false }
+}
+
+pub(super) fn claim(key: &RecordKey, owner: OwnerToken, lease: Duration) -> Op {
+    claim_with(key, owner, lease, None, false)
+}
+
+pub(super) fn claim_print(
+    key: &RecordKey,
+    owner: OwnerToken,
+    lease: Duration,
+    fingerprint: FingerprintBytes,
+) -> Op {
+    claim_with(key, owner, lease, Some(fingerprint), false)
+}
+
+pub(super) fn claim_force(key: &RecordKey, owner: OwnerToken, lease: Duration) -> Op {
+    claim_with(key, owner, lease, None, true)
+}
+
+fn claim_with(
+    key: &RecordKey,
+    owner: OwnerToken,
+    lease: Duration,
+    fingerprint: Option<FingerprintBytes>,
+    force: bool,
+) -> Op {
+    Op::Claim(claim_terms(key, owner, lease, fingerprint, force))
+}
+
+/// A claim whose fields the case changes.
+pub(super) fn claim_terms(
+    key: &RecordKey,
+    owner: OwnerToken,
+    lease: Duration,
+    fingerprint: Option<FingerprintBytes>,
+    force: bool,
+) -> Claim {
+    Claim {
+        key: key.clone(),
+        owner,
+        lease,
+        retention: KEEP,
+        proposal: 0,
+        fingerprint,
+        force,
+        born: None,
+        accepted: Duration::ZERO,
+        created: None,
+        wait: false,
+    }
+}
+
+pub(super) fn raise_claim(key: &RecordKey, owner: OwnerToken, token: u64) -> Op {
+    Op::RaiseClaim { key: key.clone(), owner, token: FencingToken::new(token) }
+}
+
+pub(super) fn extend_claim(key: &RecordKey, owner: OwnerToken, token: u64, lease: Duration) -> Op {
+    reassert_claim(key, owner, token, lease, None)
+}
+
+pub(super) fn reassert_claim(
+    key: &RecordKey,
+    owner: OwnerToken,
+    token: u64,
+    lease: Duration,
+    reassert: Option<QuarantineId>,
+) -> Op {
+    let (key, token) = (key.clone(), FencingToken::new(token));
+    Op::ExtendClaim { key, owner, token, lease, retention: KEEP, fingerprint: None, reassert }
+}
+
+/// The same with a fingerprint.
+pub(super) fn extend_claim_print(
+    key: &RecordKey,
+    owner: OwnerToken,
+    token: u64,
+    fingerprint: FingerprintBytes,
+) -> Op {
+    let (key, token) = (key.clone(), FencingToken::new(token));
+    let (lease, fingerprint) = (LONG, Some(fingerprint));
+    Op::ExtendClaim { key, owner, token, lease, retention: KEEP, fingerprint, reassert: None }
+}
+
+pub(super) fn complete(key: &RecordKey, owner: OwnerToken, token: u64, value: &[u8]) -> Op {
+    complete_with(key, owner, token, Some(value), None)
+}
+
+/// A completion with all that there is to say.
+pub(super) fn complete_with(
+    key: &RecordKey,
+    owner: OwnerToken,
+    token: u64,
+    value: Option<&[u8]>,
+    fingerprint: Option<FingerprintBytes>,
+) -> Op {
+    let (key, token) = (key.clone(), FencingToken::new(token));
+    let value = value.map(Arc::from);
+    Op::Complete { key, owner, token, value, retention: KEEP, fingerprint }
+}
+
+pub(super) fn steps(key: &RecordKey, owner: OwnerToken, token: u64, list: &[u8]) -> Op {
+    steps_with(key, owner, token, list, None)
+}
+
+/// The same with a fingerprint.
+pub(super) fn steps_print(
+    key: &RecordKey,
+    owner: OwnerToken,
+    token: u64,
+    list: &[u8],
+    fingerprint: FingerprintBytes,
+) -> Op {
+    steps_with(key, owner, token, list, Some(fingerprint))
+}
+
+fn steps_with(
+    key: &RecordKey,
+    owner: OwnerToken,
+    token: u64,
+    list: &[u8],
+    fingerprint: Option<FingerprintBytes>,
+) -> Op {
+    let (key, token, list) = (key.clone(), FencingToken::new(token), Arc::from(list));
+    Op::Steps { key, owner, token, list, retention: KEEP, fingerprint }
+}
+
+pub(super) fn unclaim(key: &RecordKey, owner: OwnerToken) -> Op {
+    end_claim(key, owner, ClaimEnd::Undone)
+}
+
+pub(super) fn end_claim(key: &RecordKey, owner: OwnerToken, end: ClaimEnd) -> Op {
+    Op::Unclaim { key: key.clone(), owner, end }
+}
+
+pub(super) fn lookup(key: &RecordKey) -> Op {
+    lookup_born(key, None)
+}
+
+pub(super) fn lookup_print(key: &RecordKey, fingerprint: FingerprintBytes) -> Op {
+    let fingerprint = Some(fingerprint);
+    Op::Lookup {
+        key: key.clone(),
+        retention: KEEP,
+        fingerprint,
+        born: None,
+        accepted: Duration::ZERO,
+    }
+}
+
+pub(super) fn lookup_born(key: &RecordKey, born: Option<u64>) -> Op {
+    Op::Lookup {
+        key: key.clone(),
+        retention: KEEP,
+        fingerprint: None,
+        born,
+        accepted: Duration::ZERO,
+    }
+}

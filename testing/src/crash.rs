@@ -1,0 +1,403 @@
+//! Crashes at every point of a message's life: between the nodes, the effect and the result.
+
+use std::fmt;
+use std::future::{Future, pending};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use palisade::error::{ConfigError, NodeError, NodeFault};
+use palisade::node::NodeEvent;
+use palisade::node::spi::{BarrierPoint, Batch, BoxFuture, Env, LockNode, Op, Replies};
+use palisade::test_util::TokioEnv;
+use palisade::{Config, Durability, MemoryNode, Moment, Redlock, RedlockBuilder};
+use tokio::sync::{Notify, broadcast};
+use tokio::time::sleep;
+
+/// Most deliveries of one trial.
+const MOST: u32 = 20;
+/// The nodes' clocks are right within twice this.
+const SKEW: Duration = Duration::from_secs(1);
+
+/// What happens at a point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Blow {
+    /// The process dies: its futures are dropped, and nothing that it sends arrives any more.
+    Kill,
+    /// The request, or its answer, is under way for longer than a lease.
+    Stall,
+    /// The node loses its data, as a new master that had none of them; other processes know it.
+    LoseData,
+    /// The node's clock steps forward by a second, within `clock_error`.
+    SkewClock,
+}
+
+/// What a delivery came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// It is done: acknowledged.
+    Done,
+    /// It has to be delivered again.
+    Again,
+    /// A person has to decide.
+    Parked,
+}
+
+/// Tries code that handles messages, with a blow at each point of a delivery, one a trial.
+///
+/// The points are each request to a node and each answer, and both sides of each
+/// [effect](Process::effect). After the blow the message is delivered again, to a new process,
+/// until it is done or parked. Nothing waits for real: make it in a test with tokio's time paused.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), palisade::error::ConfigError> {
+/// use palisade_testing::crash::{Blow, Crashes, Delivery};
+/// use palisade::{Failed, Outcome};
+///
+/// // #[tokio::test(start_paused = true)]
+/// let report = Crashes::new(3, Blow::Kill)
+///     .run(|process| async move {
+///         let orders = process.redlock().idempotency("orders").at_most_once().build().unwrap();
+///         let charge = async |_| {
+///             process.effect().await; // your code, with a false payment service
+///             Ok::<_, Failed>("receipt".to_owned())
+///         };
+///         match orders.key("order-7").run(charge).await {
+///             Ok(Outcome::Executed { .. } | Outcome::Replayed(_)) => Delivery::Done,
+///             Ok(Outcome::Parked(_)) => Delivery::Parked,
+///             _ => Delivery::Again,
+///         }
+///     })
+///     .await?;
+/// report.assert_at_most_once();
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[must_use = "it does nothing until `run`"]
+pub struct Crashes {
+    nodes: usize,
+    blow: Blow,
+}
+
+/// What the trials came to.
+#[derive(Clone, Debug)]
+#[must_use = "what broke is in here"]
+pub struct CrashReport {
+    /// One for each point.
+    pub trials: Vec<Trial>,
+}
+
+/// One trial.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Trial {
+    /// What happened.
+    pub blow: Blow,
+    /// Where: for example `before Claim at node-1`; none where the trial did not come to its point.
+    pub point: Option<String>,
+    /// How often the effect happened.
+    pub effects: u32,
+    /// What the last delivery came to; none if it did not end within twenty.
+    pub ended: Option<Delivery>,
+    /// How often the message was delivered.
+    pub deliveries: u32,
+}
+
+/// A process that handles a delivery, and may die. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Process(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    redlock: Redlock,
+    life: Arc<Life>,
+}
+
+/// What outlives a process.
+#[derive(Debug)]
+struct World {
+    env: Arc<TokioEnv>,
+    nodes: Vec<MemoryNode>,
+    effects: Arc<AtomicU32>,
+}
+
+/// Whether a process is alive, and where it is struck.
+#[derive(Debug)]
+struct Life {
+    /// The number of its point; none if it is spared.
+    strikes: Option<(Blow, usize)>,
+    passed: AtomicUsize,
+    struck: Mutex<Option<String>>,
+    dead: AtomicBool,
+    died: Notify,
+    first: MemoryNode,
+    effects: Arc<AtomicU32>,
+}
+
+impl Crashes {
+    /// Trials over so many nodes in memory.
+    pub fn new(nodes: usize, blow: Blow) -> Self {
+        Self { nodes, blow }
+    }
+
+    /// Runs one delivery without a blow, and one trial for each point that it came to.
+    ///
+    /// # Errors
+    /// A number of nodes for which no handle can be made.
+    ///
+    /// # Cancellation safety
+    /// May be dropped at any time; it has nothing outside itself.
+    pub async fn run<F, Fut>(self, deliver: F) -> Result<CrashReport, ConfigError>
+    where
+        F: Fn(Process) -> Fut,
+        Fut: Future<Output = Delivery>,
+    {
+        let world = World::new(self.nodes);
+        let spared = world.process(None)?;
+        deliver(spared.clone()).await;
+        let points = spared.0.life.passed.load(Ordering::Relaxed);
+        let mut trials = Vec::with_capacity(points);
+        for at in 0..points {
+            trials.push(self.trial(&deliver, at).await?);
+        }
+        Ok(CrashReport { trials })
+    }
+
+    async fn trial<F, Fut>(&self, deliver: &F, at: usize) -> Result<Trial, ConfigError>
+    where
+        F: Fn(Process) -> Fut,
+        Fut: Future<Output = Delivery>,
+    {
+        let world = World::new(self.nodes);
+        let mut strikes = Some((self.blow, at));
+        // Who is not killed lives on.
+        let mut alive = Vec::new();
+        let (mut deliveries, mut ended, mut point) = (0, None, None);
+        while deliveries < MOST {
+            let process = world.process(strikes.take())?;
+            deliveries += 1;
+            let life = Arc::clone(&process.0.life);
+            let came_to = tokio::select! {
+                biased;
+                () = life.died.notified() => None,
+                came_to = deliver(process.clone()) => Some(came_to),
+            };
+            point = point.or(life.struck().take());
+            if came_to.is_some() {
+                alive.push(process);
+            }
+            if let Some(Delivery::Done | Delivery::Parked) = came_to {
+                ended = came_to;
+                break;
+            }
+            sleep(Config::default().ttl * 2).await;
+        }
+        let effects = world.effects.load(Ordering::Relaxed);
+        Ok(Trial { blow: self.blow, point, effects, ended, deliveries })
+    }
+}
+
+impl World {
+    fn new(nodes: usize) -> Self {
+        let env = Arc::new(TokioEnv::new());
+        let node = |i| MemoryNode::builder().name(format!("node-{i}")).env(env.clone()).build();
+        Self { nodes: (0..nodes).map(node).collect(), env, effects: Arc::default() }
+    }
+
+    fn process(&self, strikes: Option<(Blow, usize)>) -> Result<Process, ConfigError> {
+        let life = Arc::new(Life {
+            strikes,
+            passed: AtomicUsize::new(0),
+            struck: Mutex::default(),
+            dead: AtomicBool::new(false),
+            died: Notify::new(),
+            first: self.nodes.first().cloned().unwrap_or_default(),
+            effects: Arc::clone(&self.effects),
+        });
+        let way = |node: &MemoryNode| Way {
+            node: node.clone(),
+            env: Arc::clone(&self.env),
+            life: Arc::clone(&life),
+        };
+        let builder = Redlock::builder().env(Arc::clone(&self.env) as Arc<dyn Env>);
+        let builder = self.nodes.iter().map(way).fold(builder, RedlockBuilder::node);
+        Ok(Process(Arc::new(Inner { redlock: builder.build()?, life })))
+    }
+}
+
+impl Process {
+    /// The handle of this process.
+    pub fn redlock(&self) -> &Redlock {
+        &self.0.redlock
+    }
+
+    /// The effect happens: counted, with a point before and one behind it.
+    ///
+    /// # Cancellation safety
+    /// Dropped, it has happened or not; a probe sees which by [`effects`](Self::effects).
+    pub async fn effect(&self) {
+        let life = &self.0.life;
+        life.pass("before the effect", &life.first).await;
+        life.effects.fetch_add(1, Ordering::Relaxed);
+        life.pass("behind the effect", &life.first).await;
+    }
+
+    /// How often the effect has happened by now, in all processes: what a probe would find.
+    pub fn effects(&self) -> u32 {
+        self.0.life.effects.load(Ordering::Relaxed)
+    }
+}
+
+impl Life {
+    fn struck(&self) -> MutexGuard<'_, Option<String>> {
+        // Each change of it is one statement.
+        self.struck.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A point: for how long what is under way here stalls. Who dies here does not come back.
+    async fn pass(&self, what: &str, node: &MemoryNode) -> Duration {
+        if self.dead.load(Ordering::Acquire) {
+            return pending().await;
+        }
+        let at = self.passed.fetch_add(1, Ordering::Relaxed);
+        let Some((blow, point)) = self.strikes else { return Duration::ZERO };
+        if at != point {
+            return Duration::ZERO;
+        }
+        *self.struck() = Some(what.to_owned());
+        match blow {
+            Blow::Kill => {
+                self.dead.store(true, Ordering::Release);
+                self.died.notify_one();
+                pending().await
+            }
+            Blow::Stall => Config::default().ttl * 2,
+            Blow::LoseData => {
+                node.lose_data();
+                Duration::ZERO
+            }
+            Blow::SkewClock => {
+                node.jump_clock(SKEW);
+                Duration::ZERO
+            }
+        }
+    }
+}
+
+/// The way from a process to a node.
+#[derive(Debug)]
+struct Way {
+    node: MemoryNode,
+    env: Arc<TokioEnv>,
+    life: Arc<Life>,
+}
+
+impl Way {
+    async fn go(&self, batch: Batch, deadline: Moment) -> Replies {
+        let what = batch.ops.first().map_or("look", operation);
+        let at = |side| format!("{side} {what} at {}", self.node.name());
+        let stalls = self.life.pass(&at("before"), &self.node).await;
+        if !stalls.is_zero() {
+            // It arrives all the same, when its sender has long given up.
+            let node = self.node.clone();
+            tokio::spawn(async move {
+                sleep(stalls).await;
+                node.call(batch, deadline).await
+            });
+            return pending().await;
+        }
+        let replies = self.node.call(batch, deadline).await;
+        sleep(self.life.pass(&at("behind"), &self.node).await).await;
+        replies
+    }
+}
+
+impl LockNode for Way {
+    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
+        let n = batch.ops.len();
+        Box::pin(async move {
+            let limit = deadline.since(self.env.now());
+            tokio::time::timeout(limit, self.go(batch, deadline)).await.unwrap_or_else(|_| {
+                Replies::fail(n, &NodeError::maybe_executed(NodeFault::Timeout, "no answer"))
+            })
+        })
+    }
+
+    fn barrier(
+        &self,
+        after: BarrierPoint,
+        level: Durability,
+        deadline: Moment,
+    ) -> BoxFuture<'_, Result<u32, NodeError>> {
+        self.node.barrier(after, level, deadline)
+    }
+
+    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+        self.node.events()
+    }
+
+    fn name(&self) -> Arc<str> {
+        self.node.name()
+    }
+}
+
+fn operation(op: &Op) -> &'static str {
+    match op {
+        Op::Acquire { .. } => "Acquire",
+        Op::Raise { .. } => "Raise",
+        Op::Extend { .. } => "Extend",
+        Op::Release { .. } => "Release",
+        Op::Inspect { .. } => "Inspect",
+        Op::Enlist(_) => "Enlist",
+        Op::Claim(_) => "Claim",
+        Op::RaiseClaim { .. } => "RaiseClaim",
+        Op::ExtendClaim { .. } => "ExtendClaim",
+        Op::Complete { .. } => "Complete",
+        Op::Steps { .. } => "Steps",
+        Op::Unclaim { .. } => "Unclaim",
+        Op::Lookup { .. } => "Lookup",
+    }
+}
+
+impl CrashReport {
+    /// Panics unless in each trial the effect happened at most once, every message came to an end,
+    /// and what is done has its effect.
+    ///
+    /// # Panics
+    /// It names each trial in which that was not so.
+    pub fn assert_at_most_once(&self) {
+        let broken = |t: &&Trial| {
+            t.effects > 1 || t.ended.is_none() || t.ended == Some(Delivery::Done) && t.effects == 0
+        };
+        self.assert_none(broken);
+    }
+
+    /// Panics unless in each trial the effect happened once, and the message is done.
+    ///
+    /// # Panics
+    /// As [`assert_at_most_once`](Self::assert_at_most_once).
+    pub fn assert_exactly_once(&self) {
+        self.assert_none(|t| t.effects != 1 || t.ended != Some(Delivery::Done));
+    }
+
+    fn assert_none(&self, broken: impl Fn(&&Trial) -> bool) {
+        assert!(!self.trials.is_empty(), "the delivery came to no point");
+        let broken: Vec<String> =
+            self.trials.iter().filter(broken).map(ToString::to_string).collect();
+        let (n, of) = (broken.len(), self.trials.len());
+        assert!(n == 0, "{n} of {of} trials broke the promise:\n{}", broken.join("\n"));
+    }
+}
+
+impl fmt::Display for Trial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let point = self.point.as_deref().unwrap_or("nowhere");
+        write!(f, "{:?} {point}: {} effects, ", self.blow, self.effects)?;
+        match self.ended {
+            Some(ended) => write!(f, "{ended:?} after {} deliveries", self.deliveries),
+            None => write!(f, "no end within {} deliveries", self.deliveries),
+        }
+    }
+}

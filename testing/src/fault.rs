@@ -1,0 +1,340 @@
+//! Fault injection around any node: delay, loss, duplicates, a freeze, a cut, amnesia.
+//!
+//! What happens to a call is decided by a script, else at random from a given seed; waiting is only
+//! by `tokio::time`. So a history repeats exactly from its seed under a paused clock.
+
+mod plan;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::pending;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use palisade::error::{NodeError, NodeFault};
+use palisade::node::spi::{BarrierPoint, Batch, BoxFuture, Env, LockNode, Replies, SystemEnv};
+use palisade::node::{FailoverTimes, NodeEvent};
+use palisade::{Durability, Moment};
+use tokio::sync::{broadcast, oneshot};
+use tokio::time::sleep;
+
+use self::plan::Dice;
+pub use self::plan::{Fate, Odds, Step};
+
+/// A node behind a bad network. Without a script, odds, freeze or cut it changes nothing.
+///
+/// Clones are handles on the same wrapper. Faults are dealt with its [`FaultControl`].
+#[derive(Clone)]
+pub struct Fault(Arc<Shared>);
+
+/// Deals the faults of one [`Fault`]. Cheap to clone.
+#[derive(Clone)]
+pub struct FaultControl(Arc<Shared>);
+
+type Forget = Arc<dyn Fn() + Send + Sync>;
+
+struct Shared {
+    inner: Arc<dyn LockNode>,
+    env: Arc<dyn Env>,
+    forget: Option<Forget>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    script: VecDeque<Step>,
+    dice: Option<Dice>,
+    cut: bool,
+    frozen: bool,
+    /// A thaw works through the queue; calls that arrive during it go behind it.
+    draining: bool,
+    queue: VecDeque<Job>,
+    calls: u64,
+}
+
+/// A request on its way to the node, on its own feet: the caller may be gone.
+struct Job {
+    batch: Batch,
+    /// How long the caller gives the node.
+    budget: Duration,
+    step: Step,
+    reply: oneshot::Sender<Replies>,
+}
+
+impl Fault {
+    /// Wraps a node.
+    pub fn new(inner: impl LockNode) -> Self {
+        Self::over(Arc::new(inner))
+    }
+
+    /// Wraps a node that is shared already.
+    pub fn over(inner: Arc<dyn LockNode>) -> Self {
+        Self::build(inner, Arc::new(SystemEnv), None)
+    }
+
+    /// The clock that deadlines are read by. Default: the machine's.
+    #[must_use]
+    pub fn env(self, env: Arc<dyn Env>) -> Self {
+        Self::build(self.0.inner.clone(), env, self.0.forget.clone())
+    }
+
+    /// What [`FaultControl::forget`] and [`Step::forgetting`] do to the node, for example
+    /// `move || memory.restart_empty()`. To be said before the wrapper is cloned.
+    #[must_use]
+    pub fn forget_by(self, forget: impl Fn() + Send + Sync + 'static) -> Self {
+        let (inner, env) = (self.0.inner.clone(), self.0.env.clone());
+        Self::build(inner, env, Some(Arc::new(forget)))
+    }
+
+    /// The handle that deals the faults.
+    pub fn control(&self) -> FaultControl {
+        FaultControl(self.0.clone())
+    }
+
+    fn build(inner: Arc<dyn LockNode>, env: Arc<dyn Env>, forget: Option<Forget>) -> Self {
+        Self(Arc::new(Shared { inner, env, forget, state: Mutex::default() }))
+    }
+}
+
+impl FaultControl {
+    /// The fate of the next calls, one step each, behind what was scripted before. When the script
+    /// is used up, chance decides again.
+    pub fn script(&self, steps: impl IntoIterator<Item = Step>) {
+        self.0.state().script.extend(steps);
+    }
+
+    /// Lets chance decide from here on: the same seed, odds and order of calls give the same
+    /// faults.
+    pub fn dice(&self, seed: u64, odds: Odds) {
+        self.0.state().dice = Some(Dice::new(seed, odds));
+    }
+
+    /// No script and no chance any more. A freeze or a cut stays.
+    pub fn calm(&self) {
+        let mut state = self.0.state();
+        state.script.clear();
+        state.dice = None;
+    }
+
+    /// Requests queue up unanswered, as at a process stopped by a signal.
+    pub fn freeze(&self) {
+        self.0.state().frozen = true;
+    }
+
+    /// What queued up runs now, in its order; its callers have mostly gone.
+    ///
+    /// Must be called inside a tokio runtime.
+    pub fn thaw(&self) {
+        let mut state = self.0.state();
+        state.frozen = false;
+        if !state.draining && !state.queue.is_empty() {
+            state.draining = true;
+            tokio::spawn(drain(self.0.clone()));
+        }
+    }
+
+    /// From here on no request reaches the node, and the caller learns so at once. What is already
+    /// on its way still arrives.
+    pub fn cut(&self) {
+        self.0.state().cut = true;
+    }
+
+    /// Ends a cut.
+    pub fn heal(&self) {
+        self.0.state().cut = false;
+    }
+
+    /// The node loses what [`Fault::forget_by`] takes from it; nothing if that was not said.
+    pub fn forget(&self) {
+        self.0.forget();
+    }
+
+    /// How many batches callers sent so far.
+    pub fn calls(&self) -> u64 {
+        self.0.state().calls
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn forget(&self) {
+        if let Some(forget) = &self.forget {
+            forget();
+        }
+    }
+
+    /// Brings the request to the node, or behind those that wait for a thaw.
+    async fn deliver(self: Arc<Self>, job: Job) {
+        sleep_some(job.step.before).await;
+        {
+            let mut state = self.state();
+            if state.frozen || state.draining {
+                state.queue.push_back(job);
+                return;
+            }
+        }
+        self.execute(job).await;
+    }
+
+    async fn execute(self: &Arc<Self>, job: Job) {
+        let Job { batch, budget, step, reply } = job;
+        if step.forgetting {
+            self.forget();
+        }
+        if step.fate == Fate::LoseRequest {
+            return;
+        }
+        if let Some(later) = step.duplicate {
+            let (shared, batch) = (self.clone(), batch.clone());
+            tokio::spawn(async move {
+                sleep_some(later).await;
+                // The second answer is dropped.
+                shared.inner.call(batch, shared.env.now() + budget).await;
+            });
+        }
+        let replies = self.inner.call(batch, self.env.now() + budget).await;
+        if step.fate == Fate::LoseReply {
+            return;
+        }
+        if step.after.is_zero() {
+            // The caller may be gone; the request took effect all the same.
+            let _ = reply.send(replies);
+        } else {
+            // On its own, so that it holds up nothing that waits behind it.
+            tokio::spawn(async move {
+                sleep(step.after).await;
+                let _ = reply.send(replies);
+            });
+        }
+    }
+}
+
+/// Runs what queued up during a freeze; a new freeze stops it between two requests.
+async fn drain(shared: Arc<Shared>) {
+    loop {
+        let job = {
+            let mut state = shared.state();
+            let job = if state.frozen { None } else { state.queue.pop_front() };
+            state.draining = job.is_some();
+            job
+        };
+        let Some(job) = job else { return };
+        shared.execute(job).await;
+    }
+}
+
+async fn sleep_some(span: Duration) {
+    if !span.is_zero() {
+        sleep(span).await;
+    }
+}
+
+async fn answer(reply: oneshot::Receiver<Replies>) -> Replies {
+    match reply.await {
+        Ok(replies) => replies,
+        // Lost: the caller knows nothing until its deadline.
+        Err(_) => pending().await,
+    }
+}
+
+impl LockNode for Fault {
+    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
+        let n = batch.ops.len();
+        // Decided here and not at the first poll, so that the order of the calls decides.
+        let (step, cut, plain) = {
+            let mut state = self.0.state();
+            state.calls += 1;
+            let scripted = state.script.pop_front();
+            let step = match scripted {
+                Some(step) => step,
+                None => state.dice.as_mut().map(Dice::roll).unwrap_or_default(),
+            };
+            let plain = step == Step::default() && !state.frozen && !state.draining;
+            (step, state.cut, plain)
+        };
+        if cut {
+            let error = NodeError::not_executed(NodeFault::Unreachable, "cut off");
+            return Box::pin(std::future::ready(Replies::fail(n, &error)));
+        }
+        if plain {
+            return self.0.inner.call(batch, deadline);
+        }
+        let budget = deadline.since(self.0.env.now());
+        Box::pin(async move {
+            let (reply, heard) = oneshot::channel();
+            tokio::spawn(self.0.clone().deliver(Job { batch, budget, step, reply }));
+            let late = pin!(sleep(budget));
+            tokio::select! {
+                biased;
+                replies = answer(heard) => replies,
+                () = late => {
+                    let error = NodeError::maybe_executed(NodeFault::Timeout, "no answer in time");
+                    Replies::fail(n, &error)
+                }
+            }
+        })
+    }
+
+    /// Handed on; a cut refuses it, a freeze keeps it waiting for its deadline. Neither script nor
+    /// dice touch it.
+    fn barrier(
+        &self,
+        after: BarrierPoint,
+        level: Durability,
+        deadline: Moment,
+    ) -> BoxFuture<'_, Result<u32, NodeError>> {
+        let (cut, frozen) = {
+            let state = self.0.state();
+            (state.cut, state.frozen || state.draining)
+        };
+        if !cut && !frozen {
+            return self.0.inner.barrier(after, level, deadline);
+        }
+        let budget = if cut { Duration::ZERO } else { deadline.since(self.0.env.now()) };
+        Box::pin(async move {
+            sleep_some(budget).await;
+            let (fault, text) = if cut {
+                (NodeFault::Unreachable, "cut off")
+            } else {
+                (NodeFault::Timeout, "no answer in time")
+            };
+            Err(NodeError::maybe_executed(fault, text))
+        })
+    }
+
+    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+        self.0.inner.events()
+    }
+
+    fn failover(&self) -> Option<FailoverTimes> {
+        self.0.inner.failover()
+    }
+
+    fn address(&self) -> Option<Arc<str>> {
+        self.0.inner.address()
+    }
+
+    fn server(&self) -> Option<Arc<str>> {
+        self.0.inner.server()
+    }
+
+    fn name(&self) -> Arc<str> {
+        self.0.inner.name()
+    }
+}
+
+impl fmt::Debug for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Fault").field(&self.name()).finish()
+    }
+}
+
+impl fmt::Debug for FaultControl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("FaultControl").field(&self.0.inner.name()).finish()
+    }
+}

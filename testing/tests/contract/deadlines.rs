@@ -1,0 +1,38 @@
+//! A wrong node: it reckons every deadline by its own clock, whichever server it was made for.
+
+use std::sync::Arc;
+
+use palisade::Moment;
+use palisade::node::spi::{Batch, BoxFuture, LockNode, Replies};
+use palisade::node::{MemoryNode, NodeEvent};
+use palisade_testing::contract::{self, Hooks};
+use tokio::sync::broadcast;
+
+struct Credulous(MemoryNode);
+
+impl LockNode for Credulous {
+    fn call(&self, mut batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
+        if let (Some(not_after), Some(server)) = (&mut batch.not_after, self.0.server()) {
+            not_after.server = server;
+        }
+        self.0.call(batch, deadline)
+    }
+
+    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+        self.0.events()
+    }
+
+    fn name(&self) -> Arc<str> {
+        "credulous".into()
+    }
+}
+
+#[tokio::test]
+async fn a_deadline_of_another_server_that_counts_is_caught() {
+    let by = "a_deadline_by_the_clock_of_another_server_is_over";
+    let case = contract::cases().into_iter().find(|c| c.name() == by).unwrap();
+    let node = Arc::new(Credulous(MemoryNode::new()));
+    let run = tokio::spawn(async move { case.run(node, &Hooks::default()).await }).await;
+    let text = *run.expect_err(by).into_panic().downcast::<String>().unwrap();
+    assert!(text.contains("credulous") && text.contains(by), "{text}");
+}

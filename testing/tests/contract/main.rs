@@ -1,0 +1,266 @@
+//! The contract suite holds what it says: the reference node passes, and nodes with one rule wrong
+//! are caught.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use palisade::Moment;
+use palisade::error::NodeError;
+use palisade::node::spi::{Batch, ClaimEnd, IfHeld, Op, Replies, Reply, StoredRecord};
+use palisade::node::{
+    MemoryNode, NodeEvent,
+    spi::{BoxFuture, LockNode},
+};
+use palisade::{Durability, node::spi::BarrierPoint};
+use palisade_testing::contract::{self, Hooks};
+use palisade_testing::fault::Fault;
+use tokio::sync::broadcast;
+use tokio::task::JoinSet;
+
+mod deadlines;
+mod handovers;
+mod locks;
+mod records;
+
+/// Every kind of case at once, then those that disturb the node; the names of the broken ones.
+async fn broken(node: Arc<dyn LockNode>, hooks: Hooks) -> (usize, Vec<&'static str>) {
+    let (alone, together): (Vec<_>, Vec<_>) =
+        contract::cases().into_iter().partition(contract::Case::disturbs);
+    let (mut ran, mut failed) = (0, Vec::new());
+    let mut set = JoinSet::new();
+    for case in together {
+        let (node, hooks) = (node.clone(), hooks.clone());
+        set.spawn(async move {
+            (case.name(), tokio::spawn(async move { case.run(node, &hooks).await }).await)
+        });
+    }
+    let mut count = |name, result: Result<bool, _>| match result {
+        Ok(done) => ran += usize::from(done),
+        Err(_) => failed.push(name),
+    };
+    while let Some(done) = set.join_next().await {
+        let (name, result) = done.unwrap();
+        count(name, result);
+    }
+    for case in alone {
+        let (node, hooks) = (node.clone(), hooks.clone());
+        count(case.name(), tokio::spawn(async move { case.run(node, &hooks).await }).await);
+    }
+    failed.sort_unstable();
+    (ran, failed)
+}
+
+fn memory() -> MemoryNode {
+    MemoryNode::new()
+}
+
+fn hooks(node: &MemoryNode) -> Hooks {
+    let [emptied, restarted, flushed, lost, closed, handed] = [(); 6].map(|()| node.clone());
+    Hooks::default()
+        .restart_empty(move || {
+            emptied.restart_empty();
+            std::future::ready(())
+        })
+        .restart_keeping(move || {
+            restarted.restart_keeping();
+            std::future::ready(())
+        })
+        .flush(move || {
+            flushed.flush_all();
+            std::future::ready(())
+        })
+        .close(move || {
+            assert!(closed.close(Duration::from_secs(1)));
+            std::future::ready(())
+        })
+        .hand_over(move || {
+            assert!(handed.close(Duration::from_secs(30)));
+            handed.hand_over();
+            std::future::ready(())
+        })
+        .put_foreign(move |key, ttl| {
+            lost.put_foreign(&key, ttl);
+            std::future::ready(())
+        })
+}
+
+#[tokio::test]
+async fn memory_node_keeps_the_contract() {
+    let node = memory();
+    let (ran, failed) = broken(Arc::new(node.clone()), hooks(&node)).await;
+    assert_eq!(failed, Vec::<&str>::new());
+    assert_eq!(ran, contract::cases().len());
+}
+
+#[tokio::test]
+async fn a_calm_fault_wrapper_keeps_the_contract() {
+    let node = memory();
+    let (ran, failed) = broken(Arc::new(Fault::new(node.clone())), hooks(&node)).await;
+    assert_eq!(failed, Vec::<&str>::new());
+    assert_eq!(ran, contract::cases().len());
+}
+
+#[tokio::test]
+async fn without_hooks_cases_are_skipped_and_the_rest_runs_in_a_row() {
+    let ran = contract::run(Arc::new(MemoryNode::new()), &Hooks::default()).await;
+    assert!(ran >= 35 && ran < contract::cases().len(), "{ran} cases");
+}
+
+#[test]
+fn case_names_are_unique() {
+    let mut names: Vec<_> = contract::cases().iter().map(contract::Case::name).collect();
+    names.sort_unstable();
+    let all = names.len();
+    names.dedup();
+    assert_eq!(names.len(), all);
+}
+
+#[test]
+fn the_manual_counts_the_cases() {
+    let manual = include_str!("../../../src/manual/how_this_is_tested.md");
+    let cases = format!("| {} cases, ", contract::cases().len());
+    assert!(manual.contains(&cases), "{cases}");
+}
+
+/// A node that breaks one rule.
+struct Mutant {
+    inner: MemoryNode,
+    /// Rewrites an op before it is executed.
+    ask: fn(&mut Op),
+    /// Rewrites an answer.
+    tell: fn(&Op, &mut Reply),
+}
+
+impl LockNode for Mutant {
+    fn call(&self, mut batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
+        let asked = batch.ops.clone();
+        batch.ops.iter_mut().for_each(self.ask);
+        Box::pin(async move {
+            let mut replies = self.inner.call(batch, deadline).await;
+            for (op, item) in asked.iter().zip(&mut replies.items) {
+                if let Ok(reply) = item {
+                    (self.tell)(op, reply);
+                }
+            }
+            replies
+        })
+    }
+
+    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+        self.inner.events()
+    }
+
+    fn name(&self) -> Arc<str> {
+        "mutant".into()
+    }
+}
+
+async fn caught(what: &str, ask: fn(&mut Op), tell: fn(&Op, &mut Reply), by: &str) {
+    let inner = memory();
+    let hooks = hooks(&inner);
+    let case = contract::cases().into_iter().find(|c| c.name() == by).unwrap();
+    let node = Arc::new(Mutant { inner, ask, tell });
+    let result = tokio::spawn(async move { case.run(node, &hooks).await }).await;
+    let error = result.expect_err(what);
+    let text = *error.into_panic().downcast::<String>().unwrap();
+    assert!(text.contains("mutant") && text.contains(by) && text.contains(';'), "{what}: {text}");
+}
+
+/// A node that says yes to every barrier, or hangs over it.
+struct Eager {
+    inner: MemoryNode,
+    hangs: bool,
+}
+
+impl LockNode for Eager {
+    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
+        self.inner.call(batch, deadline)
+    }
+
+    fn barrier(
+        &self,
+        _after: BarrierPoint,
+        _level: Durability,
+        _deadline: Moment,
+    ) -> BoxFuture<'_, Result<u32, NodeError>> {
+        Box::pin(
+            async move { if self.hangs { std::future::pending().await } else { Ok(2_000_000) } },
+        )
+    }
+
+    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+        self.inner.events()
+    }
+
+    fn name(&self) -> Arc<str> {
+        "eager".into()
+    }
+}
+
+/// A node that does not listen to what its clients remember.
+struct Deaf(MemoryNode);
+
+impl LockNode for Deaf {
+    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
+        self.0.call(Batch { known_since: None, ..batch }, deadline)
+    }
+
+    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+        self.0.events()
+    }
+
+    fn name(&self) -> Arc<str> {
+        "deaf".into()
+    }
+}
+
+#[tokio::test]
+async fn a_node_that_calls_lost_data_new_is_caught() {
+    for by in [
+        "an_empty_node_is_fresh_until_a_client_remembers_its_data",
+        "a_client_that_connects_again_reports_that_data_are_lost",
+    ] {
+        let inner = memory();
+        let hooks = hooks(&inner);
+        let case = contract::cases().into_iter().find(|c| c.name() == by).unwrap();
+        let run = tokio::spawn(async move { case.run(Arc::new(Deaf(inner)), &hooks).await }).await;
+        let text = *run.expect_err(by).into_panic().downcast::<String>().unwrap();
+        assert!(text.contains("deaf") && text.contains(by), "{text}");
+    }
+    for fresh in [true, false] {
+        let by = "an_empty_node_is_fresh_until_a_client_remembers_its_data";
+        let tell: fn(&Op, &mut Reply) = if fresh { says_fresh } else { says_known };
+        caught("says one thing of all data", as_is, tell, by).await;
+    }
+}
+
+fn says_fresh(_: &Op, reply: &mut Reply) {
+    if let Reply::Claimed { fresh, .. } = reply {
+        *fresh = true;
+    }
+}
+
+fn says_known(_: &Op, reply: &mut Reply) {
+    if let Reply::Claimed { fresh, .. } = reply {
+        *fresh = false;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn wrong_barriers_are_caught() {
+    for (hangs, by) in [
+        (false, "a_barrier_of_another_past_confirms_nothing"),
+        (false, "a_barrier_without_enough_replicas_refuses"),
+        (true, "a_barrier_over_all_replicas_is_answered"),
+    ] {
+        let case = contract::cases().into_iter().find(|c| c.name() == by).unwrap();
+        let node = Arc::new(Eager { inner: memory(), hangs });
+        let run = tokio::spawn(async move { case.run(node, &Hooks::default()).await }).await;
+        let text = *run.expect_err(by).into_panic().downcast::<String>().unwrap();
+        assert!(text.contains("eager") && text.contains(by), "{text}");
+    }
+}
+
+fn as_is(_: &mut Op) {}
+fn truly(_: &Op, _: &mut Reply) {}
