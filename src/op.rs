@@ -227,6 +227,21 @@ impl Op {
         matches!(self, Self::Extend { .. } | Self::ExtendClaim { .. })
     }
 
+    /// Returns true if a yes to it counts as a vote for a holder.
+    pub(crate) fn is_vote(&self) -> bool {
+        self.is_new_work()
+            || self.is_extension()
+            || matches!(self, Self::Raise { .. } | Self::RaiseClaim { .. })
+    }
+
+    /// Returns true if it extends a lease and names the node's quarantine.
+    pub(crate) fn reasserts(&self) -> bool {
+        matches!(
+            self,
+            Self::Extend { reassert: Some(_), .. } | Self::ExtendClaim { reassert: Some(_), .. }
+        )
+    }
+
     /// Returns true if its owner would hold something more.
     pub(crate) fn is_new_work(&self) -> bool {
         matches!(self, Self::Acquire { .. } | Self::Claim(_))
@@ -419,6 +434,26 @@ pub enum Reply {
 }
 
 impl Reply {
+    /// Returns true if it makes the caller a holder, or keeps one.
+    pub(crate) fn is_grant(&self) -> bool {
+        matches!(self, Self::Granted { .. } | Self::Claimed { .. } | Self::Done)
+    }
+
+    /// Returns true if the caller relies on it: a grant, or a stored result. A result, too, because
+    /// it may have been written without being confirmed, and once it is answered it may not be lost
+    /// (idempotency 1).
+    pub(crate) fn must_last(&self) -> bool {
+        #[cfg(feature = "sim-bugs")]
+        if crate::bugs::on(crate::bugs::Bug::YesBeforeReplicas) {
+            return false;
+        }
+        match self {
+            Self::Completed(_) => true,
+            Self::Record { state, .. } => state.as_ref().is_some_and(|s| s.record.is_some()),
+            reply => reply.is_grant(),
+        }
+    }
+
     /// Returns true if it contains a stored result, or a holder's metadata.
     pub(crate) fn shows_result(&self) -> bool {
         match self {

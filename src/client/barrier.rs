@@ -10,7 +10,6 @@ use crate::durability::{BarrierPoint, Durability};
 use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
 use crate::node::LockNode;
-use crate::op::Reply;
 use crate::time::Moment;
 
 /// How much longer than its deadline a node's own answer is awaited before it is given up on.
@@ -40,20 +39,6 @@ pub(super) async fn confirm(
         // What is to be confirmed was executed, whatever became of the question.
         Ok(Err(e)) => Err(e.after_execution()),
         Err(_) => not_durable("the node overran its deadline".to_owned()),
-    }
-}
-
-/// What a caller will rely on: a yes, or a stored result. A result, too, because it was perhaps
-/// written without being confirmed, and once it is answered it may not be lost (idempotency 1).
-pub(super) fn must_last(reply: &Reply) -> bool {
-    #[cfg(feature = "sim-bugs")]
-    if crate::bugs::on(crate::bugs::Bug::YesBeforeReplicas) {
-        return false;
-    }
-    match reply {
-        Reply::Granted { .. } | Reply::Claimed { .. } | Reply::Done | Reply::Completed(_) => true,
-        Reply::Record { state, .. } => state.as_ref().is_some_and(|s| s.record.is_some()),
-        _ => false,
     }
 }
 

@@ -13,7 +13,7 @@ use tracing::Instrument as _;
 
 use crate::client::Core;
 use crate::client::lease::{Lease, Subject};
-use crate::client::node_queue::Sink;
+use crate::client::node_queue::Pending;
 use crate::client::reply_collector::ReplyCollector;
 use crate::client::round::Round;
 use crate::client::undo::Undo;
@@ -301,8 +301,8 @@ impl Core {
         let end = now + 4 * self.config.node_deadline;
         let replies = ReplyCollector::at(self.n(), lease.durability().level, end);
         for node in 0..self.n() {
-            let sink = Sink::MailOwed(Arc::clone(&replies), node, now + lease.ttl);
-            self.queues[node].submit(op.clone(), self.node_deadline(now), sink);
+            let request = Pending::new(op.clone(), self.node_deadline(now), node, &replies);
+            self.queues[node].submit(request.owed(now + lease.ttl));
         }
         let mut machine = Complete::new(self.n(), op, end);
         loop {

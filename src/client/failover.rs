@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::client::lease::Lease;
 use crate::client::renewer::Renewer;
-use crate::client::reply_collector::Quarantine;
 use crate::env::Env;
+use crate::quorum::holdings::Quarantine;
 
 /// Result of renewing a lease after a node that had confirmed it failed over, was restarted or lost
 /// its data.

@@ -15,12 +15,13 @@ use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
 use crate::client::failover::{Failover, Verdicts};
-use crate::client::reply_collector::{Quarantine, ReplyCollector};
+use crate::client::reply_collector::ReplyCollector;
 use crate::durability::Achieved;
 use crate::error::{NoQuorum, Resource};
 use crate::metrics::LeaseMeters;
 use crate::name::LockKeys;
-use crate::op::{FingerprintBytes, Op, QuarantineId, RecordKey};
+use crate::op::{FingerprintBytes, Op, RecordKey};
+use crate::quorum::holdings::Known;
 use crate::time::Moment;
 use crate::token::{FencingToken, OwnerToken};
 
@@ -99,9 +100,6 @@ enum Phase {
     /// Its holder is done with it.
     Ended,
 }
-
-/// The moment, and the longest lease of any client.
-pub(crate) type Now = (Moment, Duration);
 
 impl State {
     fn is_held(&self) -> bool {
@@ -207,47 +205,25 @@ impl Lease {
         s.phase != Phase::Lost
     }
 
-    /// Returns true if the holder may name the quarantine of a node, so that its extension counts
-    /// there (quarantine 6). True if what this node confirmed lasts past the moment at which a
-    /// replaced master has certainly stopped granting. Otherwise that master could give the lock
-    /// away.
-    pub(crate) fn may_reassert(&self, node: usize, quarantine: Quarantine, now: Now) -> bool {
-        // A quarantine is at least max_ttl + L long; a longer one only errs to the safe side.
-        let stopped = quarantine.ends - now.1;
-        #[cfg(feature = "sim-bugs")]
-        let stopped =
-            if crate::bugs::on(crate::bugs::Bug::NamedByWhoLapses) { now.0 } else { stopped };
-        stopped < self.replies.confirmed_until(node)
-    }
-
-    /// The op that prolongs it on a node, naming the quarantine of which that spoke last, while it
-    /// lasts and if that may be.
-    fn extend_node(&self, meta: Option<Arc<[u8]>>, node: usize, now: Now) -> Op {
-        let last = self.replies.quarantine(node).filter(|q| now.0 < q.ends);
-        let named = last.filter(|q| self.may_reassert(node, *q, now));
-        self.extension(meta, named.map(|q| q.id))
-    }
-
-    /// Sends extensions to `n` nodes, unless the lease is over. What was sent after `end` would be
-    /// in a queue behind the release and put back what that deleted.
-    pub(crate) fn send_extensions(&self, now: Now, n: usize, send: impl Fn(usize, Op)) -> bool {
+    /// Sends these extensions, unless the lease is over; returns whether it is not. What was sent
+    /// after `end` would be in a node queue behind the release and put back what that deleted.
+    pub(crate) fn send(
+        &self,
+        now: Moment,
+        extensions: Vec<(usize, Op)>,
+        send: impl Fn(usize, Op),
+    ) -> bool {
         let s = self.lock();
-        let valid = self.is_valid(now.0);
-        for node in (0..n).filter(|_| valid) {
+        let valid = self.is_valid(now);
+        for (node, mut op) in extensions.into_iter().filter(|_| valid) {
             // It may re-create the key there, so a release must go there too.
-            self.replies.mark(node);
-            // A minority in quarantine answers when the majority has decided: it is heeded now.
-            send(node, self.extend_node(s.meta.clone(), node, now));
+            self.replies.extended(node);
+            if let Op::Extend { meta, .. } = &mut op {
+                meta.clone_from(&s.meta);
+            }
+            send(node, op);
         }
         valid
-    }
-
-    /// Sends more of the same, unless the lease is over.
-    pub(crate) fn while_held(&self, now: Moment, send: impl FnOnce()) {
-        let _state = self.lock();
-        if self.is_valid(now) {
-            send();
-        }
     }
 
     /// Held, and inside the validity at `now`.
@@ -437,17 +413,9 @@ impl Lease {
         }
     }
 
-    /// The op that prolongs this lease on one node; `reassert` names its quarantine.
-    pub(crate) fn extend_op(&self, reassert: Option<QuarantineId>) -> Op {
-        self.extension(self.lock().meta.clone(), reassert)
-    }
-
-    /// The op that prolongs it on a node whose clock is known by now.
-    pub(crate) fn extend_again(&self, node: usize, now: Now) -> Op {
-        self.extend_node(self.lock().meta.clone(), node, now)
-    }
-
-    fn extension(&self, meta: Option<Arc<[u8]>>, reassert: Option<QuarantineId>) -> Op {
+    /// Returns the op that extends this lease on a node, without metadata, which
+    /// [`send`](Self::send) adds, and without the name of a quarantine.
+    pub(crate) fn extension(&self) -> Op {
         let (owner, token) = (self.owner, self.token);
         match &self.subject {
             Subject::Lock { keys, .. } => Op::Extend {
@@ -455,8 +423,8 @@ impl Lease {
                 owner,
                 ttl: self.on_nodes(),
                 token,
-                meta,
-                reassert,
+                meta: None,
+                reassert: None,
             },
             Subject::Claim { key, retention, fingerprint } => Op::ExtendClaim {
                 key: Arc::clone(key),
@@ -465,9 +433,14 @@ impl Lease {
                 lease: self.ttl,
                 retention: *retention,
                 fingerprint: *fingerprint,
-                reassert,
+                reassert: None,
             },
         }
+    }
+
+    /// Returns what is known of the lease and of a node.
+    pub(crate) fn known(&self, node: usize) -> Known {
+        self.replies.known(node, self.until())
     }
 
     /// The op that gives this lease back on one node; none for what is left to lapse, and for a

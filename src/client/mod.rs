@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, broadcast};
 use tokio::task::JoinHandle;
 
-use crate::client::node_queue::{GRACE, NodeQueue, QueueSettings, Sink};
+use crate::client::node_queue::{GRACE, NodeQueue, Pending, QueueSettings};
 use crate::client::reply_collector::{Origin, ReplyCollector};
 use crate::client::voting_gauges::VotingGauges;
 use crate::config::Config;
@@ -188,15 +188,16 @@ impl Core {
     ) {
         if self.closing.refuses(&op) {
             let error = NodeError::not_executed(NodeFault::Closed, "the handle was closed");
-            return replies.post(node, Err(error), Origin::nobodys(self.env.now()));
+            return replies.post(node, Err(error), &Origin::local(self.env.now()));
         }
-        let sink = Sink::Mail(Arc::clone(replies), node);
-        if op.is_new_work() && self.renewer.is_late() {
+        let is_new = op.is_new_work();
+        let request = Pending::new(op, deadline, node, replies);
+        if is_new && self.renewer.is_late() {
             let why = "renewals of locks that are held come first, and they are late; \
                        hold fewer locks in one process, or give it more processor time";
-            return self.queues[node].shed(op, deadline, sink, why);
+            return self.queues[node].refuse_busy(request, why);
         }
-        self.queues[node].submit(op, deadline, sink);
+        self.queues[node].submit(request);
     }
 
     /// Sends the same op to all nodes.

@@ -10,39 +10,17 @@ use tokio::sync::broadcast;
 use crate::client::node_counters::Counters;
 use crate::client::node_queue::QueueSettings;
 use crate::config::RETENTION;
-use crate::error::{NodeError, NodeFault};
+use crate::error::NodeError;
 use crate::node::{HistoryCause, NodeEvent};
 use crate::op::{Began, Facts, Loss};
-use crate::time::{Drift, Moment};
+use crate::quorum::clock::{ClockCheck, ClockStep};
+use crate::time::Moment;
 use crate::token::OwnerToken;
-
-/// Most that a silence may add to what a clock may have wandered, besides what any crystal does.
-const WANDER_MAX: Duration = Duration::from_secs(1);
-/// What an undisciplined clock may wander, however long the silence is.
-const CRYSTAL: Drift = Drift::from_ppm(100);
-
-/// What a batch said of the node's clock.
-#[derive(Clone, Copy)]
-struct Reading {
-    /// Bounds of (node's clock − our clock) in µs.
-    offset: (i128, i128),
-    /// When the answer came.
-    at: Moment,
-}
-
-impl Reading {
-    /// By how many µs the node's clock certainly changed against ours since an earlier reading.
-    fn change(&self, before: &Self) -> i128 {
-        (self.offset.0 - before.offset.1).max(before.offset.0 - self.offset.1)
-    }
-}
 
 /// Watches one node's facts.
 pub(crate) struct NodeMonitor {
     name: Arc<str>,
-    drift: Drift,
-    ttl: Duration,
-    max_ttl: Duration,
+    clock: ClockCheck,
     identity: Option<Arc<str>>,
     address: Option<Arc<str>>,
     history_id: Option<u64>,
@@ -59,22 +37,13 @@ pub(crate) struct NodeMonitor {
     disagreed: Option<(Duration, Duration)>,
     events: broadcast::Sender<(Arc<str>, NodeEvent)>,
     counters: Arc<Counters>,
-    /// The last reading of the node's clock.
-    last: Option<Reading>,
-    /// Two older ones, between one and two ttl old while the node is used: what a clock gains
-    /// little by little does not show between neighbours.
-    anchors: [Option<Reading>; 2],
-    /// Until when the node's votes are discounted after a clock step.
-    discounted: Option<Moment>,
 }
 
 impl NodeMonitor {
     pub(crate) fn new(name: Arc<str>, s: &QueueSettings, counters: &Arc<Counters>) -> Self {
         Self {
             name,
-            drift: s.drift,
-            ttl: s.ttl,
-            max_ttl: s.terms.max_ttl,
+            clock: ClockCheck::new(s.drift, s.ttl, s.terms.max_ttl),
             identity: None,
             address: None,
             history_id: None,
@@ -86,9 +55,6 @@ impl NodeMonitor {
             disagreed: None,
             events: s.events.clone(),
             counters: Arc::clone(counters),
-            last: None,
-            anchors: [None; 2],
-            discounted: None,
         }
     }
 
@@ -112,10 +78,13 @@ impl NodeMonitor {
         self.check_settings(facts);
         if !same_process {
             self.identity = Some(Arc::clone(&facts.identity));
-            // Another server process has another clock.
-            (self.last, self.anchors) = (None, [None; 2]);
+            self.clock.restart();
         }
-        self.check_clock(facts.node_micros, sent, received)
+        if let Some(ClockStep { micros, span }) = self.clock.read(facts.node_micros, sent, received)
+        {
+            tracing::warn!(node = %self.name, step_us = %micros, ?span, "the node's clock stepped");
+        }
+        self.clock.objection(received)
     }
 
     /// Returns the node's clock when its marker was first seen (quarantine 10).
@@ -221,40 +190,6 @@ impl NodeMonitor {
         // It is no fault if there is no listener.
         let _ = self.events.send((Arc::clone(&self.name), event));
     }
-
-    fn check_clock(&mut self, micros: u64, sent: Moment, received: Moment) -> Option<NodeError> {
-        let us = |m: Moment| i128::from(m.as_nanos() / 1_000);
-        // The node read its clock somewhere between send and receipt.
-        let offset = (i128::from(micros) - us(received), i128::from(micros) - us(sent));
-        let now = Reading { offset, at: received };
-        let known = self.anchors.iter().chain([&self.last]).flatten();
-        let changed = known
-            .map(|before| (now.change(before), received.since(before.at)))
-            .find(|(change, span)| *change > self.budget(*span));
-        if let Some((change, span)) = changed {
-            tracing::warn!(node = %self.name, step_us = %change, ?span, "the node's clock stepped");
-            self.discounted = Some(received + self.max_ttl);
-            self.anchors = [Some(now), None];
-        } else if self.anchors[0].is_none_or(|newer| received.since(newer.at) >= self.ttl) {
-            self.anchors = [Some(now), self.anchors[0]];
-        }
-        self.last = Some(now);
-        match self.discounted {
-            Some(until) if received < until => Some(NodeError::maybe_executed(
-                NodeFault::ClockJump,
-                format!("votes again in {:?}", until.since(received)),
-            )),
-            _ => None,
-        }
-    }
-
-    /// By how many µs the node's clock may change against ours in so long a time. Each lease allows
-    /// for as much as belongs to its ttl.
-    fn budget(&self, span: Duration) -> i128 {
-        let wandered = self.drift.of(span).min(WANDER_MAX + CRYSTAL.of(span));
-        let budget = wandered.max(self.drift.of(self.ttl));
-        i128::try_from(budget.as_micros()).unwrap_or(i128::MAX)
-    }
 }
 
 #[cfg(test)]
@@ -263,6 +198,7 @@ mod tests {
     use crate::client::voting_gauges::VotingGauges;
     use crate::env::SystemEnv;
     use crate::op::Terms;
+    use crate::time::Drift;
 
     fn settings() -> QueueSettings {
         QueueSettings {
@@ -305,76 +241,6 @@ mod tests {
 
     fn at(ms: u64) -> Moment {
         Moment::from_nanos(ms * 1_000_000)
-    }
-
-    #[test]
-    fn a_step_discounts_for_one_max_ttl_and_drift_does_not() {
-        let mut p = health(&settings());
-        let base = 1_000_000_000;
-        assert!(p.judge(&facts(base, "x"), at(0), at(1), &nowhere).is_none());
-        // One second later the node's clock is 5 ms fast: within the drift budget.
-        assert!(p.judge(&facts(base + 1_005_000, "x"), at(1_000), at(1_001), &nowhere).is_none());
-        // Now it has gained two seconds at once.
-        let e = p.judge(&facts(base + 4_005_000, "x"), at(2_000), at(2_001), &nowhere).unwrap();
-        assert_eq!(e.fault(), NodeFault::ClockJump);
-        let later = base + 4_005_000;
-        assert!(
-            p.judge(&facts(later + 29_000_000, "x"), at(31_000), at(31_001), &nowhere).is_some()
-        );
-        assert!(
-            p.judge(&facts(later + 31_000_000, "x"), at(33_000), at(33_001), &nowhere).is_none()
-        );
-    }
-
-    #[test]
-    fn a_slow_slew_shows_on_a_busy_queue_too() {
-        let after = |gain_ppm: u64| {
-            let mut p = health(&settings());
-            (1..60_000_u64).step_by(10).find(|ms| {
-                let micros = 1_000_000_000 + ms * 1_000 + ms * gain_ppm / 1_000;
-                p.judge(&facts(micros, "x"), at(*ms), at(*ms), &nowhere).is_some()
-            })
-        };
-        // A ttl of 10 s allows for 100 ms.
-        assert_eq!(after(9_900), None, "a clock within the drift that was declared");
-        let seen = after(12_000).expect("a lease would be shorter there than its holder believes");
-        assert!(seen <= 20_000, "{seen} ms");
-        let seen = after(100_000).expect("a tenth");
-        assert!(seen <= 1_100, "{seen} ms");
-    }
-
-    #[test]
-    fn a_step_is_judged_once() {
-        let mut p = health(&settings());
-        let stepped = |ms: u64| if ms < 5_000 { 0 } else { 2_000_000 };
-        let voted = (0..60_000_u64).step_by(10).filter(|ms| {
-            let micros = 1_000_000_000 + ms * 1_000 + stepped(*ms);
-            p.judge(&facts(micros, "x"), at(*ms), at(*ms), &nowhere).is_none()
-        });
-        let voted: Vec<u64> = voted.collect();
-        // For one max_ttl, 30 s, it did not.
-        assert_eq!(voted.iter().filter(|ms| (5_000..35_000).contains(*ms)).count(), 0);
-        assert_eq!(voted.len(), 500 + 2_500);
-    }
-
-    #[test]
-    fn a_crystal_that_wanders_over_a_quiet_day_is_not_a_step() {
-        let mut p = health(&settings());
-        let day = 86_400_000;
-        assert!(p.judge(&facts(1_000_000, "x"), at(0), at(1), &nowhere).is_none());
-        // 50 ppm: 4.3 s a day. Discounted, every daily job would fail on its first try.
-        let wandered = 1_000_000 + day * 1_000 + 4_320_000;
-        assert!(p.judge(&facts(wandered, "x"), at(day), at(day + 1), &nowhere).is_none());
-        let stepped = wandered + day * 1_000 + 30_000_000;
-        assert!(p.judge(&facts(stepped, "x"), at(2 * day), at(2 * day + 1), &nowhere).is_some());
-    }
-
-    #[test]
-    fn a_pause_of_ours_is_not_a_step() {
-        let mut p = health(&settings());
-        assert!(p.judge(&facts(1_000_000, "x"), at(0), at(1), &nowhere).is_none());
-        // Sent at 1 s, received at 20 s: the node may have read its clock anywhere in between.
-        assert!(p.judge(&facts(3_000_000, "x"), at(1_000), at(20_000), &nowhere).is_none());
     }
 
     /// The events sent.

@@ -21,10 +21,9 @@
 
 mod alarm;
 mod incoming;
-pub(crate) mod load;
 mod order;
 mod pace;
-mod pending;
+pub(crate) mod pending;
 mod pending_releases;
 mod replies;
 
@@ -40,24 +39,23 @@ use tokio::time::timeout;
 
 use self::alarm::Alarm;
 use self::incoming::{Incoming, Queues};
-use self::load::Load;
 use self::order::BatchOrder;
 use self::pace::Pace;
-use self::pending::Asker;
-pub(crate) use self::pending::Sink;
-use self::pending_releases::{InDoubt, PendingRelease, PendingReleases};
+use self::pending::Load;
+pub(crate) use self::pending::Pending;
+use self::pending_releases::{InDoubt, PendingReleases};
 use crate::client::node_counters::Counters;
 use crate::client::node_monitor::NodeMonitor;
-use crate::client::reply_collector::{Origin, Quarantine};
+use crate::client::reply_collector::Origin;
 use crate::client::voting_gauges::VotingGauges;
 use crate::durability::Durability;
 use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
 use crate::metrics::NodeMetrics;
 use crate::node::{LockNode, NodeEvent};
-use crate::op::{Batch, Facts, Loss, NotAfter, Op, QuarantineId, Replies, Reply, Terms};
+use crate::op::{Batch, Facts, Loss, NotAfter, QuarantineId, Replies, Reply, Terms};
+use crate::quorum::holdings::Quarantine;
 use crate::time::{Drift, Moment, NodeClock};
-use crate::token::OwnerToken;
 
 /// How much longer than its deadline a node's own answer is awaited before the queue gives up on
 /// it.
@@ -81,12 +79,6 @@ const DEPTH: usize = 4;
 /// Most ops of a batch that are asked again: the others must not wait until all large results are
 /// shown.
 const AGAIN_MAX: usize = 16;
-
-struct Job {
-    op: Op,
-    deadline: Moment,
-    asker: Asker,
-}
 
 /// Callback for a node, by number, that has begun another data history, with its quarantine. It is
 /// called before the answers of the batch that shows it are handed out.
@@ -148,28 +140,30 @@ impl NodeQueue {
         self.look.notify_one();
     }
 
-    /// Queues a request. Never blocks; the answer, also the refusal to send, goes to the sink.
-    pub(crate) fn submit(&self, op: Op, deadline: Moment, sink: Sink) {
-        let job = Job { op, deadline, asker: Asker::new(sink, &self.load) };
+    /// Queues a request. Never blocks; the answer, also the refusal to send, goes to its collector.
+    pub(crate) fn submit(&self, mut pending: Pending) {
+        pending.count(&self.load);
         let full = || format!("{QUEUE_MAX} requests wait already");
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        let job = match queues.as_ref().map(|queues| queues.of(&job.op)) {
+        let pending = match queues.as_ref().map(|queues| queues.of(&pending.op)) {
             // What gives back is let in as long as there is any room: it makes room elsewhere.
-            Some(open) if open.capacity() <= QUEUE_MAX && !job.op.is_undo() => {
-                return self.refuse_busy(job, full());
+            Some(open) if open.capacity() <= QUEUE_MAX && !pending.op.is_undo() => {
+                return self.refuse_busy(pending, full());
             }
-            Some(open) => match open.try_send(job) {
+            Some(open) => match open.try_send(pending) {
                 Ok(()) => return,
-                Err(mpsc::error::TrySendError::Full(job)) => return self.refuse_busy(job, full()),
-                Err(mpsc::error::TrySendError::Closed(job)) => job,
+                Err(mpsc::error::TrySendError::Full(refused)) => {
+                    return self.refuse_busy(refused, full());
+                }
+                Err(mpsc::error::TrySendError::Closed(pending)) => pending,
             },
-            None => job,
+            None => pending,
         };
         // First use, or the runtime of the earlier task is gone: start one where we are.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             let now = self.settings.env.now();
             return refuse(
-                job,
+                pending,
                 NodeFault::Closed,
                 "polled outside of a tokio runtime; await it on one with time and IO enabled",
                 now,
@@ -179,7 +173,7 @@ impl NodeQueue {
         let worker = Worker {
             node: Arc::clone(&self.node),
             index: self.index,
-            health: NodeMonitor::new(self.node.name(), &self.settings, &self.counters),
+            monitor: NodeMonitor::new(self.node.name(), &self.settings, &self.counters),
             settings: self.settings.clone(),
             counters: Arc::clone(&self.counters),
             look: Arc::clone(&self.look),
@@ -196,51 +190,26 @@ impl NodeQueue {
         };
         self.settings.env.spawn(&runtime, Box::pin(worker.run()));
         // It is empty.
-        let _ = new.of(&job.op).try_send(job);
+        let _ = new.of(&pending.op).try_send(pending);
         *queues = Some(new);
     }
 
     /// Refuses a request, so that others are answered in time.
-    pub(crate) fn shed(&self, op: Op, deadline: Moment, sink: Sink, why: &'static str) {
-        self.refuse_busy(Job { op, deadline, asker: Asker::new(sink, &self.load) }, why);
-    }
-
-    fn refuse_busy(&self, job: Job, why: impl Into<Arc<str>>) {
+    pub(crate) fn refuse_busy(&self, pending: Pending, why: impl Into<Arc<str>>) {
         self.counters.count_refused(NodeFault::Busy);
-        refuse(job, NodeFault::Busy, why, self.settings.env.now());
+        refuse(pending, NodeFault::Busy, why, self.settings.env.now());
     }
 }
 
-fn refuse(job: Job, fault: NodeFault, detail: impl Into<Arc<str>>, now: Moment) {
-    job.asker.post(Err(NodeError::not_executed(fault, detail)), Origin::nobodys(now));
-}
-
-/// The caller of an op in a batch, and the release that is owed if no answer comes.
-struct Asked {
-    asker: Option<Asker>,
-    /// The op and its deadline, if the node may want to be asked again.
-    again: Option<Box<(Op, Moment)>>,
-    owed: Option<PendingRelease>,
-    vote: bool,
-    /// On whose behalf, unless it only takes something back.
-    owner: Option<OwnerToken>,
-    /// Whose extension names the node's quarantine.
-    reasserts: Option<OwnerToken>,
-}
-
-/// What leaves together.
-#[derive(Default)]
-struct Leaving {
-    ops: Vec<Op>,
-    asked: Vec<Asked>,
-    deadline: Moment,
+fn refuse(pending: Pending, fault: NodeFault, detail: impl Into<Arc<str>>, now: Moment) {
+    pending.answer(Err(NodeError::not_executed(fault, detail)), &Origin::local(now));
 }
 
 /// A batch that came back.
 struct Answered {
-    asked: Vec<Asked>,
+    asked: Vec<Pending>,
     /// What the node was asked for first, because its clock was not known.
-    greeting: Option<Spoken>,
+    greeting: Option<TimedFacts>,
     replies: Replies,
     deadline: Moment,
     /// Until when it could take effect, by the node's clock.
@@ -249,27 +218,27 @@ struct Answered {
     received: Moment,
 }
 
-/// Facts, and between which moments they were asked for and came.
-struct Spoken {
+/// Facts, with the times at which they were asked for and came.
+struct TimedFacts {
     facts: Facts,
     sent: Moment,
     received: Moment,
 }
 
 /// Yeses of one batch that count only at this level.
-type Unsure = BTreeMap<Durability, Vec<(Asker, Reply)>>;
+type Unconfirmed = BTreeMap<Durability, Vec<(Pending, Reply)>>;
 
 struct Worker {
     node: Arc<dyn LockNode>,
     index: usize,
-    health: NodeMonitor,
+    monitor: NodeMonitor,
     settings: QueueSettings,
     counters: Arc<Counters>,
     /// Notified when the node is to be asked for its facts.
     look: Arc<Notify>,
     incoming: Incoming,
     /// What was taken from the queue and leaves with a later batch, before what is queued.
-    again: VecDeque<Job>,
+    again: VecDeque<Pending>,
     owed: PendingReleases,
     in_doubt: InDoubt,
     /// Clock of the server that answered last, and which server that was.
@@ -310,13 +279,10 @@ impl Worker {
             let beat = self.spoke + HEARTBEAT;
             looks &= under_way.is_empty();
             if next.is_none() && under_way.is_empty() && (looks || beat <= now) {
-                next = Some(Leaving {
-                    deadline: now + self.settings.node_deadline,
-                    ..Leaving::default()
-                });
+                next = Some((Vec::new(), now + self.settings.node_deadline));
             }
-            if let Some(batch) = next {
-                under_way.push(self.send(batch, node, env));
+            if let Some((batch, deadline)) = next {
+                under_way.push(self.send(batch, deadline, node, env));
                 continue;
             }
             let owed = self.owed.due().filter(|_| room);
@@ -337,8 +303,8 @@ impl Worker {
             // With the handle everybody is gone who could want to know what replicas have.
             self.settle(answered);
         }
-        if let Some(last) = self.owed_batch(env.now()) {
-            let answered = self.send(last, node, env).await;
+        if let Some((last, deadline)) = self.owed_batch(env.now()) {
+            let answered = self.send(last, deadline, node, env).await;
             self.settle(answered);
         }
     }
@@ -350,8 +316,8 @@ impl Worker {
         if known { self.node.depth().clamp(1, DEPTH) } else { 1 }
     }
 
-    /// At most so many of what is queued, as one batch.
-    fn next_batch(&mut self, now: Moment, most: usize) -> Option<Leaving> {
+    /// Takes the next batch out of the queue, with its deadline: at most `most` requests.
+    fn next_batch(&mut self, now: Moment, most: usize) -> Option<(Vec<Pending>, Moment)> {
         // Never less than a node may take: a caller may want the answer sooner, but a time-out ends
         // the connection that everybody shares.
         let mut deadline = now + self.settings.node_deadline;
@@ -365,23 +331,23 @@ impl Worker {
             } else {
                 self.incoming.next()
             };
-            let Some(job) = next else { break };
-            if job.deadline <= now && job.asker.owed_until().is_none() {
+            let Some(pending) = next else { break };
+            if pending.deadline <= now && !pending.is_owed() {
                 let why = "not sent: the queue was busy until the deadline";
-                gathered.leave_out(&job.op);
-                refuse(job, NodeFault::Timeout, why, now);
+                gathered.leave_out(&pending.op);
+                refuse(pending, NodeFault::Timeout, why, now);
                 continue;
             }
-            bytes += job.op.payload();
+            bytes += pending.op.payload();
             if bytes > BYTES_MAX && gathered.len() > 0 {
-                self.again.push_front(job);
+                self.again.push_front(pending);
                 break;
             }
-            deadline = deadline.max(job.deadline);
-            gathered.take(job);
+            deadline = deadline.max(pending.deadline);
+            gathered.take(pending);
         }
-        let (ops, asked) = gathered.finish();
-        (!ops.is_empty()).then_some(Leaving { ops, asked, deadline })
+        let batch = gathered.finish();
+        (!batch.is_empty()).then_some((batch, deadline))
     }
 
     /// The clock of the server that a batch would reach now, if it was read so lately that what it
@@ -396,37 +362,26 @@ impl Worker {
         self.clock.as_ref().filter(|_| drifted <= most && same())
     }
 
-    /// What is owed and due.
-    fn owed_batch(&mut self, now: Moment) -> Option<Leaving> {
+    /// Takes what is owed and due, with the deadline of its batch.
+    fn owed_batch(&mut self, now: Moment) -> Option<(Vec<Pending>, Moment)> {
         let due = self.owed.take(now, BATCH_MAX);
-        if due.is_empty() {
-            return None;
-        }
-        let ops = due.iter().map(|o| o.op.clone()).collect();
-        let asked = due.into_iter().map(|o| Asked {
-            owed: Some(o),
-            vote: false,
-            owner: None,
-            reasserts: None,
-            again: None,
-            asker: None,
-        });
-        let deadline = now + self.settings.node_deadline;
-        Some(Leaving { ops, asked: asked.collect(), deadline })
+        (!due.is_empty()).then_some((due, now + self.settings.node_deadline))
     }
 
     /// One call of the node, which begins now; always one reply per op, always by the deadline plus
     /// grace.
     fn send<'n>(
         &mut self,
-        Leaving { ops, asked, deadline }: Leaving,
+        asked: Vec<Pending>,
+        deadline: Moment,
         node: &'n dyn LockNode,
         env: &'n dyn Env,
     ) -> impl Future<Output = Answered> + use<'n> {
         let (terms, drift) = (self.settings.terms, self.settings.drift);
-        let known_since = self.health.known_since();
+        let known_since = self.monitor.known_since();
         let sent = env.now();
         self.spoke = sent;
+        let ops: Vec<_> = asked.iter().map(|pending| pending.op.clone()).collect();
         // Until it has answered, also when it is connected again meanwhile: what is sent next must
         // not overtake a batch that asks for the clock first.
         self.in_touch &= !self.names_server || self.node.server().is_some();
@@ -476,7 +431,7 @@ impl Worker {
     }
 }
 
-impl Spoken {
+impl TimedFacts {
     fn clock(&self) -> (NodeClock, Arc<str>) {
         let clock = NodeClock { micros: self.facts.node_micros, read: self.received };
         (clock, Arc::clone(&self.facts.identity))
@@ -489,9 +444,9 @@ async fn greet(
     env: &dyn Env,
     (terms, known_since): (Terms, Option<u64>),
     deadline: Moment,
-) -> Option<Spoken> {
+) -> Option<TimedFacts> {
     let sent = env.now();
     let nothing = Batch { terms, not_after: None, known_since, ops: Vec::new() };
     let facts = node.call(nothing, deadline).await.facts?;
-    Some(Spoken { facts, sent, received: env.now() })
+    Some(TimedFacts { facts, sent, received: env.now() })
 }

@@ -1,12 +1,10 @@
 //! Giving back a lock that is held: decided at the majority, the rest is finished by the queues.
 
-use std::sync::Arc;
-
 use tracing::Instrument as _;
 
 use crate::client::Core;
 use crate::client::lease::Lease;
-use crate::client::node_queue::Sink;
+use crate::client::node_queue::Pending;
 use crate::client::reply_collector::ReplyCollector;
 use crate::client::round::Round;
 use crate::error::ReleaseError;
@@ -60,8 +58,8 @@ impl Core {
         let mut machine = Release::new(self.n(), by);
         for node in 0..self.n() {
             if lease.replies.may_hold(node) {
-                let sink = Sink::MailOwed(Arc::clone(&replies), node, owed);
-                self.queues[node].submit(op.clone(), deadline, sink);
+                let release = Pending::new(op.clone(), deadline, node, &replies).owed(owed);
+                self.queues[node].submit(release);
             } else {
                 machine.never_granted(node);
             }

@@ -47,14 +47,10 @@ impl Core {
                 Progress::Wait(at) => at,
                 Progress::Send(asks, at) => {
                     let deadline = self.node_deadline(now).min(until);
-                    let send = || {
-                        for (node, op) in asks {
-                            self.send(node, op, deadline, replies);
-                        }
-                    };
+                    let send = |node, op| self.send(node, op, deadline, replies);
                     match of {
-                        Some(lease) => lease.while_held(now, send),
-                        None => send(),
+                        Some(lease) => drop(lease.send(now, asks, send)),
+                        None => asks.into_iter().for_each(|(node, op)| send(node, op)),
                     }
                     at
                 }
@@ -92,7 +88,7 @@ impl Core {
 /// Returns the kind of an answer, without its contents.
 fn word(answer: &Answer) -> &'static str {
     match answer {
-        Ok(Reply::Granted { .. } | Reply::Claimed { .. } | Reply::Done) => "yes",
+        Ok(reply) if reply.is_grant() => "yes",
         Ok(Reply::Held { .. }) => "held",
         Ok(Reply::Quarantined { .. }) => "quarantined",
         Ok(Reply::NotOwner) => "not_owner",

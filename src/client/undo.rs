@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::client::Core;
-use crate::client::node_queue::Sink;
+use crate::client::node_queue::Pending;
 use crate::client::reply_collector::ReplyCollector;
 use crate::op::Op;
 use crate::time::Moment;
@@ -44,8 +44,8 @@ impl Core {
     pub(crate) fn undo(&self, op: &Op, replies: &Arc<ReplyCollector>, until: Moment) {
         let deadline = self.node_deadline(self.env.now());
         for node in (0..self.n()).filter(|i| replies.may_hold(*i)) {
-            let sink = Sink::Owed(Arc::clone(replies), node, until);
-            self.queues[node].submit(op.clone(), deadline, sink);
+            let release = Pending::release(op.clone(), deadline, node, replies, until);
+            self.queues[node].submit(release);
         }
     }
 }

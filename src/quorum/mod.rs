@@ -25,15 +25,18 @@ use crate::time::Moment;
 pub mod acquire;
 pub mod backoff;
 pub mod candidates;
+pub mod clock;
 pub mod complete;
 pub mod extend;
 pub mod fence;
+pub mod holdings;
 pub mod leader;
 pub mod majority;
 pub mod record;
 pub mod release;
 #[cfg(test)]
 mod tables;
+pub mod vote;
 
 /// What a node said, or why it said nothing.
 pub type Answer = Result<Reply, NodeError>;

@@ -9,8 +9,9 @@ use crate::error::{NodeError, NodeFault};
 use crate::name::LockKeys;
 use crate::op::{Began, Op, QuarantineId, Reply};
 use crate::quorum::acquire::{Acquire, Loss};
-use crate::quorum::extend::{Extend, Extension};
+use crate::quorum::extend::{Extend, Extension, Times};
 use crate::quorum::fence::{Settled, settle};
+use crate::quorum::holdings::{Known, Quarantine};
 use crate::quorum::release::{Found, Release};
 use crate::quorum::{Machine, Progress};
 use crate::time::Moment;
@@ -49,6 +50,7 @@ fn reply(text: &str) -> Result<Reply, NodeError> {
         "absent" => Ok(Reply::Absent),
         "other" => Ok(Reply::NotOwner),
         "fault" => Err(NodeError::maybe_executed(NodeFault::Timeout, "")),
+        "late" => Err(NodeError::not_executed(NodeFault::PastDeadline, "")),
         _ => panic!("unknown reply {word}"),
     }
 }
@@ -121,18 +123,51 @@ fn acquire() {
 
 #[test]
 fn extend() {
+    let (owner, token, ttl) =
+        (OwnerToken::from_random(1), FencingToken::new(1), Duration::from_millis(100));
+    let keys = LockKeys::new("k");
+    let op = Op::Extend { keys, owner, ttl, token, meta: None, reassert: None };
+    // Held until 60 ms; the new validity would end at 100 ms; answers are awaited until 40 ms. Each
+    // node has confirmed until 70 ms, and no lease is longer than 100 ms.
+    let ms = Duration::from_millis;
+    let times = Times { old: at(60), new: at(100), deadline: at(40), max_ttl: ms(100) };
+    let known = |_| Known { until: at(60), confirmed_until: at(70), quarantine: None };
     for case in cases(include_str!("testdata/extend.txt")) {
-        // Held until 60 ms; the new validity would end at 100 ms; answers are awaited until 40 ms.
-        let last = match run(Extend::new(case.n, at(60), at(100), at(40)), &case) {
+        let last = match run(Extend::new(case.n, op.clone(), times, known), &case) {
             Progress::Decided(Extension::Until(until)) => {
                 format!("until {}", until.as_nanos() / 1_000_000)
             }
             Progress::Decided(Extension::Lost) => "lost".into(),
             Progress::Decided(Extension::Unknown(_)) => "unknown".into(),
-            Progress::Wait(_) | Progress::Send(..) => "wait".into(),
+            Progress::Wait(_) => "wait".into(),
+            Progress::Send(asks, _) => match &asks[..] {
+                [(node, op)] if op.reasserts() => format!("reassert on {node}"),
+                [(node, _)] => format!("again on {node}"),
+                _ => panic!("asks {asks:?}"),
+            },
         };
         assert_eq!(last, case.expect, "{}", case.line);
     }
+}
+
+/// A quarantine that a node reported after an earlier renewal had been decided is named at once.
+#[test]
+fn a_quarantine_that_is_known_is_named_by_the_first_request() {
+    let key = std::sync::Arc::from("k");
+    let (owner, token) = (OwnerToken::from_random(1), FencingToken::new(1));
+    let (lease, retention) = (Duration::from_millis(100), Duration::from_secs(1));
+    let op =
+        Op::ExtendClaim { key, owner, token, lease, retention, fingerprint: None, reassert: None };
+    let times = Times { old: at(60), new: at(100), deadline: at(40), max_ttl: lease };
+    let id = QuarantineId { history: 1, since: 1 };
+    let known = |node| Known {
+        until: at(60),
+        // Node 1 confirmed too little.
+        confirmed_until: at(if node == 1 { 10 } else { 70 }),
+        quarantine: (node < 2).then_some(Quarantine { id, ends: at(150) }),
+    };
+    let asks = Extend::new(3, op, times, known).ask_all(at(1));
+    assert_eq!(asks.iter().map(|(_, op)| op.reasserts()).collect::<Vec<_>>(), [true, false, false]);
 }
 
 #[test]

@@ -2,14 +2,14 @@
 
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-use super::Job;
+use super::pending::Pending;
 use crate::op::Op;
 
 /// The sending ends. Extensions leave first: they overtake nothing of their own lease, which has
 /// been granted, and nothing of it follows its release (renewal 7).
 pub(super) struct Queues {
-    extensions: Sender<Job>,
-    others: Sender<Job>,
+    extensions: Sender<Pending>,
+    others: Sender<Pending>,
 }
 
 impl Queues {
@@ -21,17 +21,17 @@ impl Queues {
     }
 
     /// The queue for this op.
-    pub(super) fn of(&self, op: &Op) -> &Sender<Job> {
+    pub(super) fn of(&self, op: &Op) -> &Sender<Pending> {
         if op.is_extension() { &self.extensions } else { &self.others }
     }
 }
 
 /// The receiving ends, and what a wait has taken out of them.
 pub(super) struct Incoming {
-    extensions: Receiver<Job>,
-    others: Receiver<Job>,
-    extension: Option<Job>,
-    other: Option<Job>,
+    extensions: Receiver<Pending>,
+    others: Receiver<Pending>,
+    extension: Option<Pending>,
+    other: Option<Pending>,
 }
 
 impl Incoming {
@@ -42,7 +42,7 @@ impl Incoming {
     }
 
     /// The request that leaves next: extensions in their order, then the others in theirs.
-    pub(super) fn next(&mut self) -> Option<Job> {
+    pub(super) fn next(&mut self) -> Option<Pending> {
         let extension = self.extension.take().or_else(|| self.extensions.try_recv().ok());
         extension.or_else(|| self.other.take()).or_else(|| self.others.try_recv().ok())
     }
@@ -67,42 +67,37 @@ impl Incoming {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
-    use crate::client::node_queue::Sink;
-    use crate::client::node_queue::pending::Asker;
     use crate::client::reply_collector::ReplyCollector;
     use crate::name::LockKeys;
     use crate::time::Moment;
     use crate::token::{FencingToken, OwnerToken};
 
-    fn job(op: Op) -> Job {
-        let asker = Asker::new(Sink::Mail(ReplyCollector::new(1), 0), &Arc::default());
-        Job { op, deadline: Moment::default(), asker }
+    fn pending(op: Op) -> Pending {
+        Pending::new(op, Moment::default(), 0, &ReplyCollector::new(1))
     }
 
-    fn extension() -> Job {
+    fn extension() -> Pending {
         let owner = OwnerToken::from_random(7);
         let (token, ttl) = (FencingToken::new(1), std::time::Duration::from_secs(1));
         let keys = LockKeys::new("k");
-        job(Op::Extend { keys, owner, ttl, token, meta: None, reassert: None })
+        pending(Op::Extend { keys, owner, ttl, token, meta: None, reassert: None })
     }
 
-    fn look() -> Job {
-        job(Op::Inspect { keys: LockKeys::new("k"), wait: false })
+    fn look() -> Pending {
+        pending(Op::Inspect { keys: LockKeys::new("k"), wait: false })
     }
 
     #[tokio::test]
     async fn extensions_leave_first_and_the_rest_when_the_handle_is_gone() {
         let (queues, mut incoming) = Queues::new(8);
-        let send = |job: Job| assert!(queues.of(&job.op).try_send(job).is_ok());
+        let send = |job: Pending| assert!(queues.of(&job.op).try_send(job).is_ok());
         send(look());
         assert!(incoming.wait().await, "it is taken out");
         [look(), extension(), extension()].into_iter().for_each(send);
         drop(queues);
         assert_eq!(incoming.len(), 4);
-        let order = [(); 4].map(|()| incoming.next().map(|job| job.op.is_extension()));
+        let order = [(); 4].map(|()| incoming.next().map(|pending| pending.op.is_extension()));
         assert_eq!(order, [true, true, false, false].map(Some));
         assert!(!incoming.wait().await, "nothing comes any more");
     }

@@ -10,94 +10,77 @@
 
 use std::collections::HashSet;
 
-use super::{Asked, Job};
+use super::pending::Pending;
 use crate::client::reply_collector::Origin;
 use crate::error::{NodeError, NodeFault};
 use crate::op::{Op, Reply};
 use crate::token::OwnerToken;
 
+/// The requests of the next batch.
 #[derive(Default)]
 pub(super) struct BatchOrder {
-    releases: (Vec<Op>, Vec<Asked>),
-    others: (Vec<Op>, Vec<Asked>),
-    /// Whose acquire was not sent, and nothing else since.
+    releases: Vec<Pending>,
+    others: Vec<Pending>,
+    /// Owners whose acquire was not sent, and nothing else since.
     unsent: HashSet<OwnerToken>,
 }
 
 impl BatchOrder {
-    /// Room for so many.
+    /// An empty batch with room for this many.
     pub(super) fn for_up_to(most: usize) -> Self {
-        let lists = || (Vec::with_capacity(most), Vec::with_capacity(most));
-        Self { releases: lists(), others: lists(), unsent: HashSet::new() }
+        let list = || Vec::with_capacity(most);
+        Self { releases: list(), others: list(), unsent: HashSet::new() }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.releases.0.len() + self.others.0.len()
+        self.releases.len() + self.others.len()
     }
 
-    /// This one is too late and is not sent.
+    /// Records that this request is too late and is not sent.
     pub(super) fn leave_out(&mut self, op: &Op) {
-        if matches!(op, Op::Acquire { .. } | Op::Claim(_)) {
+        if op.is_new_work() {
             self.unsent.extend(op.owner());
         }
     }
 
-    pub(super) fn take(&mut self, job: Job) {
-        let Job { op, deadline, mut asker } = job;
+    pub(super) fn take(&mut self, pending: Pending) {
+        let op = &pending.op;
         // It takes back what was not sent; anything else of its owner may need to be taken back.
         let unsent = !self.unsent.is_empty();
         let unsent = unsent && op.owner().is_some_and(|owner| self.unsent.remove(owner));
         if unsent && op.is_undo() {
-            return asker.post(Ok(Reply::Absent), Origin::default());
+            return pending.answer(Ok(Reply::Absent), &Origin::default());
         }
-        let who = Asked {
-            again: op.shows_result().then(|| Box::new((op.clone(), deadline))),
-            owed: asker.owes(&op),
-            vote: is_vote(&op),
-            owner: if op.is_undo() { None } else { op.owner().copied() },
-            reasserts: reasserts(&op),
-            asker: Some(asker),
-        };
-        let first = match &op {
+        let first = match op {
             Op::Release { owner, .. } => {
                 if let Some(at) = self.acquire_of(owner) {
-                    return self.cancel(at, who);
+                    return self.cancel(at, pending);
                 }
-                self.others.0.iter().all(|o| is_anothers(o, owner))
+                self.others.iter().all(|other| is_anothers(&other.op, owner))
             }
             _ => false,
         };
-        let side = if first { &mut self.releases } else { &mut self.others };
-        side.0.push(op);
-        side.1.push(who);
+        if first { &mut self.releases } else { &mut self.others }.push(pending);
     }
 
-    /// Where the acquire of this owner is, if that is all that it asks for.
+    /// Returns where the acquire of this owner is, if that is all that it asks for.
     fn acquire_of(&self, me: &OwnerToken) -> Option<usize> {
-        let mine = |op: &Op| op.owner() == Some(me);
-        let at = self.others.0.iter().position(mine)?;
-        let alone = !self.others.0[at + 1..].iter().any(mine);
-        (alone && matches!(self.others.0[at], Op::Acquire { .. })).then_some(at)
+        let mine = |pending: &Pending| pending.op.owner() == Some(me);
+        let at = self.others.iter().position(mine)?;
+        let alone = !self.others[at + 1..].iter().any(mine);
+        (alone && matches!(self.others[at].op, Op::Acquire { .. })).then_some(at)
     }
 
-    /// An acquire that was given up before it left, and its release: neither is sent.
-    fn cancel(&mut self, at: usize, release: Asked) {
-        self.others.0.remove(at);
-        let acquire = self.others.1.remove(at);
-        if let Some(asker) = acquire.asker {
-            let detail = "given up before it was sent";
-            asker.post(Err(NodeError::not_executed(NodeFault::Closed, detail)), Origin::default());
-        }
-        if let Some(asker) = release.asker {
-            asker.post(Ok(Reply::Absent), Origin::default());
-        }
+    /// Answers an acquire that was given up before it left, and its release: neither is sent.
+    fn cancel(&mut self, at: usize, release: Pending) {
+        let error = NodeError::not_executed(NodeFault::Closed, "given up before it was sent");
+        self.others.remove(at).answer(Err(error), &Origin::default());
+        release.answer(Ok(Reply::Absent), &Origin::default());
     }
 
-    pub(super) fn finish(self) -> (Vec<Op>, Vec<Asked>) {
-        let (mut all, mut others) = (self.releases, self.others);
-        all.0.append(&mut others.0);
-        all.1.append(&mut others.1);
-        all
+    pub(super) fn finish(mut self) -> Vec<Pending> {
+        self.releases.append(&mut self.others);
+        self.releases
     }
 }
 
@@ -106,37 +89,13 @@ fn is_anothers(op: &Op, me: &OwnerToken) -> bool {
     matches!(op, Op::Acquire { owner, .. } if owner != me)
 }
 
-/// Ops whose yes counts as a vote for a holder.
-fn is_vote(op: &Op) -> bool {
-    matches!(
-        op,
-        Op::Acquire { .. }
-            | Op::Raise { .. }
-            | Op::Extend { .. }
-            | Op::Claim(_)
-            | Op::RaiseClaim { .. }
-            | Op::ExtendClaim { .. }
-    )
-}
-
-fn reasserts(op: &Op) -> Option<OwnerToken> {
-    match op {
-        Op::Extend { owner, reassert: Some(_), .. }
-        | Op::ExtendClaim { owner, reassert: Some(_), .. } => Some(*owner),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::time::Duration;
 
     use proptest::prelude::*;
 
     use super::*;
-    use crate::client::node_queue::Sink;
-    use crate::client::node_queue::pending::Asker;
     use crate::client::reply_collector::ReplyCollector;
     use crate::name::LockKeys;
     use crate::time::Moment;
@@ -163,21 +122,19 @@ mod tests {
         }
     }
 
-    fn gathered(ops: &[Op]) -> (Vec<Op>, Vec<Asked>) {
-        let mut gather = BatchOrder::default();
+    fn gathered(ops: &[Op]) -> Vec<Pending> {
+        let mut batch = BatchOrder::default();
         for (at, op) in ops.iter().enumerate() {
-            // Each is pending until its place in the queue, which identifies its caller.
-            let until = Moment::from_nanos(at as u64);
-            let asker = Asker::new(Sink::Owed(ReplyCollector::new(1), 0, until), &Arc::default());
-            gather.take(Job { op: op.clone(), deadline: until, asker });
+            // Its deadline is its place in the queue, which identifies its caller.
+            let (deadline, replies) = (Moment::from_nanos(at as u64), ReplyCollector::new(1));
+            batch.take(Pending::new(op.clone(), deadline, 0, &replies));
         }
-        gather.finish()
+        batch.finish()
     }
 
     /// Where each op of the batch was in the queue.
-    fn places(asked: &[Asked]) -> Vec<usize> {
-        let place = |a: &Asked| a.owed.as_ref().map(|o| o.until.as_nanos() as usize);
-        asked.iter().map(|a| place(a).expect("all are owed")).collect()
+    fn places(batch: &[Pending]) -> Vec<usize> {
+        batch.iter().map(|pending| pending.deadline.as_nanos() as usize).collect()
     }
 
     /// Whether it cannot be observed that `late` came before `early`, which was requested first.
@@ -224,13 +181,13 @@ mod tests {
                 op(*kind, *name, *owner, at)
             };
             let ops: Vec<Op> = all.iter().zip(1..).map(queued).collect();
-            let (batch, asked) = gathered(&ops);
-            let places = places(&asked);
+            let batch = gathered(&ops);
+            let places = places(&batch);
             let mut seen = [places.clone(), cancelled(&ops)].concat();
             seen.sort_unstable();
             prop_assert_eq!(seen, (0..ops.len()).collect::<Vec<_>>());
             for (i, place) in places.iter().enumerate() {
-                prop_assert_eq!(&batch[i], &ops[*place], "an asker gets the answer to another op");
+                prop_assert_eq!(&batch[i].op, &ops[*place], "a caller gets the answer to another op");
                 for earlier in places[i + 1..].iter().filter(|p| *p < place) {
                     let right = may_pass(&ops[*place], &ops[*earlier]);
                     prop_assert!(right, "{} passed {}: {:?}", place, earlier, ops);
@@ -243,13 +200,13 @@ mod tests {
     fn a_release_follows_its_acquire_only_if_that_was_sent() {
         let (acquire, release, extend) = (op(0, 0, 1, 1), op(4, 0, 1, 2), op(8, 0, 1, 3));
         let sent = |late: &Op, ops: &[Op]| {
-            let mut gather = BatchOrder::default();
-            gather.leave_out(late);
+            let mut batch = BatchOrder::default();
+            batch.leave_out(late);
             for op in ops {
-                let asker = Asker::new(Sink::Mail(ReplyCollector::new(1), 0), &Arc::default());
-                gather.take(Job { op: op.clone(), deadline: Moment::default(), asker });
+                let replies = ReplyCollector::new(1);
+                batch.take(Pending::new(op.clone(), Moment::default(), 0, &replies));
             }
-            gather.finish().0
+            batch.finish().iter().map(|pending| pending.op.clone()).collect::<Vec<_>>()
         };
         let again = op(4, 0, 2, 4);
         assert_eq!(sent(&acquire, &[release.clone(), again.clone()]), [again]);
@@ -264,8 +221,8 @@ mod tests {
     fn releases_leave_first_as_one_run() {
         let ops: Vec<Op> =
             (1..9).map(|at| op(if at % 2 == 0 { 5 } else { 0 }, 0, at as u8, at)).collect();
-        let (batch, _) = gathered(&ops);
-        let releases = batch.iter().take_while(|op| matches!(op, Op::Release { .. })).count();
+        let batch = gathered(&ops);
+        let releases = batch.iter().take_while(|p| matches!(p.op, Op::Release { .. })).count();
         assert_eq!(releases, 4);
     }
 }

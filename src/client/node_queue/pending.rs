@@ -1,122 +1,189 @@
-//! Where the answer to a queued op goes, and that it goes there whatever happens.
+//! A request from its submission until its answer, and what is left to do after it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::load::{Counted, Load};
-use super::pending_releases::PendingRelease;
 use crate::client::reply_collector::{Origin, ReplyCollector};
 use crate::durability::Durability;
 use crate::error::{NodeError, NodeFault};
 use crate::op::{Op, Reply};
+use crate::quorum::Answer;
 use crate::time::Moment;
+use crate::token::OwnerToken;
 
-/// The receiver of the answer.
-pub(crate) enum Sink {
-    /// An attempt that listens, and which of its nodes this is.
-    Mail(Arc<ReplyCollector>, usize),
-    /// Nobody: a clean-up after this attempt on this node that is owed until this moment.
-    Owed(Arc<ReplyCollector>, usize, Moment),
-    /// Both: somebody listens, and without an answer the clean-up is owed until this moment.
-    MailOwed(Arc<ReplyCollector>, usize, Moment),
+/// Unfinished work of one node queue.
+#[derive(Debug, Default)]
+pub(crate) struct Load {
+    asked: AtomicUsize,
+    owed: AtomicUsize,
 }
 
-impl Sink {
-    /// How durable a yes has to be.
-    fn level(&self) -> Durability {
-        match self {
-            Self::Mail(replies, _) | Self::MailOwed(replies, _, _) => replies.level(),
-            Self::Owed(..) => Durability::Primary,
-        }
+impl Load {
+    /// Returns the number of releases that the node has not confirmed.
+    pub(crate) fn owed(&self) -> usize {
+        self.owed.load(Ordering::SeqCst)
     }
 
-    /// A yes that so many replicas have.
-    fn keep(&self, replicas: u32) {
-        match self {
-            Self::Mail(replies, _) | Self::MailOwed(replies, _, _) => replies.keep(replicas),
-            Self::Owed(..) => {}
-        }
-    }
-
-    /// The attempt that a clean-up is of.
-    fn cleans(&self) -> Option<(Arc<ReplyCollector>, usize)> {
-        match self {
-            Self::Owed(attempt, node, _) => Some((Arc::clone(attempt), *node)),
-            _ => None,
-        }
-    }
-
-    /// Until when the op is owed although nobody listens any more.
-    fn owed_until(&self) -> Option<Moment> {
-        match self {
-            Self::Mail(..) => None,
-            Self::Owed(_, _, until) | Self::MailOwed(_, _, until) => Some(*until),
-        }
-    }
-
-    fn post(self, reply: Result<Reply, NodeError>, at: Origin) {
-        match self {
-            Self::Mail(replies, node) | Self::MailOwed(replies, node, _) => {
-                replies.post(node, reply, at);
-            }
-            Self::Owed(..) => {}
-        }
+    /// Returns true if nothing is queued, nothing under way, nothing owed.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.asked.load(Ordering::SeqCst) == 0 && self.owed() == 0
     }
 }
 
-/// A sink that is answered whatever happens, also when the queue's runtime ends or its node panics.
-pub(super) struct Asker {
-    sink: Option<Sink>,
-    /// The clean-up that it leaves behind until it is confirmed.
+/// One request, or one release, for as long as it is not done.
+#[derive(Debug)]
+struct Counted {
+    load: Arc<Load>,
+    part: fn(&Load) -> &AtomicUsize,
+}
+
+impl Counted {
+    fn new(load: &Arc<Load>, part: fn(&Load) -> &AtomicUsize) -> Self {
+        part(load).fetch_add(1, Ordering::SeqCst);
+        Self { load: Arc::clone(load), part }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        (self.part)(&self.load).fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// A request to one node. Its caller gets an answer whatever happens, also when the queue's runtime
+/// ends or its node panics. One that is owed is repeated until the node has answered it at a time
+/// at which nothing can follow it (renewal 6).
+pub(crate) struct Pending {
+    pub(super) op: Op,
+    pub(super) deadline: Moment,
+    /// Number of the node in both collectors.
+    node: usize,
+    /// Receiver of the answer; `None` if no caller waits for it, or once it has been posted.
+    reply_to: Option<Arc<ReplyCollector>>,
+    /// End of the time in which it is owed: then the ttl has done what it is for.
+    owed_until: Option<Moment>,
+    /// The attempt that it cleans up after: it is needed while the node may hold something of it.
+    attempt: Option<Arc<ReplyCollector>>,
+    /// Counts it until it has its answer.
+    asked: Option<Counted>,
+    /// Counts it until it is no longer owed.
     owed: Option<Counted>,
-    _asked: Counted,
 }
 
-impl Asker {
-    pub(super) fn new(sink: Sink, load: &Arc<Load>) -> Self {
-        let owed = sink.owed_until().map(|_| Counted::owed(load));
-        Self { sink: Some(sink), owed, _asked: Counted::asked(load) }
+impl Pending {
+    /// A request whose answer goes to a collector.
+    pub(crate) fn new(
+        op: Op,
+        deadline: Moment,
+        node: usize,
+        reply_to: &Arc<ReplyCollector>,
+    ) -> Self {
+        let mut pending = Self::silent(op, deadline, node);
+        pending.reply_to = Some(Arc::clone(reply_to));
+        pending
     }
 
-    pub(super) fn owed_until(&self) -> Option<Moment> {
-        self.sink.as_ref().and_then(Sink::owed_until)
+    /// A release after an attempt, owed until then; no caller waits for its answer.
+    pub(crate) fn release(
+        op: Op,
+        deadline: Moment,
+        node: usize,
+        attempt: &Arc<ReplyCollector>,
+        until: Moment,
+    ) -> Self {
+        let mut pending = Self::silent(op, deadline, node).owed(until);
+        pending.attempt = Some(Arc::clone(attempt));
+        pending
     }
 
-    /// What is owed if no answer comes.
-    pub(super) fn owes(&mut self, op: &Op) -> Option<PendingRelease> {
-        let (until, count) = self.owed_until().zip(self.owed.take())?;
-        let of = self.sink.as_ref().and_then(Sink::cleans);
-        Some(PendingRelease { op: op.clone(), until, of, _count: count })
+    fn silent(op: Op, deadline: Moment, node: usize) -> Self {
+        let (reply_to, attempt, owed_until) = (None, None, None);
+        Self { op, deadline, node, reply_to, owed_until, attempt, asked: None, owed: None }
     }
 
+    /// The same, owed until then if it gets no answer.
+    pub(crate) fn owed(mut self, until: Moment) -> Self {
+        self.owed_until = Some(until);
+        self
+    }
+
+    /// Counts it as work of a queue.
+    pub(super) fn count(&mut self, load: &Arc<Load>) {
+        self.asked = Some(Counted::new(load, |load| &load.asked));
+        self.owed = self.owed_until.map(|_| Counted::new(load, |load| &load.owed));
+    }
+
+    /// Returns true if it is repeated until the node has answered it.
+    pub(super) fn is_owed(&self) -> bool {
+        self.owed_until.is_some()
+    }
+
+    /// Returns true if there may be anything to clean up at `now`: an attempt may learn only after
+    /// it was given up that the node certainly did not execute it.
+    pub(super) fn is_needed(&self, now: Moment) -> bool {
+        self.owed_until.is_some_and(|until| now < until)
+            && self.attempt.as_ref().is_none_or(|attempt| attempt.may_hold(self.node))
+    }
+
+    /// Returns true if a caller waits for the answer.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.reply_to.is_some()
+    }
+
+    /// Returns the owner whose request it is, unless it only takes something back: what it did may
+    /// have to be taken back.
+    pub(super) fn doer(&self) -> Option<OwnerToken> {
+        self.op.owner().filter(|_| self.is_awaited() && !self.op.is_undo()).copied()
+    }
+
+    /// Returns how durable a yes has to be.
     pub(super) fn level(&self) -> Durability {
-        self.sink.as_ref().map_or(Durability::Primary, Sink::level)
+        self.reply_to.as_ref().map_or(Durability::Primary, |replies| replies.level())
     }
 
-    pub(super) fn post(mut self, reply: Result<Reply, NodeError>, at: Origin) {
-        if let Some(sink) = self.sink.take() {
-            sink.post(reply, at);
-        }
+    /// Splits off what is owed, if it is.
+    pub(super) fn take_owed(&mut self) -> Option<Self> {
+        let until = self.owed_until.take()?;
+        let mut owed = Self::silent(self.op.clone(), self.deadline, self.node).owed(until);
+        (owed.attempt, owed.owed) = (self.attempt.take(), self.owed.take());
+        Some(owed)
     }
 
-    /// Posts a yes that had to be confirmed.
-    pub(super) fn post_kept(self, reply: Reply, confirmed: Result<u32, NodeError>, at: Origin) {
-        let reply = confirmed.map(|replicas| {
-            if let Some(sink) = &self.sink {
-                sink.keep(replicas);
+    /// Posts the answer, if a caller waits for it.
+    pub(super) fn answer(mut self, reply: Answer, origin: &Origin) {
+        self.post(reply, origin);
+    }
+
+    /// Posts a yes that had to be confirmed: by this number of replicas.
+    pub(super) fn answer_confirmed(
+        self,
+        reply: Reply,
+        replicas: Result<u32, NodeError>,
+        origin: &Origin,
+    ) {
+        let reply = replicas.map(|replicas| {
+            if let Some(replies) = &self.reply_to {
+                replies.keep(replicas);
             }
             reply
         });
-        self.post(reply, at);
+        self.answer(reply, origin);
+    }
+
+    fn post(&mut self, reply: Answer, origin: &Origin) {
+        if let Some(replies) = self.reply_to.take() {
+            replies.post(self.node, reply, origin);
+        }
     }
 }
 
-impl Drop for Asker {
+impl Drop for Pending {
     fn drop(&mut self) {
-        if let Some(sink) = self.sink.take() {
+        if self.is_awaited() {
             let detail = "the task of this node's queue ended; the next call starts another";
             let error = NodeError::maybe_executed(NodeFault::Disconnected, detail);
-            // Only a quarantine is reckoned from the moment of its answer.
-            sink.post(Err(error), Origin::default());
+            // Only a quarantine counts from the time of its answer.
+            self.post(Err(error), &Origin::default());
         }
     }
 }

@@ -7,12 +7,9 @@
 //! for.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
 use std::time::Duration;
 
-use super::load::Counted;
-use crate::client::reply_collector::ReplyCollector;
-use crate::op::Op;
+use super::pending::Pending;
 use crate::time::Moment;
 use crate::token::OwnerToken;
 
@@ -21,27 +18,9 @@ const MOST: usize = 32_768;
 /// First and longest pause between tries while the node does not answer.
 const WAIT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
-/// A clean-up that the node owes an answer to.
-pub(super) struct PendingRelease {
-    pub(super) op: Op,
-    /// When it is pointless: the ttl has done it.
-    pub(super) until: Moment,
-    /// The attempt that it cleans up after, and which node this is there.
-    pub(super) of: Option<(Arc<ReplyCollector>, usize)>,
-    pub(super) _count: Counted,
-}
-
-impl PendingRelease {
-    /// Whether there may be anything to clean up: an attempt may learn only after it was given up
-    /// that the node certainly did not execute it.
-    pub(super) fn is_needed(&self, now: Moment) -> bool {
-        now < self.until && self.of.as_ref().is_none_or(|(attempt, node)| attempt.may_hold(*node))
-    }
-}
-
 /// The owed clean-ups of one node, in the order in which they are tried.
 pub(super) struct PendingReleases {
-    queue: VecDeque<(Moment, PendingRelease)>,
+    queue: VecDeque<(Moment, Pending)>,
     wait: Duration,
 }
 
@@ -58,7 +37,7 @@ impl PendingReleases {
     }
 
     /// Takes those that are due, at most so many. What the ttl has ended by now is dropped.
-    pub(super) fn take(&mut self, now: Moment, most: usize) -> Vec<PendingRelease> {
+    pub(super) fn take(&mut self, now: Moment, most: usize) -> Vec<Pending> {
         let mut taken = Vec::new();
         while taken.len() < most && self.due().is_some_and(|due| due <= now) {
             taken.extend(self.queue.pop_front().map(|(_, o)| o).filter(|o| o.is_needed(now)));
@@ -67,7 +46,7 @@ impl PendingReleases {
     }
 
     /// To be tried again after `pause`.
-    pub(super) fn push(&mut self, owed: PendingRelease, now: Moment, pause: Duration) {
+    pub(super) fn push(&mut self, owed: Pending, now: Moment, pause: Duration) {
         if !owed.is_needed(now + pause) {
             return;
         }
@@ -78,7 +57,7 @@ impl PendingReleases {
     }
 
     /// It got no answer.
-    pub(super) fn push_failed(&mut self, owed: PendingRelease, now: Moment) {
+    pub(super) fn push_failed(&mut self, owed: Pending, now: Moment) {
         self.push(owed, now, self.wait);
     }
 
@@ -126,16 +105,18 @@ impl InDoubt {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::reply_collector::ReplyCollector;
     use crate::name::LockKeys;
+    use crate::op::Op;
 
     fn at(ms: u64) -> Moment {
         Moment::from_nanos(ms * 1_000_000)
     }
 
-    fn owed(number: u128, until: u64) -> PendingRelease {
+    fn owed(number: u128, until: u64) -> Pending {
         let owner = OwnerToken::from_random(number);
         let op = Op::Release { keys: LockKeys::new("k"), owner, meta: false };
-        PendingRelease { op, until: at(until), of: None, _count: Counted::owed(&Arc::default()) }
+        Pending::release(op, at(until), 0, &ReplyCollector::new(1), at(until))
     }
 
     fn ms(ms: u64) -> Duration {
@@ -152,7 +133,7 @@ mod tests {
         assert_eq!(queue.due(), Some(at(10)));
         assert_eq!(queue.take(at(9), 8).len(), 0);
         let taken = queue.take(at(20), 8);
-        assert_eq!(taken.iter().map(|o| o.op.clone()).collect::<Vec<_>>(), [owed(1, 0).op]);
+        assert_eq!(taken.iter().map(|o| o.op.clone()).collect::<Vec<_>>(), [owed(1, 0).op.clone()]);
         assert_eq!(queue.due(), Some(at(30)));
     }
 

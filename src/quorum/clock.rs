@@ -1,0 +1,182 @@
+//! Whether a node's clock runs as it was declared to (clocks 4).
+//!
+//! Call [`read`](ClockCheck::read) with each reading and [`objection`](ClockCheck::objection)
+//! after it. A clock that stepped makes leases shorter on its node than their holders believe, so
+//! the node's votes do not count for one `max_ttl`.
+
+use std::time::Duration;
+
+use crate::error::{NodeError, NodeFault};
+use crate::time::{Drift, Moment};
+
+/// Most that a silence may add to what a clock may have wandered, besides what any crystal does.
+const WANDER_MAX: Duration = Duration::from_secs(1);
+/// Drift of an undisciplined clock, however long the silence is.
+const CRYSTAL: Drift = Drift::from_ppm(100);
+
+/// One reading of a node's clock.
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    /// Bounds of (node's clock − our clock) in µs.
+    offset: (i128, i128),
+    /// Time of the answer.
+    at: Moment,
+}
+
+impl Reading {
+    /// Returns by how many µs the node's clock certainly changed against ours since an earlier
+    /// reading.
+    fn change(&self, before: &Self) -> i128 {
+        (self.offset.0 - before.offset.1).max(before.offset.0 - self.offset.1)
+    }
+}
+
+/// A step of a node's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockStep {
+    /// Size of the step in µs.
+    pub micros: i128,
+    /// Time between the two readings that show it.
+    pub span: Duration,
+}
+
+/// The readings of one node's clock.
+#[derive(Clone, Debug)]
+pub struct ClockCheck {
+    drift: Drift,
+    ttl: Duration,
+    max_ttl: Duration,
+    last: Option<Reading>,
+    /// Two older readings, between one and two ttl old while the node is used: what a clock gains
+    /// little by little does not show between neighbours.
+    anchors: [Option<Reading>; 2],
+    /// End of the time in which the node's votes do not count.
+    discounted: Option<Moment>,
+}
+
+impl ClockCheck {
+    /// A check of a clock that may drift so much, for leases of `ttl` and of `max_ttl` at most.
+    pub fn new(drift: Drift, ttl: Duration, max_ttl: Duration) -> Self {
+        Self { drift, ttl, max_ttl, last: None, anchors: [None; 2], discounted: None }
+    }
+
+    /// Begins anew: another server process has another clock.
+    pub fn restart(&mut self) {
+        (self.last, self.anchors) = (None, [None; 2]);
+    }
+
+    /// Takes a reading of a batch that was under way from `sent` to `received`. Returns the step
+    /// that it shows, if it shows one.
+    pub fn read(&mut self, micros: u64, sent: Moment, received: Moment) -> Option<ClockStep> {
+        let us = |m: Moment| i128::from(m.as_nanos() / 1_000);
+        // The node read its clock somewhere between send and receipt.
+        let offset = (i128::from(micros) - us(received), i128::from(micros) - us(sent));
+        let now = Reading { offset, at: received };
+        let known = self.anchors.iter().chain([&self.last]).flatten();
+        let step = known
+            .map(|before| ClockStep { micros: now.change(before), span: received.since(before.at) })
+            .find(|step| step.micros > self.budget(step.span));
+        if step.is_some() {
+            self.discounted = Some(received + self.max_ttl);
+            self.anchors = [Some(now), None];
+        } else if self.anchors[0].is_none_or(|newer| received.since(newer.at) >= self.ttl) {
+            self.anchors = [Some(now), self.anchors[0]];
+        }
+        self.last = Some(now);
+        step
+    }
+
+    /// Returns why the node's votes do not count at `now`, if they do not.
+    pub fn objection(&self, now: Moment) -> Option<NodeError> {
+        let until = self.discounted.filter(|until| now < *until)?;
+        let detail = format!("votes again in {:?}", until.since(now));
+        Some(NodeError::maybe_executed(NodeFault::ClockJump, detail))
+    }
+
+    /// Returns by how many µs the node's clock may change against ours in this time. Each lease
+    /// allows for as much as belongs to its ttl.
+    fn budget(&self, span: Duration) -> i128 {
+        let wandered = self.drift.of(span).min(WANDER_MAX + CRYSTAL.of(span));
+        let budget = wandered.max(self.drift.of(self.ttl));
+        i128::try_from(budget.as_micros()).unwrap_or(i128::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Moment {
+        Moment::from_nanos(ms * 1_000_000)
+    }
+
+    fn clock() -> ClockCheck {
+        let secs = Duration::from_secs;
+        ClockCheck::new(Drift::DEFAULT, secs(10), secs(30))
+    }
+
+    /// Reads the clock at this time of ours, in ms; the node's, in µs, starts at 1000 s. Returns
+    /// true if the node votes.
+    fn votes(clock: &mut ClockCheck, ms: u64, micros: u64) -> bool {
+        let step = clock.read(1_000_000_000 + micros, at(ms), at(ms));
+        let objection = clock.objection(at(ms));
+        assert!(step.is_none() || objection.is_some());
+        objection.is_none()
+    }
+
+    /// A line reads `0:0 1000:5 -> yes no`: at 0 ms the node's clock has gained 0 ms against ours,
+    /// at 1000 ms 5 ms; then which of these readings let it vote.
+    #[test]
+    fn a_step_discounts_for_one_max_ttl_and_drift_does_not() {
+        let table = include_str!("testdata/clock.txt");
+        for line in table.lines().filter(|l| !l.is_empty() && !l.starts_with('#')) {
+            let (readings, expect) = line.split_once(" -> ").expect("a line has an outcome");
+            let mut clock = clock();
+            let voted = readings.split_whitespace().map(|reading| {
+                let (ms, gained) = reading.split_once(':').expect("time and gain");
+                let (ms, gained): (u64, i64) = (ms.parse().unwrap(), gained.parse().unwrap());
+                let micros = (ms * 1_000).checked_add_signed(gained * 1_000).unwrap();
+                if votes(&mut clock, ms, micros) { "yes" } else { "no" }
+            });
+            assert_eq!(voted.collect::<Vec<_>>().join(" "), expect, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_slow_slew_shows_on_a_busy_queue_too() {
+        let after = |gain_ppm: u64| {
+            let mut clock = clock();
+            (1..60_000_u64)
+                .step_by(10)
+                .find(|ms| !votes(&mut clock, *ms, ms * 1_000 + ms * gain_ppm / 1_000))
+        };
+        // A ttl of 10 s allows for 100 ms.
+        assert_eq!(after(9_900), None, "a clock within the drift that was declared");
+        let seen = after(12_000).expect("a lease would be shorter there than its holder believes");
+        assert!(seen <= 20_000, "{seen} ms");
+        let seen = after(100_000).expect("a tenth");
+        assert!(seen <= 1_100, "{seen} ms");
+    }
+
+    #[test]
+    fn a_step_is_judged_once() {
+        let mut clock = clock();
+        let stepped = |ms: u64| if ms < 5_000 { 0 } else { 2_000_000 };
+        let voted = (0..60_000_u64).step_by(10);
+        let voted: Vec<u64> =
+            voted.filter(|ms| votes(&mut clock, *ms, ms * 1_000 + stepped(*ms))).collect();
+        // For one max_ttl, 30 s, it did not.
+        assert_eq!(voted.iter().filter(|ms| (5_000..35_000).contains(*ms)).count(), 0);
+        assert_eq!(voted.len(), 500 + 2_500);
+    }
+
+    #[test]
+    fn a_pause_of_ours_is_not_a_step() {
+        let mut clock = clock();
+        assert!(clock.read(1_000_000, at(0), at(1)).is_none());
+        // Sent at 1 s, received at 20 s: the node may have read its clock anywhere in between.
+        assert!(clock.read(3_000_000, at(1_000), at(20_000)).is_none());
+        clock.restart();
+        assert!(clock.read(9_000_000_000, at(20_001), at(20_002)).is_none(), "another process");
+    }
+}

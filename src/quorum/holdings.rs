@@ -1,0 +1,238 @@
+//! What the nodes hold of one attempt, as its answers and those of its renewals show.
+//!
+//! A release must go to each node that may hold something and to no other ([`Holdings::may_hold`]);
+//! a renewal may name a quarantine only on a node that confirmed enough ([`Known::reassert`]).
+//! Answers may come late and in any order, so each is recorded with the number of its round.
+
+use std::time::Duration;
+
+use crate::op::{QuarantineId, Reply};
+use crate::quorum::Answer;
+use crate::time::Moment;
+
+/// A quarantine as a node reported it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quarantine {
+    /// Its name.
+    pub id: QuarantineId,
+    /// Its end, or later by the time that the answer took.
+    pub ends: Moment,
+}
+
+/// What is known of a lease and of one of its nodes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Known {
+    /// End of the lease's validity.
+    pub until: Moment,
+    /// Time until which the node certainly keeps what it confirmed; zero if it confirmed nothing.
+    pub confirmed_until: Moment,
+    /// Quarantine out of which the node answered last.
+    pub quarantine: Option<Quarantine>,
+}
+
+impl Known {
+    /// Returns true if the holder may name the quarantine of the node, so that its extension counts
+    /// there (quarantine 6): if what this node confirmed lasts past the moment at which a replaced
+    /// master has certainly stopped granting. Otherwise that master could give the lock away.
+    pub fn may_reassert(&self, quarantine: Quarantine, now: Moment, max_ttl: Duration) -> bool {
+        // A quarantine is at least max_ttl + L long; a longer one only errs to the safe side.
+        let stopped = quarantine.ends - max_ttl;
+        #[cfg(feature = "sim-bugs")]
+        let stopped =
+            if crate::bugs::on(crate::bugs::Bug::NamedByWhoLapses) { now } else { stopped };
+        #[cfg(not(feature = "sim-bugs"))]
+        let _ = now;
+        stopped < self.confirmed_until
+    }
+
+    /// Returns the quarantine that an extension names: the one of which the node spoke last, while
+    /// it lasts and if that may be.
+    pub fn reassert(&self, now: Moment, max_ttl: Duration) -> Option<QuarantineId> {
+        let last = self.quarantine.filter(|quarantine| now < quarantine.ends)?;
+        self.may_reassert(last, now, max_ttl).then_some(last.id)
+    }
+}
+
+/// What one node holds of an attempt.
+#[derive(Clone, Debug)]
+struct Holding {
+    /// Its first answer has come, or would say nothing any more.
+    answered: bool,
+    may_hold: bool,
+    confirmed_until: Moment,
+    /// Round of its last yes, and the data history that has it.
+    confirmed_in: Option<(u64, QuarantineId)>,
+    /// Last round in which it was in quarantine, and which quarantine.
+    quarantine: Option<(u64, Quarantine)>,
+}
+
+/// What the nodes hold of one attempt.
+#[derive(Clone, Debug)]
+pub struct Holdings {
+    nodes: Vec<Holding>,
+    /// Renewals so far; the round of the grant is 0.
+    rounds: u64,
+}
+
+impl Holdings {
+    /// Holdings of `n` nodes, all of which are about to be asked for a grant.
+    pub fn new(n: usize) -> Self {
+        let holding = Holding {
+            answered: false,
+            may_hold: true,
+            confirmed_until: Moment::default(),
+            confirmed_in: None,
+            quarantine: None,
+        };
+        Self { nodes: vec![holding; n], rounds: 0 }
+    }
+
+    /// Begins a renewal; returns the number of its round.
+    pub fn next_round(&mut self) -> u64 {
+        self.rounds += 1;
+        self.rounds
+    }
+
+    /// Records that an extension is sent to the node: it may re-create the key there, and a first
+    /// answer that comes after this says nothing about what the extension did.
+    pub fn extended(&mut self, node: usize) {
+        (self.nodes[node].may_hold, self.nodes[node].answered) = (true, true);
+    }
+
+    /// Records an answer of this round, whose yes holds until `until`; `at` and `history` are the
+    /// time of the answer and the data history that gave it.
+    pub fn answered(
+        &mut self,
+        node: usize,
+        reply: &Answer,
+        (round, until): (u64, Moment),
+        (at, history): (Moment, Option<QuarantineId>),
+    ) {
+        let of = &mut self.nodes[node];
+        let is_yes = reply.as_ref().is_ok_and(Reply::is_grant);
+        if round == 0 && !std::mem::replace(&mut of.answered, true) {
+            of.may_hold = is_yes || matches!(reply, Err(e) if e.is_ambiguous());
+        }
+        if is_yes {
+            of.confirmed_until = of.confirmed_until.max(until);
+            if of.confirmed_in.is_none_or(|(last, _)| last <= round) {
+                of.confirmed_in = history.map(|history| (round, history));
+            }
+        }
+        if let Ok(Reply::Quarantined { remaining, id, .. }) = reply
+            && of.quarantine.is_none_or(|(last, _)| last <= round)
+        {
+            of.quarantine = Some((round, Quarantine { id: *id, ends: at + *remaining }));
+        }
+    }
+
+    /// Records that the node has begun the data history of this quarantine. Returns true if its
+    /// last yes is of an earlier one; then the next extension names the quarantine, where it may.
+    pub fn switched(&mut self, node: usize, quarantine: Quarantine) -> bool {
+        let of = &mut self.nodes[node];
+        let before = of.confirmed_in.is_some_and(|(_, history)| history != quarantine.id);
+        if before {
+            of.quarantine = Some((self.rounds, quarantine));
+        }
+        before
+    }
+
+    /// Returns true if the node may hold something of the attempt.
+    pub fn may_hold(&self, node: usize) -> bool {
+        #[cfg(feature = "sim-bugs")]
+        if crate::bugs::on(crate::bugs::Bug::LateGrantsStay) {
+            return self.nodes[node].confirmed_until > Moment::default();
+        }
+        self.nodes[node].may_hold
+    }
+
+    /// Returns what is known of the node, for a lease that is valid until then.
+    pub fn known(&self, node: usize, until: Moment) -> Known {
+        let Holding { confirmed_until, quarantine, .. } = self.nodes[node];
+        Known { until, confirmed_until, quarantine: quarantine.map(|(_, quarantine)| quarantine) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::{NodeError, NodeFault};
+    use crate::op::Began;
+
+    fn at(ms: u64) -> Moment {
+        Moment::from_nanos(ms * 1_000_000)
+    }
+
+    fn history(history: u64) -> QuarantineId {
+        QuarantineId { history, since: 1 }
+    }
+
+    /// One node. A line reads `yes@1 ext no@2 -> holds until 100`; a word is an event (`yes`, `no`,
+    /// `fault`, `unsent` and `quarantined` are answers at that time, `yes.2` one to the second
+    /// renewal; `ext` is an extension that is sent, `switch` another data history).
+    #[test]
+    fn what_a_node_holds() {
+        let table = include_str!("testdata/holdings.txt");
+        for line in table.lines().filter(|l| !l.is_empty() && !l.starts_with('#')) {
+            let (events, expect) = line.split_once(" -> ").expect("a line has an outcome");
+            let mut holdings = Holdings::new(1);
+            let mut switched = None;
+            for event in events.split_whitespace() {
+                let (what, time) = event.split_once('@').unwrap_or((event, "0"));
+                let (what, round) = what.split_once('.').unwrap_or((what, "0"));
+                let (time, round): (u64, u64) = (time.parse().unwrap(), round.parse().unwrap());
+                let reply = match what {
+                    "ext" => {
+                        holdings.next_round();
+                        holdings.extended(0);
+                        continue;
+                    }
+                    "switch" => {
+                        let quarantine = Quarantine { id: history(2), ends: at(time + 50) };
+                        switched = Some(holdings.switched(0, quarantine));
+                        continue;
+                    }
+                    "yes" => Ok(Reply::Done),
+                    "no" => Ok(Reply::NotOwner),
+                    "fault" => Err(NodeError::maybe_executed(NodeFault::Timeout, "")),
+                    "unsent" => Err(NodeError::not_executed(NodeFault::Timeout, "")),
+                    "quarantined" => Ok(Reply::Quarantined {
+                        remaining: Duration::from_millis(30),
+                        id: history(2),
+                        began: Began::Known,
+                    }),
+                    _ => panic!("unknown event {what}"),
+                };
+                let until = at(100 + 100 * round);
+                holdings.answered(0, &reply, (round, until), (at(time), Some(history(1))));
+            }
+            let known = holdings.known(0, at(0));
+            let mut got = vec![if holdings.may_hold(0) { "holds" } else { "free" }.to_owned()];
+            if known.confirmed_until > Moment::default() {
+                got.push(format!("until {}", known.confirmed_until.as_nanos() / 1_000_000));
+            }
+            if let Some(quarantine) = known.quarantine {
+                got.push(format!("quarantine ends {}", quarantine.ends.as_nanos() / 1_000_000));
+            }
+            got.extend(switched.map(|before| format!("confirmed before: {before}")));
+            assert_eq!(got.join(", "), expect, "{line}");
+        }
+    }
+
+    /// Ends of the quarantine and of what was confirmed, in ms; leases are at most 20 ms long.
+    #[test]
+    fn a_quarantine_is_named_only_by_who_outlasts_the_replaced_master() {
+        for (ends, confirmed, now, named) in [
+            (50, 31, 10, true),
+            (50, 30, 10, false),
+            (50, 0, 10, false),
+            (50, 31, 50, false),
+            (10, 31, 5, true),
+        ] {
+            let quarantine = Some(Quarantine { id: history(2), ends: at(ends) });
+            let known = Known { until: at(99), confirmed_until: at(confirmed), quarantine };
+            let got = known.reassert(at(now), Duration::from_millis(20));
+            assert_eq!(got.is_some(), named, "{ends} {confirmed} {now}");
+        }
+    }
+}

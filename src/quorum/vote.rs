@@ -1,0 +1,219 @@
+//! What an answer is worth as a vote, before any machine sees it: rules about the node that gave
+//! it, and not about the question.
+//!
+//! - A node whose clock stepped does not vote (renewal 8).
+//! - A fencing token that no honest node can have given is refused (locks 6).
+//! - A node in quarantine does not say who holds a name, unless it certainly knows (quarantine 9).
+//! - Two addresses of one server are one vote (overview 8).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::{NodeError, NodeFault};
+use crate::op::{Facts, Holder, Reply, Terms};
+use crate::quorum::Answer;
+use crate::time::{FENCE_SLACK, token_lead};
+
+/// What is known of a node when its answers are judged.
+#[derive(Clone, Copy, Debug)]
+pub struct Witness<'a> {
+    /// The node's facts of the same batch; `None` if it reported none.
+    pub facts: Option<&'a Facts>,
+    /// Why the node's votes do not count, if they do not.
+    pub objection: Option<&'a NodeError>,
+    /// Bounds that all clients of the node agree upon.
+    pub terms: &'a Terms,
+    /// This machine's wall clock, in µs since 1970.
+    pub wall_micros: u64,
+}
+
+impl Witness<'_> {
+    /// Returns what an answer is worth; `votes`: a yes to it makes its caller a holder or keeps one.
+    pub fn judge(&self, reply: Answer, votes: bool) -> Answer {
+        let reply = reply?;
+        if let Some(error) = self.objection {
+            // The node did what it was asked, but its yes does not count as a vote. A no does: it
+            // can only make the caller more careful. Nor does it count that a name is free: where a
+            // clock stepped forwards, a lease has ended early.
+            if votes && reply.is_grant() || reply == Reply::Holder(None) {
+                return Err(error.clone());
+            }
+        }
+        match &reply {
+            Reply::Holder(holder) if self.objection.is_none() => {
+                Ok(self.old_data(holder.as_ref()).unwrap_or(reply))
+            }
+            Reply::Granted { fence } | Reply::Claimed { fence, .. } if self.is_ahead(*fence) => {
+                let ahead = Duration::from_micros(fence.saturating_sub(self.wall_micros));
+                let detail = format!("token {fence} is {ahead:?} ahead of this machine's clock");
+                Err(NodeError::maybe_executed(NodeFault::TokenAhead, detail))
+            }
+            _ => Ok(reply),
+        }
+    }
+
+    /// Returns true if no honest node can have given this token, as far as this machine's clock is
+    /// right.
+    fn is_ahead(&self, fence: u64) -> bool {
+        let lead = token_lead(self.terms.clock_error) + FENCE_SLACK;
+        let lead = u64::try_from(lead.as_micros()).unwrap_or(u64::MAX);
+        fence > self.wall_micros.saturating_add(lead)
+    }
+
+    /// Returns the answer in place of one that may be of an earlier data history. A node in
+    /// quarantine may have forgotten who holds the name, so "free" proves nothing, and a holder
+    /// counts only if the key was certainly written in this history: no lease is longer than the
+    /// longest that any client uses, and an earlier server of the node, which set its end, may have
+    /// had a clock 2E ahead of this one's.
+    fn old_data(&self, holder: Option<&Holder>) -> Option<Reply> {
+        #[cfg(feature = "sim-bugs")]
+        if crate::bugs::on(crate::bugs::Bug::QuarantinedWitness) {
+            return None;
+        }
+        let facts = self.facts.filter(|f| !f.quarantine.is_zero())?;
+        let age = facts.quarantine_len.saturating_sub(facts.quarantine);
+        // Others ask for a longer quarantine if their leases are longer.
+        let longer = facts.quarantine_len.saturating_sub(facts.quarantine_asked);
+        let longest = self.terms.max_ttl + longer + 2 * self.terms.clock_error;
+        let rest = holder.and_then(|h| h.remaining);
+        let written_since = rest.is_some_and(|rest| rest + age > longest);
+        let id = facts.history();
+        let (remaining, began) = (facts.quarantine, facts.began);
+        (!written_since).then_some(Reply::Quarantined { remaining, id, began })
+    }
+}
+
+/// The server processes that have answered in one round, by node.
+#[derive(Clone, Debug)]
+pub struct Servers(Vec<Option<Arc<str>>>);
+
+impl Servers {
+    /// Of `n` nodes, none of which has answered.
+    pub fn new(n: usize) -> Self {
+        Self(vec![None; n])
+    }
+
+    /// Returns what an answer of this server process counts for. Two addresses of one server are
+    /// one vote, that of the first to answer.
+    pub fn admit(&mut self, node: usize, server: Option<&Arc<str>>, reply: Answer) -> Answer {
+        let Some(server) = server else { return reply };
+        let same =
+            |(i, known): &(usize, &Option<Arc<str>>)| *i != node && known.as_ref() == Some(server);
+        let Some((twin, _)) = self.0.iter().enumerate().find(same) else {
+            self.0[node] = Some(Arc::clone(server));
+            return reply;
+        };
+        reply.and_then(|_| {
+            let detail = format!("same run_id as node number {}", twin + 1);
+            Err(NodeError::maybe_executed(NodeFault::SameServer, detail))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op::Began;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const TERMS: Terms = Terms { max_ttl: Duration::from_secs(6), clock_error: SECOND };
+
+    /// Facts of a node whose quarantine of 10 s (or longer, as others have asked) began this many
+    /// seconds ago; `None`: it is over.
+    fn facts(age: Option<u32>, others: u32) -> Facts {
+        let len = (10 + others) * SECOND;
+        Facts {
+            node_micros: 1,
+            history_id: 1,
+            since: 1,
+            identity: Arc::from("s"),
+            quarantine: age.map_or(Duration::ZERO, |age| len.saturating_sub(age * SECOND)),
+            quarantine_len: len,
+            quarantine_asked: 10 * SECOND,
+            quarantine_raised: false,
+            new_history: false,
+            marker_missing: false,
+            began: Began::Known,
+            losses: [].into(),
+        }
+    }
+
+    fn holder(rest: Duration) -> Holder {
+        Holder { owner: None, fence: 1, remaining: Some(rest), meta: None }
+    }
+
+    /// A line reads `grant=1000 stepped -> ClockJump`: the answer, what is known of the node, and
+    /// what it counts for. Tokens are ms of this machine's clock, which shows 1000 s; E is 1 s.
+    #[test]
+    fn an_answer_is_worth_what_its_node_is() {
+        let stepped = NodeError::maybe_executed(NodeFault::ClockJump, "");
+        let table = include_str!("testdata/vote.txt");
+        for line in table.lines().filter(|l| !l.is_empty() && !l.starts_with('#')) {
+            let (given, expect) = line.split_once(" -> ").expect("a line has an outcome");
+            let (answer, node) = given.split_once(' ').expect("an answer and a node");
+            let (word, value) = answer.split_once('=').unwrap_or((answer, "0"));
+            let fence = value.parse::<u64>().unwrap() * 1_000;
+            let reply = match word {
+                "grant" => Reply::Granted { fence },
+                "done" => Reply::Done,
+                "other" => Reply::NotOwner,
+                "free" => Reply::Holder(None),
+                "holder" => Reply::Holder(Some(holder(Duration::from_micros(fence)))),
+                _ => panic!("unknown answer {word}"),
+            };
+            let facts = facts((node == "quarantined").then_some(3), 0);
+            let witness = Witness {
+                facts: Some(&facts),
+                objection: (node == "stepped").then_some(&stepped),
+                terms: &TERMS,
+                wall_micros: 1_000_000_000,
+            };
+            // A release is no vote: what it found counts, whatever the clock shows.
+            let got = match witness.judge(Ok(reply.clone()), node != "released") {
+                Ok(judged) if judged == reply => "counts".to_owned(),
+                Ok(Reply::Quarantined { .. }) => "quarantined".to_owned(),
+                Ok(other) => panic!("{other:?}"),
+                Err(e) => format!("{:?}", e.fault()),
+            };
+            assert_eq!(got, expect, "{line}");
+        }
+    }
+
+    #[test]
+    fn in_quarantine_a_holder_counts_only_if_it_was_written_since() {
+        let (just, more) = (Duration::from_secs(5), Duration::from_millis(5_001));
+        // With 6 s + 2E of an earlier lease less 3 s that have passed, 5 s may be left.
+        for (age, others, rest, counted) in [
+            (None, 0, None, true),
+            (None, 0, Some(SECOND), true),
+            (Some(3), 0, None, false),
+            (Some(9), 0, None, false),
+            (Some(3), 0, Some(just), false),
+            (Some(3), 0, Some(more), true),
+            (Some(4), 0, Some(just), true),
+            // Who asks for a longer quarantine may have longer leases.
+            (Some(3), 1, Some(more), false),
+            (Some(3), 1, Some(SECOND + more), true),
+        ] {
+            let facts = facts(age, others);
+            let (facts, objection) = (Some(&facts), None);
+            let witness = Witness { facts, objection, terms: &TERMS, wall_micros: 0 };
+            let got = witness.old_data(rest.map(holder).as_ref()).is_none();
+            assert_eq!(got, counted, "{age:?} {others} {rest:?}");
+        }
+    }
+
+    #[test]
+    fn two_addresses_of_one_server_are_one_vote_whichever_answers_first() {
+        let mut servers = Servers::new(3);
+        let server = |name: &str| Arc::<str>::from(name);
+        let mut admit = |node, name: &str| {
+            servers.admit(node, Some(&server(name)), Ok(Reply::Done)).map_err(|e| e.fault())
+        };
+        assert_eq!(admit(1, "x"), Ok(Reply::Done));
+        assert_eq!(admit(0, "x"), Err(NodeFault::SameServer));
+        assert_eq!(admit(2, "y"), Ok(Reply::Done));
+        assert_eq!(admit(1, "x"), Ok(Reply::Done), "the same node may answer again");
+        assert_eq!(admit(1, "z"), Ok(Reply::Done), "the node has become another server");
+    }
+}
