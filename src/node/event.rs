@@ -284,7 +284,7 @@ mod tests {
             (
                 NodeEvent::QuarantineBegun { remaining: span, began: Began::Empty, loss: None },
                 "quarantine_begun",
-                "run `palisade init` node=",
+                "if it had data before, do not: see `palisade idem incidents` node=",
             ),
             (NodeEvent::QuarantineEnded, "quarantine_ended", ""),
             (NodeEvent::Reasserted { leases: 7 }, "reasserted", "leases=7"),
