@@ -92,6 +92,7 @@ test:
 test-faults:
 	@scripts/need cargo redis
 	$(CARGO) test --release -p sim
+	scripts/known-bugs
 	$(CARGO) run --quiet --release -p sim --bin soak -- --seeds 1000
 	$(CARGO) test -p hostile -p nemesis --no-fail-fast
 	scripts/other-servers

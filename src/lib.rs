@@ -47,9 +47,6 @@
 )]
 
 // values: no IO, no clock
-#[cfg(feature = "sim-bugs")]
-#[doc(hidden)]
-pub mod bugs;
 mod config;
 mod durability;
 pub mod error;

@@ -443,10 +443,6 @@ impl Reply {
     /// it may have been written without being confirmed, and once it is answered it may not be lost
     /// (idempotency 1).
     pub(crate) fn must_last(&self) -> bool {
-        #[cfg(feature = "sim-bugs")]
-        if crate::bugs::on(crate::bugs::Bug::YesBeforeReplicas) {
-            return false;
-        }
         match self {
             Self::Completed(_) => true,
             Self::Record { state, .. } => state.as_ref().is_some_and(|s| s.record.is_some()),

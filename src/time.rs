@@ -116,10 +116,6 @@ impl NodeClock {
 
 /// How long a holder may believe in a ttl: `ttl · (1 − drift) − 2 ms`, never negative.
 pub(crate) fn validity(ttl: Duration, drift: Drift) -> Duration {
-    #[cfg(feature = "sim-bugs")]
-    if crate::bugs::on(crate::bugs::Bug::DriftForgotten) {
-        return ttl;
-    }
     ttl.saturating_sub(drift.of(ttl)).saturating_sub(EXPIRY_PRECISION)
 }
 

@@ -86,10 +86,6 @@ impl Core {
             replies: Arc::clone(&replies),
             armed: taker.is_none(),
         };
-        #[cfg(feature = "sim-bugs")]
-        if crate::bugs::on(crate::bugs::Bug::TakeoversRelease) {
-            undo.armed = true;
-        }
         let acquire = Op::Acquire { keys: keys.clone(), owner, ttl, proposal, if_held };
         self.send_all(acquire, self.node_deadline(sent).min(until), &replies);
         let round = Round { replies: &replies, timer, until, of: None };
@@ -98,12 +94,6 @@ impl Core {
         // Lost, dropping `undo` rolls back before the next attempt votes against this one.
         let token = outcome?;
         undo.armed = false;
-        #[cfg(feature = "sim-bugs")]
-        let until = if crate::bugs::on(crate::bugs::Bug::ValidityFromAnswer) {
-            valid_until(self.env.now(), ttl, self.config.drift)
-        } else {
-            until
-        };
         Ok(Acquired { owner, token, ttl, until, replies })
     }
 }

@@ -152,19 +152,11 @@ impl Lease {
 
     /// The same, not released before that moment.
     pub(crate) fn lapsing_before(self, lapses_before: Moment) -> Self {
-        #[cfg(feature = "sim-bugs")]
-        if crate::bugs::on(crate::bugs::Bug::TakeoversRelease) {
-            return self;
-        }
         Self { lapses_before, ..self }
     }
 
     /// Returns the time for which a node keeps it without a renewal.
     pub(crate) fn on_nodes(&self) -> Duration {
-        #[cfg(feature = "sim-bugs")]
-        if crate::bugs::on(crate::bugs::Bug::NoLockDelay) {
-            return self.ttl;
-        }
         self.ttl + self.drain
     }
 
@@ -191,10 +183,6 @@ impl Lease {
     /// the lease was found lost before: that is final.
     pub(crate) fn prolong(&self, until: Moment, achieved: Achieved, failovers: u64) -> bool {
         let mut s = self.lock();
-        #[cfg(feature = "sim-bugs")]
-        if crate::bugs::on(crate::bugs::Bug::Revival) && s.phase == Phase::Lost {
-            s.phase = Phase::Held { troubled: false };
-        }
         if s.is_held() {
             s.until = s.until.max(until);
             s.kept = achieved.replicas;

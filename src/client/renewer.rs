@@ -294,12 +294,6 @@ async fn renew(core: Weak<Core>, lease: Arc<Lease>) -> bool {
             let of = lease.resource();
             tracing::debug!(%of, token = %lease.token, ?left, %why, "not renewed");
             lease.renewed(now, Some(&why));
-            #[cfg(feature = "sim-bugs")]
-            if crate::bugs::on(crate::bugs::Bug::FailureReleases)
-                && let Some(op) = lease.release_op(now)
-            {
-                core.undo(&op, &lease.replies, lease.until());
-            }
             // Several more tries inside what is left, without a hot loop.
             let pause = (left / 8).max(Duration::from_millis(1));
             core.renewer.schedule(Arc::clone(&lease), now + pause);

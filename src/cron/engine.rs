@@ -90,10 +90,6 @@ struct Engine<'a, F> {
 pub(super) fn call(records: &Idempotency, job: &Job, tick: i64) -> Call {
     // Nobody can have run it before its time.
     let born = UNIX_EPOCH + Duration::from_secs(tick.unsigned_abs());
-    #[cfg(feature = "sim-bugs")]
-    if crate::bugs::on(crate::bugs::Bug::TicksByProcess) {
-        return records.key(format!("{}@{tick}@{records:p}", job.name)).created_at(born);
-    }
     records.key(format!("{}@{tick}", job.name)).created_at(born)
 }
 

@@ -58,10 +58,6 @@ impl LostClaims {
     fn counts(&self, loss: Loss, accepted: Duration) -> bool {
         // The clocks by which a loss began and ended may differ by twice E.
         let length = loss.length().map(|length| length.saturating_add(2 * self.clock_error));
-        #[cfg(feature = "sim-bugs")]
-        if crate::bugs::on(crate::bugs::Bug::UnprovedLossAccepted) && accepted > Duration::ZERO {
-            return length.is_some_and(|length| length > accepted);
-        }
         length.is_none_or(|length| length > accepted)
     }
 
@@ -75,9 +71,6 @@ impl LostClaims {
     fn unsure_after(&self, loss: Loss, born: Option<u64>, retention: Duration) -> Duration {
         // The clocks of servers, and of the maker of a request, differ by up to twice E.
         let margin = millis(2 * self.clock_error);
-        #[cfg(feature = "sim-bugs")]
-        let margin =
-            if crate::bugs::on(crate::bugs::Bug::BirthsWithoutMargin) { 0 } else { margin };
         let lost_until = loss.to.saturating_add(margin);
         if born.is_some_and(|born| lost_until < born) {
             return Duration::ZERO;

@@ -188,10 +188,6 @@ impl MemoryNode {
 
 impl State {
     fn history_id(&self) -> u64 {
-        #[cfg(feature = "sim-bugs")]
-        if crate::bugs::on(crate::bugs::Bug::ProcessAsHistory) {
-            return self.seed;
-        }
         self.seed.wrapping_add(self.lives)
     }
 

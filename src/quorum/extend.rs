@@ -62,12 +62,6 @@ pub struct Extend<K> {
 impl<K: Fn(usize) -> Known> Extend<K> {
     /// An extension by `op` over `n` nodes.
     pub fn new(n: usize, op: Op, times: Times, known: K) -> Self {
-        #[cfg(feature = "sim-bugs")]
-        let times = if crate::bugs::on(crate::bugs::Bug::Revival) {
-            Times { old: times.new, ..times }
-        } else {
-            times
-        };
         let times = Times { deadline: times.deadline.min(times.old), ..times };
         let votes = vec![NodeOutcome::Silent; n];
         Self { op, times, known, votes, late: 0, reasserted: 0, shut: 0 }
@@ -104,7 +98,7 @@ impl<K: Fn(usize) -> Known> Extend<K> {
         let Ok(Reply::Quarantined { id, remaining, .. }) = reply else { return None };
         let quarantine = Quarantine { id: *id, ends: now + *remaining };
         let known = (self.known)(node);
-        if !known.may_reassert(quarantine, now, self.times.max_ttl) {
+        if !known.may_reassert(quarantine, self.times.max_ttl) {
             if quarantine.ends >= known.until {
                 self.shut |= bit;
             }

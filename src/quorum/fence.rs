@@ -22,10 +22,6 @@ pub fn settle(n: usize, grants: impl Iterator<Item = u64>) -> Settled {
     let need = majority(n);
     // The largest value that a majority granted, if there is one (two cannot be).
     let agreed = values.windows(need).find(|w| w.first() == w.last()).map(|w| w[0]);
-    #[cfg(feature = "sim-bugs")]
-    if crate::bugs::on(crate::bugs::Bug::MaxWithoutRaise) {
-        return Settled::Agreed(values.last().copied().unwrap_or(0));
-    }
     match (agreed, values.last()) {
         (Some(t), _) => Settled::Agreed(t),
         (None, last) => Settled::Raise(last.copied().unwrap_or(0)),

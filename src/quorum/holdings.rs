@@ -34,14 +34,9 @@ impl Known {
     /// Returns true if the holder may name the quarantine of the node, so that its extension counts
     /// there (quarantine 6): if what this node confirmed lasts past the moment at which a replaced
     /// master has certainly stopped granting. Otherwise that master could give the lock away.
-    pub fn may_reassert(&self, quarantine: Quarantine, now: Moment, max_ttl: Duration) -> bool {
+    pub fn may_reassert(&self, quarantine: Quarantine, max_ttl: Duration) -> bool {
         // A quarantine is at least max_ttl + L long; a longer one only errs to the safe side.
         let stopped = quarantine.ends - max_ttl;
-        #[cfg(feature = "sim-bugs")]
-        let stopped =
-            if crate::bugs::on(crate::bugs::Bug::NamedByWhoLapses) { now } else { stopped };
-        #[cfg(not(feature = "sim-bugs"))]
-        let _ = now;
         stopped < self.confirmed_until
     }
 
@@ -49,7 +44,7 @@ impl Known {
     /// it lasts and if that may be.
     pub fn reassert(&self, now: Moment, max_ttl: Duration) -> Option<QuarantineId> {
         let last = self.quarantine.filter(|quarantine| now < quarantine.ends)?;
-        self.may_reassert(last, now, max_ttl).then_some(last.id)
+        self.may_reassert(last, max_ttl).then_some(last.id)
     }
 }
 
@@ -139,10 +134,6 @@ impl Holdings {
 
     /// Returns true if the node may hold something of the attempt.
     pub fn may_hold(&self, node: usize) -> bool {
-        #[cfg(feature = "sim-bugs")]
-        if crate::bugs::on(crate::bugs::Bug::LateGrantsStay) {
-            return self.nodes[node].confirmed_until > Moment::default();
-        }
         self.nodes[node].may_hold
     }
 

@@ -234,12 +234,6 @@ impl Record {
     }
 
     fn majority_says(&self) -> Option<Step> {
-        #[cfg(feature = "sim-bugs")]
-        if crate::bugs::on(crate::bugs::Bug::RecordOfOneNode)
-            && let Some((record, _)) = self.shown().next()
-        {
-            return Some(Step::Decided(Err(Denied::Replay(record.value.clone()))));
-        }
         let mismatches = self.mismatches();
         if mismatches >= self.need() {
             return Some(refused(Refusal::Mismatch));

@@ -66,10 +66,6 @@ impl Witness<'_> {
     /// longest that any client uses, and an earlier server of the node, which set its end, may have
     /// had a clock 2E ahead of this one's.
     fn old_data(&self, holder: Option<&Holder>) -> Option<Reply> {
-        #[cfg(feature = "sim-bugs")]
-        if crate::bugs::on(crate::bugs::Bug::QuarantinedWitness) {
-            return None;
-        }
         let facts = self.facts.filter(|f| !f.quarantine.is_zero())?;
         let age = facts.quarantine_len.saturating_sub(facts.quarantine);
         // Others ask for a longer quarantine if their leases are longer.

@@ -5,7 +5,7 @@ use crate::rules::Finding;
 /// The top modules from the ground up. A module may import those below it; those of one layer may
 /// import each other only where `TOGETHER` says so.
 const LAYERS: [&[&str]; 13] = [
-    &["bugs", "name", "token", "time", "op", "error", "config", "durability", "shown"],
+    &["name", "token", "time", "op", "error", "config", "durability", "shown"],
     &["env", "tls", "fuzzing", "metrics", "span"],
     &["dial"],
     &["sentinel", "quorum"],

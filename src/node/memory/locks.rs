@@ -87,10 +87,6 @@ impl Entry {
         self.fence = fence;
         // A fence that died with its lock would be handed out again.
         self.fence_till = h.fence_till();
-        #[cfg(feature = "sim-bugs")]
-        if crate::bugs::on(crate::bugs::Bug::FenceDiesWithLock) {
-            self.fence_till = self.held.as_ref().and_then(|held| held.till).unwrap_or(h.now);
-        }
     }
 
     /// Soon after a handover: how long the lock, free here, is still kept for its possible holder.
@@ -145,11 +141,6 @@ impl Entry {
         let watchers = std::mem::take(&mut self.watched_till) > h.now;
         let first = (!self.queue.is_empty()).then(|| self.queue.remove(0).1);
         let till = |place: Place| h.after(place.needs.min(RESERVED_MAX));
-        #[cfg(feature = "sim-bugs")]
-        let till = |place: Place| {
-            let stays = crate::bugs::on(crate::bugs::Bug::ReservationsStay);
-            if stays { u64::MAX } else { till(place) }
-        };
         let reserved = first.filter(|place| !place.needs.is_zero());
         self.reserved = reserved.map(|place| (place.waiter, till(place)));
         Wake { watchers, waiter: first.map(|place| place.waiter) }
@@ -212,10 +203,6 @@ impl Locks {
             return entry.refuse(h, if_held, (Some(rest), false));
         }
         entry.held.take_if(|_| given);
-        #[cfg(feature = "sim-bugs")]
-        if crate::bugs::on(crate::bugs::Bug::ForeignOverwritten) {
-            entry.held.take_if(|held| held.owner.is_none());
-        }
         if entry.is_owned_by(owner) {
             // A repeated request recognises itself.
             return Reply::Granted { fence: entry.fence };
@@ -261,19 +248,11 @@ impl Locks {
         (ttl, token): (Duration, FencingToken),
         (meta, reassert): (Option<&Arc<[u8]>>, Option<QuarantineId>),
     ) -> (Reply, Wake) {
-        #[cfg(feature = "sim-bugs")]
-        if crate::bugs::on(crate::bugs::Bug::OvertakenRenewed) {
-            return (Reply::Done, Wake::default());
-        }
         let held = self.0.live(keys.lock(), h.now).and_then(|e| e.held.as_ref());
         if held.is_some_and(|held| held.owner != Some(owner)) {
             return (Reply::NotOwner, Wake::default());
         }
-        #[cfg(feature = "sim-bugs")]
-        let by_copy = held.is_some_and(|held| h.counts_by_copy(held.till));
-        #[cfg(not(feature = "sim-bugs"))]
-        let by_copy = false;
-        if !h.may_extend(reassert) && !by_copy {
+        if !h.may_extend(reassert) {
             return (h.quarantined(), Wake::default());
         }
         let entry = self.0.open(keys.lock(), h.now);
@@ -309,11 +288,6 @@ impl Locks {
             };
         }
         if !entry.is_owned_by(owner) {
-            #[cfg(feature = "sim-bugs")]
-            if crate::bugs::on(crate::bugs::Bug::ReservedOverHolder) && !entry.queue.is_empty() {
-                entry.held = None;
-                return (Reply::NotOwner, entry.wake(h));
-            }
             return (Reply::NotOwner, Wake::default());
         }
         entry.held = None;

@@ -112,8 +112,6 @@ impl Marker {
     #[cfg(feature = "test-util")]
     pub(super) fn close(&mut self, now: u64, span: Duration) -> bool {
         let settles = self.settles(now);
-        #[cfg(feature = "sim-bugs")]
-        let settles = settles && !crate::bugs::on(crate::bugs::Bug::ClosedWhileSettling);
         if !self.left(now).is_zero() || settles {
             return false;
         }
@@ -135,8 +133,6 @@ impl Marker {
         let holds = self.handover == Some(Handover::Closed(till));
         let may =
             holds && self.history_id != history_id && now.saturating_add(nanos(apart)) <= till;
-        #[cfg(feature = "sim-bugs")]
-        let may = may || crate::bugs::on(crate::bugs::Bug::HandoverUnchecked);
         if may {
             self.go_on(history_id, now);
         }
@@ -263,8 +259,6 @@ pub(super) struct Header {
     pub(super) settling: bool,
     pub(super) losses: Losses,
     history_id: u64,
-    #[cfg(feature = "sim-bugs")]
-    window: Duration,
     terms: Terms,
 }
 
@@ -282,48 +276,21 @@ impl Header {
         let marker_missing = marker.is_none();
         let known = marker.filter(|m| m.history_id == history_id);
         let mut m = known.unwrap_or_else(|| begin(marker.as_ref(), nature, clock, &terms));
-        let window = windows.longest;
-        #[cfg(feature = "sim-bugs")]
-        let window = if crate::bugs::on(crate::bugs::Bug::LossWithoutWindow) {
-            Duration::ZERO
-        } else {
-            window
-        };
         if !m.left(clock.now).is_zero() {
             // A server that this one replaced goes on for L: the longest of those who ask.
-            m.losses = m.losses.with_window(millis(window));
+            m.losses = m.losses.with_window(millis(windows.longest));
         }
         m.remember(known_since, marker_missing);
-        #[cfg(feature = "sim-bugs")]
-        if crate::bugs::on(crate::bugs::Bug::QuarantineNotKept) && known.is_none() {
-            m.quarantine = q;
-        }
         let quarantine_raised = m.agree(q, clock.now);
         let settling = m.settles(clock.now);
-        #[cfg(feature = "sim-bugs")]
-        let settling = settling && !crate::bugs::on(crate::bugs::Bug::HandoverWithoutSettling);
         m.handover = m.handover.filter(|_| settling);
         let now = clock.micros / 1_000;
         // A clock that was set back notes again, too.
         if now > m.note + NOTED || now < m.note {
             m.note = now;
         }
-        #[cfg(feature = "sim-bugs")]
-        if crate::bugs::on(crate::bugs::Bug::NoteAhead) {
-            m.note = now + NOTED;
-        }
         *marker = Some(m);
-        #[cfg(feature = "sim-bugs")]
-        if crate::bugs::on(crate::bugs::Bug::NoFloor) {
-            m.floor = 0;
-        }
-        #[cfg(feature = "sim-bugs")]
-        if crate::bugs::on(crate::bugs::Bug::QuarantineShort) {
-            m.quarantine = m.quarantine.saturating_sub(Duration::from_millis(1));
-        }
         let late = not_after.is_some_and(|t| clock.micros > t);
-        #[cfg(feature = "sim-bugs")]
-        let late = late && !crate::bugs::on(crate::bugs::Bug::LateRequestsRun);
         Self {
             now: clock.now,
             micros: clock.micros,
@@ -340,8 +307,6 @@ impl Header {
             settling,
             losses: m.losses,
             history_id,
-            #[cfg(feature = "sim-bugs")]
-            window: windows.longest,
             terms,
         }
     }
@@ -360,19 +325,7 @@ impl Header {
     /// Returns true if an extension counts: outside quarantine, or within it if its holder names
     /// it.
     pub(super) fn may_extend(&self, reassert: Option<QuarantineId>) -> bool {
-        #[cfg(feature = "sim-bugs")]
-        if crate::bugs::on(crate::bugs::Bug::RecreateInQuarantine) {
-            return true;
-        }
         self.quarantine.is_zero() || reassert == Some(self.id())
-    }
-
-    /// Bugs: what is here until `till` counts without a right to it.
-    #[cfg(feature = "sim-bugs")]
-    pub(super) fn counts_by_copy(&self, till: Option<u64>) -> bool {
-        use crate::bugs::{Bug, on};
-        let stops = self.since.saturating_add(nanos(self.window));
-        on(Bug::TwoMastersVote) || on(Bug::ExtendByCopy) && till.is_none_or(|till| till >= stops)
     }
 
     /// Returns the end of something that starts now and lasts `span`.
@@ -396,10 +349,6 @@ impl Header {
     /// retention finds it gone by any clock, and so that its promise outlives every late request.
     pub(super) fn record_till(&self, retention: Duration) -> u64 {
         let kept = retention + 2 * self.terms.clock_error + Duration::from_millis(1);
-        #[cfg(feature = "sim-bugs")]
-        if crate::bugs::on(crate::bugs::Bug::PromisesExpireEarly) {
-            return self.after(retention);
-        }
         self.after(kept).max(self.fence_till())
     }
 
@@ -447,16 +396,8 @@ fn begin(
     // This clock may be behind by E and the clock of the proposer ahead by E. And for as long as
     // the quarantine, at most, a server that this one replaced goes on granting.
     let lead = 2 * terms.clock_error + quarantine;
-    #[cfg(feature = "sim-bugs")]
-    let lead = if crate::bugs::on(crate::bugs::Bug::FloorWithoutWindow) {
-        2 * terms.clock_error
-    } else {
-        lead
-    };
     let now = clock.micros / 1_000;
     let from = before.map_or(0, |m| m.note);
-    #[cfg(feature = "sim-bugs")]
-    let from = if crate::bugs::on(crate::bugs::Bug::LossFromItsEnd) { now } else { from };
     let loss = Loss { from, began: now, to: now };
     let losses = before.map_or_else(Losses::default, |m| m.losses).and(loss);
     Marker {

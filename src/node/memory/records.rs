@@ -60,12 +60,6 @@ impl Entry {
     fn claimed_for(&self, h: &Header) -> Option<Duration> {
         // The clock of the server before may have been behind.
         let more = if h.settling { h.apart() } else { Duration::ZERO };
-        #[cfg(feature = "sim-bugs")]
-        let more = if crate::bugs::on(crate::bugs::Bug::ClaimsWithoutSettling) {
-            Duration::ZERO
-        } else {
-            more
-        };
         let till = self.till.map(|t| t.saturating_add(u64::try_from(more.as_nanos()).unwrap_or(0)));
         till.filter(|t| *t > h.now).map(|t| h.until(t))
     }
@@ -82,10 +76,6 @@ impl Entry {
     /// Kept for as long as this writer needs it, and never for less than an earlier one does.
     fn keep(&mut self, h: &Header, retention: Duration) {
         self.expires = self.expires.max(h.record_till(retention));
-        #[cfg(feature = "sim-bugs")]
-        if crate::bugs::on(crate::bugs::Bug::PromisesExpireEarly) {
-            self.expires = h.record_till(retention);
-        }
     }
 
     /// The request is known from now on.
@@ -95,18 +85,10 @@ impl Entry {
 
     /// As of an op that is no claim.
     fn is_also_of(&mut self, fingerprint: Option<FingerprintBytes>) {
-        #[cfg(feature = "sim-bugs")]
-        if crate::bugs::on(crate::bugs::Bug::FingerprintOfClaimsOnly) {
-            return;
-        }
         self.is_of(fingerprint);
     }
 
     fn is_anothers(&self, fingerprint: Option<FingerprintBytes>) -> bool {
-        #[cfg(feature = "sim-bugs")]
-        if crate::bugs::on(crate::bugs::Bug::FingerprintOfClaimsOnly) {
-            return false;
-        }
         matches!((self.fingerprint, fingerprint), (Some(stored), Some(given)) if stored != given)
     }
 
@@ -231,13 +213,7 @@ impl Records {
                 return Reply::NotOwner;
             }
         }
-        #[cfg(feature = "sim-bugs")]
-        let by_copy = known.as_ref().is_some_and(|e| {
-            e.is_of_this_life(h) && e.own == Some(owner) && h.counts_by_copy(e.till)
-        });
-        #[cfg(not(feature = "sim-bugs"))]
-        let by_copy = false;
-        if !h.may_extend(reassert) && !by_copy {
+        if !h.may_extend(reassert) {
             return h.quarantined();
         }
         // A promise of an earlier history is not renewed into this one, so a result below the floor
@@ -251,10 +227,6 @@ impl Records {
         e.till = Some(h.after(lease));
         e.attempt = e.attempt.max(1);
         e.is_also_of(fingerprint);
-        #[cfg(feature = "sim-bugs")]
-        if crate::bugs::on(crate::bugs::Bug::ExtensionsKeepNothing) {
-            return Reply::Done;
-        }
         e.keep(h, retention);
         Reply::Done
     }
@@ -266,13 +238,6 @@ impl Records {
             .0
             .live(key, h.now)
             .map_or((h.floor, false), |e| (e.effective(h), e.own == Some(owner)));
-        #[cfg(feature = "sim-bugs")]
-        let (promised, mine) = if crate::bugs::on(crate::bugs::Bug::CompleteByRecord) {
-            let record = self.0.live(key, h.now).and_then(|e| e.record.as_ref());
-            (record.map_or(0, |r| r.token.get()), true)
-        } else {
-            (promised, mine)
-        };
         promised > token || (promised == token && !mine)
     }
 
@@ -320,7 +285,7 @@ impl Records {
                 return Reply::NotOwner;
             }
         }
-        if self.is_overtaken(h, key, (owner, token.get())) && !steps_are_unfenced() {
+        if self.is_overtaken(h, key, (owner, token.get())) {
             return Reply::NotOwner;
         }
         let e = self.0.open(key, h.now);
@@ -396,10 +361,7 @@ impl Records {
     ) -> bool {
         let Some(e) = self.0.live(key, now) else { return false };
         let runs = e.till.is_some_and(|till| till.saturating_add(longer) > now);
-        let refused = e.fence != seen || runs || e.record.is_some();
-        #[cfg(feature = "sim-bugs")]
-        let refused = refused && !crate::bugs::on(crate::bugs::Bug::ChangesUnfenced);
-        if refused {
+        if e.fence != seen || runs || e.record.is_some() {
             return false;
         }
         (e.own, e.till, e.attempt) = (None, None, 0);
@@ -408,13 +370,4 @@ impl Records {
         }
         true
     }
-}
-
-/// Bugs: steps are stored whatever ballot was promised.
-fn steps_are_unfenced() -> bool {
-    #[cfg(feature = "sim-bugs")]
-    if crate::bugs::on(crate::bugs::Bug::StepsUnfenced) {
-        return true;
-    }
-    false
 }

@@ -98,10 +98,6 @@ struct Fate {
 impl Link {
     /// Behind all that was sent before.
     fn order(&self) -> Order {
-        #[cfg(feature = "bugs")]
-        if palisade::bugs::on(palisade::bugs::Bug::BatchesOvertake) {
-            return Order::default();
-        }
         let ((there, arrived), (back, answered)) = (oneshot::channel(), oneshot::channel());
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         Order { before: last.replace((arrived, answered)), behind: Some((there, back)) }

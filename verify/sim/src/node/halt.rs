@@ -29,8 +29,6 @@ impl Node {
         server.halts = false;
         let Some(halted) = server.halted.take() else { return };
         let Halted { rest, read, began, mut done } = halted;
-        #[cfg(feature = "bugs")]
-        let began = if yields() { self.world.nanos() } else { began };
         let Job { client, batch, due, reply } = rest;
         server.clock.reread(Some(read));
         let replies = self.perform(&mut state, at, (client, due, began), batch);
@@ -61,15 +59,6 @@ impl Node {
     /// Returns true if a server does not read what arrives now: it is frozen.
     pub(super) fn is_busy(state: &State, at: usize) -> bool {
         let server = &state.servers[at];
-        #[cfg(feature = "bugs")]
-        if server.halted.is_some() && yields() {
-            return false;
-        }
         server.frozen > 0
     }
-}
-
-#[cfg(feature = "bugs")]
-fn yields() -> bool {
-    palisade::bugs::on(palisade::bugs::Bug::BatchesYield)
 }

@@ -1,7 +1,7 @@
 //! Known bugs that the tests of the simulator put back, to see that it finds them.
 //!
-//! Only with the feature `sim-bugs`, which nothing but `verify/sim` turns on, and only on a thread
-//! that asked for one. A normal build has neither the switch nor the code behind it.
+//! Only in the copy of the repository that `scripts/known-bugs` makes, and only on a thread that
+//! asked for one. The repository's own code has neither the switches nor the code behind them.
 
 use std::cell::Cell;
 
