@@ -1,7 +1,7 @@
 //! The README's idempotency key: one order, delivered twice, paid once.
 //!
 //! ```text
-//! palisade init --node redis://127.0.0.1
+//! palisade init --new --node redis://127.0.0.1
 //! cargo run -p examples --bin payments -- redis://127.0.0.1
 //! ```
 

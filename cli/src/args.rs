@@ -129,8 +129,8 @@ Exit code: 0 no errors, 1 warnings (with --strict), 2 errors, 64 wrong use, 69 n
 reached.";
 
 const INIT: &str = "Examples:
-  palisade init --node redis://10.0.2.1
-  palisade init --sentinel s1:26379,s2:26379,s3:26379 --master orders-a --prefix orders:
+  palisade init --new --node redis://10.0.2.1
+  palisade init --new --sentinel s1:26379,s2:26379,s3:26379 --master orders-a --prefix orders:
 
 All nodes are marked, or none. Exit code: 0 marked, now or before, 2 refused, 64 wrong use, 69 not
 reached.";

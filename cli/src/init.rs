@@ -10,7 +10,8 @@ use crate::{Done, block_on};
 /// Marks a new deployment: its nodes grant at once, and remember every key from the beginning.
 ///
 /// Run it once, for all nodes together, when the servers are set up and their replicas attached,
-/// and only if the whole deployment is new. A server that was replaced or emptied while other nodes
+/// with `--new` if the whole deployment is new: an emptied server looks the same, so this is what
+/// only a person can say. A server that was replaced or emptied while other nodes
 /// have data joins by itself after one quarantine; marked as new, it would deny keys that it
 /// forgot, and a handler would run twice. A server is refused if it has a key with the prefix.
 /// Nodes that are marked already are left as they are, so that it can be run again. Where
@@ -23,7 +24,10 @@ pub(crate) struct InitArgs {
     /// The application's prefix; without it any key that looks like palisade's leads to a refusal
     #[arg(long, value_name = "TEXT", default_value = "")]
     prefix: String,
-    /// Marks servers whose data are lost, too: keys used before count as new, so they may run again
+    /// The whole deployment is new: no key was ever used with it
+    #[arg(long, conflicts_with = "lost_everything")]
+    new: bool,
+    /// It had data, and they are lost for good: keys used before count as new, so they run again
     #[arg(long, conflicts_with = "prefix")]
     lost_everything: bool,
     /// What was done at each node, as JSON
@@ -31,8 +35,16 @@ pub(crate) struct InitArgs {
     json: bool,
 }
 
+/// An emptied server looks like a new one: a person has to say which it is.
+const WHICH: &str = "say what the servers are: with --new, if no key was ever used with them; if \
+                     they had data, that would let used keys run again: see `palisade idem \
+                     incidents`, or add --lost-everything if nothing can be brought back";
+
 impl InitArgs {
     pub(crate) fn run(self, sets: Sets) -> Result<Done, String> {
+        if !self.new && !self.lost_everything {
+            return Err(WHICH.to_owned());
+        }
         let deployment = self.access.deployment(sets)?;
         let done = block_on(async {
             if self.lost_everything {

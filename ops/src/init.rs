@@ -23,7 +23,7 @@ use super::gather::conn::{Conn, text};
 use super::masters::{self, Absent, Master};
 use super::script;
 use palisade::ConfigError;
-use palisade::internal::MARKER;
+use palisade::internal::{DECISIONS, MARKER};
 
 /// Keys asked for at once.
 const SCAN: usize = 1_000;
@@ -147,9 +147,11 @@ impl fmt::Display for Initialised {
 
 const REPLACED: &str = "other nodes have data, so it was replaced or emptied: do not initialise \
                         it, not even alone; it joins by itself after one quarantine";
+const DECIDED: &str = "an operator has decided about keys that it lost";
 /// The way on for a person who knows that nothing can be brought back.
-const LOST: &str = "if everything was lost and cannot be restored, `--lost-everything` marks it \
-                    all the same: keys used before then count as new, so they may run again";
+const LOST: &str = "what waits because of the loss is in `palisade idem incidents`; if everything \
+                    was lost and cannot be restored, `--lost-everything` marks it all the same: \
+                    keys used before then count as new, so they may run again";
 
 /// Marks all nodes of a new deployment, or none of them if one cannot be.
 ///
@@ -255,6 +257,9 @@ async fn look(deployment: &Deployment, master: &Master, prefix: Option<&str>) ->
         // Each page has its own deadline.
         let conn = master.open(deployment).await.map_err(unreachable)?;
         let (next, keys) = scan(&conn, &cursor, prefix).await.map_err(unreachable)?;
+        if keys.iter().any(|key| is_decision(key)) {
+            return Err(Not::New(format!("{} is not new: {DECIDED}; {LOST}", master.at)));
+        }
         let mut ours = keys.into_iter().filter(|key| is_palisades(key, prefix));
         let old = if used.is_empty() {
             ours.next()
@@ -330,6 +335,11 @@ pub(super) fn escaped(prefix: &str) -> String {
     prefix.chars().flat_map(|c| special(c).then_some('\\').into_iter().chain([c])).collect()
 }
 
+/// Whether the key is that of a decision about lost data: whoever made it knows of earlier data.
+fn is_decision(key: &[u8]) -> bool {
+    String::from_utf8_lossy(key).contains(&format!("idem:{DECISIONS}:"))
+}
+
 /// Whether the key is one of a deployment with this prefix, or without one looks like palisade's.
 /// The script examines the marker.
 fn is_palisades(key: &[u8], prefix: &str) -> bool {
@@ -367,11 +377,14 @@ async fn mark(deployment: &Deployment, master: &Master, is_lost: bool) -> Init {
     }
     let notes = [
         (is_lost, "keys used before count as new"),
-        (!used.is_empty(), "programs have used it already, so its quarantine lasts to its end"),
+        (
+            !used.is_empty(),
+            "programs have used it already: a quarantine that has begun lasts to its end",
+        ),
         (
             wanted == 0 && master.without_backlog,
-            "it has no replica: when the first one is attached, the server takes a new replication \
-             id and begins a quarantine",
+            "it has no replica: attaching the first one costs one quarantine, as a failover does; \
+             attach it before the server is used",
         ),
     ];
     let notes: Vec<&str> = notes.iter().filter(|(is, _)| *is).map(|(_, note)| *note).collect();

@@ -268,7 +268,7 @@ impl Worker {
             let depth = self.depth(now);
             let room = under_way.len() < depth;
             let open = room && confirming.len() < CONFIRMING_MAX;
-            // PendingRelease releases before what is queued: on a busy queue there is always
+            // Releases that are owed come before what is queued: on a busy queue there is always
             // something.
             let mut next = if room { self.owed_batch(now) } else { None };
             if next.is_none() && open {

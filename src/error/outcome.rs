@@ -51,7 +51,7 @@ impl fmt::Display for NodeOutcome {
             Self::Quarantined { remaining, began: Began::Empty } => write!(
                 f,
                 "never initialised: new, or emptied; grants begin in {remaining:?}; if the whole \
-                 deployment is new, run `palisade init` (in tests: `trust_fresh(true)`); if it had \
+                 deployment is new, run `palisade init --new` (in tests: `trust_fresh(true)`); if it had \
                  data before, do not: see `palisade idem incidents`"
             ),
             Self::Quarantined { remaining, began: Began::Lost } => {
@@ -359,7 +359,7 @@ mod tests {
         let say = |began| NodeOutcome::quarantined(Duration::from_secs(10), began).to_string();
         let empty = say(Began::Empty);
         assert!(empty.contains("new, or emptied; grants begin in 10s; if the whole deployment is"));
-        assert!(empty.contains("`palisade init`"));
+        assert!(empty.contains("`palisade init --new`"));
         assert!(empty.ends_with("if it had data before, do not: see `palisade idem incidents`"));
         assert_eq!(say(Began::Lost), "its data are lost; grants begin in 10s");
         let known = say(Began::Known);

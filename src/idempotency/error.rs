@@ -93,8 +93,8 @@ pub enum RunError {
         error: NoQuorum,
     },
     /// The key may have been used before these nodes had any data, and nobody has said whether the
-    /// deployment is new. Nothing was run, and nothing is left of the call. It is a condition of
-    /// the deployment: mark a new one by `palisade init` (library: [`palisade_ops::init`]), and
+    /// deployment is new. Nothing was run, and no attempt of it counts. It is a condition of
+    /// the deployment: mark a new one by `palisade init --new` (library: [`palisade_ops::init`]), and
     /// calls go on.
     ///
     /// [`palisade_ops::init`]: https://docs.rs/palisade-ops/latest/palisade_ops/fn.init.html

@@ -162,8 +162,7 @@ impl fmt::Display for Parked {
             ParkedReason::Forgotten => write!(
                 f,
                 "{}: too few nodes know whether this key was used before, for they are new or \
-                 lost data{}; {} (for another {:?} new keys without `created_at` are parked like \
-                 it)",
+                 lost data{}; {} (for another {:?} so are new keys without `created_at`)",
                 self.key,
                 Spans(&self.losses),
                 Next(self),
@@ -194,17 +193,17 @@ impl fmt::Display for Next<'_> {
         match parked.losses.first() {
             Some(loss) if parked.undecided => write!(
                 f,
-                "undecided: find out whether such keys took effect, then decide for all of them \
-                 by `palisade idem decide --namespace {} --loss {} --run` (or `--park`), or \
-                 resolve this key",
+                "undecided: find out whether such keys took effect, then decide for all of them: \
+                 `palisade idem decide --namespace {} --loss {} --reason '…' --park` (or `--run`, \
+                 if none of them did), or resolve this key",
                 parked.key.namespace(),
                 loss.number()
             ),
             // `palisade idem rerun` changes a record, and no node has one.
             Some(_) => f.write_str(
                 "decided: park; find out whether it took effect, then resolve the key or rerun it \
-                 in its program, or have all such keys run by `palisade idem decide … --run \
-                 --replace`",
+                 in its program, or have all such keys run by `palisade idem decide … --reason '…' \
+                 --run --replace`",
             ),
             None => {
                 f.write_str("find out whether it took effect, then resolve the key or rerun it")

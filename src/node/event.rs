@@ -47,7 +47,7 @@ pub enum NodeEvent {
         /// Until it grants again.
         remaining: Duration,
         /// Origin of its data. Where that is [empty](Began::Empty), mark a new deployment with
-        /// `palisade init`; in tests use `trust_fresh(true)`.
+        /// `palisade init --new`; in tests use `trust_fresh(true)`.
         began: Began,
         /// What the node's data may lack; `None` if the node does not report it. Idempotency keys
         /// that [accept such a loss](crate::idempotency::IdempotencyBuilder::accept_loss) are not
@@ -144,7 +144,7 @@ impl HistoryCause {
 
 /// Why a node without data grants nothing, and what to do.
 const EMPTY: &str = "it was never initialised: new, or emptied; if the whole deployment is new, \
-                     run `palisade init`; if it had data before, do not: see `palisade idem \
+                     run `palisade init --new`; if it had data before, do not: see `palisade idem \
                      incidents`";
 /// Why a node that lost its data grants nothing.
 const LOST: &str = "its data are lost; what was known of idempotency keys is unknown";

@@ -84,7 +84,7 @@ async fn counters_and_looks_show_it() {
     let want = "\"orders:a\": too few nodes know whether this key was used before, for they are \
                 new or lost data (may have lost every write until ";
     assert!(text.starts_with(want), "{text}");
-    assert!(text.ends_with("(for another 3573s new keys without `created_at` are parked like it)"));
+    assert!(text.ends_with("(for another 3573s so are new keys without `created_at`)"));
     let Status::Forgotten { remaining } = orders.key("a").lookup::<u32>().await.unwrap() else {
         panic!("not forgotten")
     };

@@ -197,3 +197,55 @@ fn citations_are_read() {
     assert_eq!(cited("| renewal 1 | see [locks 12](locks.md)", "locks"), [12]);
     assert!(cited("a quarantine 3 s long, of 64 locks 2 were lost", "locks").is_empty());
 }
+
+/// The pairs `name` in `file` of a page, also `a`, `b` in `file`; a name without its type's part.
+fn places(text: &str) -> Vec<(&str, &str)> {
+    let words: Vec<&str> = text.split('`').collect();
+    let mut found = Vec::new();
+    // Words between ticks have odd numbers.
+    for at in (3..words.len()).step_by(2).filter(|at| words[at - 1].trim() == "in") {
+        let mut name = at - 2;
+        loop {
+            found.push((words[name].rsplit("::").next().unwrap_or_default(), words[at]));
+            if name < 2 || words[name - 1] != ", " || words[name - 2].contains(['/', ' ', '.']) {
+                break;
+            }
+            name -= 2;
+        }
+    }
+    found
+}
+
+#[test]
+fn what_a_rule_says_is_in_a_file_is_there() {
+    let sample = "`a::b` in `src/x.rs`, `c`, `d` in\n`y.lua`; `e` in the `f`";
+    assert_eq!(places(sample), [("b", "src/x.rs"), ("d", "y.lua"), ("c", "y.lua")]);
+    let sources = ["src", "ops", "cli", "adapters", "testing", "tests", "verify", "examples"];
+    let sources: Vec<PathBuf> = sources.iter().flat_map(|s| files_below(&root().join(s))).collect();
+    let manual = files_below(&root().join("src/manual"));
+    let (mut missing, mut seen) = (Vec::new(), 0);
+    for page in files_below(&root().join("docs")).into_iter().chain(manual) {
+        let Some(text) = page
+            .extension()
+            .filter(|e| *e == "md")
+            .map(|_| fs::read_to_string(&page).expect("text"))
+        else {
+            continue;
+        };
+        for (name, file) in places(&text) {
+            let is_code = [".rs", ".lua"].iter().any(|end| file.ends_with(end));
+            let is_name = name.chars().all(|c| c.is_alphanumeric() || c == '_');
+            if !is_code || !is_name {
+                continue;
+            }
+            seen += 1;
+            let mut there = sources.iter().filter(|path| path.ends_with(file));
+            let says = |path: &PathBuf| fs::read_to_string(path).is_ok_and(|t| t.contains(name));
+            if !there.any(says) {
+                missing.push(format!("{}: `{name}` is not in `{file}`", relative(&page)));
+            }
+        }
+    }
+    assert!(seen > 100, "only {seen} places were found: the search is broken");
+    assert!(missing.is_empty(), "{}\n", missing.join("\n"));
+}

@@ -1,7 +1,7 @@
 //! Orders from RabbitMQ, each booked once.
 //!
 //! ```text
-//! palisade init --node redis://127.0.0.1
+//! palisade init --new --node redis://127.0.0.1
 //! cargo run --example orders -- redis://127.0.0.1 amqp://127.0.0.1
 //! ```
 //!

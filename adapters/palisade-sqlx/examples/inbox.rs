@@ -1,7 +1,7 @@
 //! An order that is delivered again and again is booked once, whatever dies in between.
 //!
 //! ```text
-//! palisade init --node redis://127.0.0.1
+//! palisade init --new --node redis://127.0.0.1
 //! cargo run -p palisade-sqlx --example inbox -- redis://127.0.0.1 \
 //!     postgres://palisade@127.0.0.1/postgres
 //! ```

@@ -1,7 +1,7 @@
 //! Orders from a Redis stream, each booked once in PostgreSQL, whatever dies in between.
 //!
 //! ```text
-//! palisade init --node redis://127.0.0.1
+//! palisade init --new --node redis://127.0.0.1
 //! cargo run -p palisade-sqlx --example orders -- redis://127.0.0.1 \
 //!     postgres://palisade@127.0.0.1/postgres
 //! ```

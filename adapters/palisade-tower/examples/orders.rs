@@ -1,7 +1,7 @@
 //! An order endpoint that takes each order once, however often it is sent.
 //!
 //! ```text
-//! palisade init --node redis://127.0.0.1
+//! palisade init --new --node redis://127.0.0.1
 //! cargo run -p palisade-tower --features axum --example orders
 //! curl -i 127.0.0.1:3000/orders -H 'Authorization: Bearer alices-secret' \
 //!      -H 'Idempotency-Key: "8e03978e"' -H 'Content-Type: application/json' -d '{"item":"tea"}'

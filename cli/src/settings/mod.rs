@@ -27,6 +27,10 @@ const START: &str = "no server is named: start one with `redis-server` and add `
                      redis://127.0.0.1` (or set PALISADE_NODE), or use `--embedded`, which \
                      protects from this one process only";
 
+/// The same, for a command that reads or changes what servers have.
+const WHICH: &str = "no server is named: add `--node redis://HOST:PORT` for each, or `--sentinel` \
+                     and `--master` (or set PALISADE_NODE), as the programs that use them have it";
+
 /// All settings that verbs share. A setting that is not given here is taken from the next layer.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -227,7 +231,7 @@ impl Settings {
             return Err(Fail::from("--embedded: there are no servers to look at".to_owned()));
         }
         if !self.names_nodes() {
-            return Err(Fail::from(START.to_owned()));
+            return Err(Fail::from(WHICH.to_owned()));
         }
         Ok(self.deployment()?)
     }

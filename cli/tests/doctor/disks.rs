@@ -88,7 +88,7 @@ fn a_server_that_was_restarted() {
     let of = format!("node {}", server.addr());
     let patient = || Patient::default().arg("--node").arg(&server.url());
     let mut init = Command::new(env!("CARGO_BIN_EXE_palisade"));
-    assert!(init.args(["init", "--node", &server.url()]).status().unwrap().success());
+    assert!(init.args(["init", "--new", "--node", &server.url()]).status().unwrap().success());
     // Its trial lock is the last that the server hears of.
     assert_eq!(patient().examine().of("data-loss", &of).verdict, Fine);
     server.restart();

@@ -39,7 +39,7 @@ fn a_node_that_nobody_has_used_is_left_as_it_is_until_it_is_marked() {
     assert_eq!(found.verdict, Warning, "{found:#?}");
     assert!(report.findings.iter().all(|f| f.check != "trial"), "{report:#?}");
     assert_eq!(server.cli(&["DBSIZE"]), "0", "who examines marks nothing");
-    let mend = format!("palisade init --node {}", server.url());
+    let mend = format!("palisade init --new --node {}  # if it never had any data", server.url());
     assert_eq!(found.mend, [mend.as_str()]);
     let args: Vec<&str> = mend.split(' ').skip(1).collect();
     let init = Command::new(env!("CARGO_BIN_EXE_palisade")).args(args).output().unwrap();

@@ -168,7 +168,7 @@ async fn a_server_that_settles_is_not_closed_again_and_goes_on_settling() {
 #[test]
 fn the_program_restarts_a_server_by_the_command_it_is_given() {
     let server = Server::start(DURABLE);
-    assert_eq!(palisade(&["init", "--node", &server.url()]).status.code(), Some(0));
+    assert_eq!(palisade(&["init", "--new", "--node", &server.url()]).status.code(), Some(0));
     let out = palisade(&["handover", "--node", &server.url(), "--", "false"]);
     assert_eq!(out.status.code(), Some(2), "{}", words(&out));
     assert!(words(&out).contains("is open again"), "{}", words(&out));
@@ -319,7 +319,7 @@ async fn a_command_that_restarts_and_fails_is_not_said_to_have_changed_nothing()
 #[test]
 fn the_program_opens_what_it_closed_when_it_is_stopped() {
     let server = Server::start(DURABLE);
-    assert_eq!(palisade(&["init", "--node", &server.url()]).status.code(), Some(0));
+    assert_eq!(palisade(&["init", "--new", "--node", &server.url()]).status.code(), Some(0));
     let mut tool = Command::new(env!("CARGO_BIN_EXE_palisade"))
         .args(["handover", "--node", &server.url()])
         .spawn()

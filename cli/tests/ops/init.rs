@@ -32,15 +32,15 @@ async fn serves(redlock: &Redlock) {
 #[tokio::test]
 async fn a_new_server_grants_at_once_and_remembers_everything() {
     let server = Server::start(&[]);
-    let out = palisade(&["init", "--node", &server.url()]);
+    let out = palisade(&["init", "--new", "--node", &server.url()]);
     assert_eq!(out.status.code(), Some(0), "{}", words(&out));
     assert!(words(&out).contains(&format!("marked at {}", server.addr())), "{}", words(&out));
-    assert!(words(&out).contains("when the first one is attached"), "{}", words(&out));
+    assert!(words(&out).contains("attach it before the server is used"), "{}", words(&out));
     let redlock = Redlock::builder().node(RedisNode::new(server.url()).unwrap()).build().unwrap();
     serves(&redlock).await;
 
     let before = server.cli(&["GET", "palisade:generation"]);
-    let out = palisade(&["init", "--node", &server.url()]);
+    let out = palisade(&["init", "--new", "--node", &server.url()]);
     assert_eq!(out.status.code(), Some(0), "{}", words(&out));
     assert!(words(&out).contains("has the marker palisade:generation"), "{}", words(&out));
     assert!(words(&out).contains("nothing was changed"), "{}", words(&out));
@@ -66,13 +66,16 @@ async fn a_new_server_that_an_application_found_first_is_marked_while_it_waits()
     let redlock = Redlock::builder().node(RedisNode::new(server.url()).unwrap()).build().unwrap();
     let refused =
         redlock.mutex("job").build().unwrap().try_acquire().await.unwrap_err().to_string();
-    assert!(refused.contains("if the whole deployment is new, run `palisade init`"), "{refused}");
+    assert!(
+        refused.contains("if the whole deployment is new, run `palisade init --new`"),
+        "{refused}"
+    );
     let report = palisade(&["doctor", "--node", &server.url(), "--no-trial"]);
-    assert!(unwrapped(&report).contains("palisade init --node"), "{}", words(&report));
-    let out = palisade(&["init", "--node", &server.url()]);
+    assert!(unwrapped(&report).contains("palisade init --new --node"), "{}", words(&report));
+    let out = palisade(&["init", "--new", "--node", &server.url()]);
     assert_eq!(out.status.code(), Some(0), "{}", words(&out));
     serves(&redlock).await;
-    let out = palisade(&["init", "--node", &server.url()]);
+    let out = palisade(&["init", "--new", "--node", &server.url()]);
     assert_eq!(out.status.code(), Some(0), "{}", words(&out));
 }
 
@@ -166,7 +169,7 @@ async fn data_lost_under_a_program_are_not_taken_for_a_new_deployment() {
     assert_eq!(log.lines(&["palisade init"]), [""; 0], "no line advises it");
 
     let url = server.url();
-    let out = palisade(&["init", "--node", &url]);
+    let out = palisade(&["init", "--new", "--node", &url]);
     assert_eq!(out.status.code(), Some(2), "{}", words(&out));
     assert!(unwrapped(&out).contains("lost its data"), "{}", words(&out));
     assert!(unwrapped(&out).contains("--lost-everything"), "{}", words(&out));
@@ -176,6 +179,46 @@ async fn data_lost_under_a_program_are_not_taken_for_a_new_deployment() {
     assert!(unwrapped(&out).contains("keys used before count as new"), "{}", words(&out));
     assert!(run("8").await.is_executed());
     assert!(run("7").await.is_executed(), "as it says");
+}
+
+/// The programs were restarted with the server, so none of them knows that there were data.
+#[tokio::test]
+async fn an_emptied_server_that_nobody_remembers_is_new_only_if_a_person_says_so() {
+    let mut server = Server::start(&[]);
+    assert!(begun(&lone(&server), "").await.is_done());
+    server.restart_empty();
+    let url = server.url();
+    let brief = Duration::from_secs(1);
+    let node = RedisNode::new(&*url).unwrap();
+    let redlock = Redlock::builder().node(node).ttl(brief).max_ttl(brief).build().unwrap();
+    let mutex = redlock.mutex("job").acquire_timeout(SOON).build().unwrap();
+    drop(mutex.acquire().await.unwrap());
+    let report = unwrapped(&palisade(&["doctor", "--node", &url, "--no-trial"]));
+    let [first, second] = ["palisade idem incidents --node", "palisade init --new --node"];
+    let at = |command: &str| report.find(command).unwrap_or_else(|| panic!("{command}: {report}"));
+    assert!(at(first) < at(second), "{report}");
+    let out = palisade(&["init", "--node", &url]);
+    assert_eq!(out.status.code(), Some(64), "{}", words(&out));
+    assert!(unwrapped(&out).contains("palisade idem incidents"), "{}", words(&out));
+    let began = |server: &Server| server.cli(&["GET", "palisade:generation"])[110..111].to_owned();
+    assert_eq!(began(&server), "e", "nothing was changed");
+
+    // Who decided about its loss has said that there were data.
+    let out = palisade(&["idem", "incidents", "--json", "--namespace", "orders", "--node", &url]);
+    let list: serde_json::Value = serde_json::from_slice(&out.stdout).expect("JSON");
+    let number = list["incidents"][0]["loss"].as_str().unwrap_or_else(|| panic!("{list}"));
+    let decide = ["idem", "decide", "--namespace", "orders", "--loss", number, "--park"];
+    let decide = [&decide[..], &["--reason", "in the ledger", "--node", &url]].concat();
+    // The program's own quarantine, with the usual `max_ttl`, is longer.
+    let end = std::time::Instant::now() + 2 * SOON;
+    while palisade(&decide).status.code() != Some(0) {
+        assert!(std::time::Instant::now() < end, "{}", words(&palisade(&decide)));
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    let out = palisade(&["init", "--new", "--node", &url]);
+    assert_eq!(out.status.code(), Some(2), "{}", words(&out));
+    assert!(unwrapped(&out).contains("an operator has decided"), "{}", words(&out));
+    assert_eq!(began(&server), "e", "nothing was changed");
 }
 
 #[tokio::test]
@@ -292,7 +335,7 @@ async fn a_group_without_all_of_its_replicas_is_refused() {
 #[test]
 fn nobody_there_and_wrong_use_have_their_exit_codes() {
     let gone = format!("redis://127.0.0.1:{}", support::server::free_port());
-    let out = palisade(&["init", "--json", "--node", &gone]);
+    let out = palisade(&["init", "--new", "--json", "--node", &gone]);
     let object: serde_json::Value = serde_json::from_slice(&out.stdout).expect("JSON");
     assert_eq!(
         (&object["done"], &object["nodes"][0]["state"]),
@@ -301,11 +344,11 @@ fn nobody_there_and_wrong_use_have_their_exit_codes() {
     let out = palisade(&["handover", "--json", "--node", &gone, "--", "true"]);
     let object: serde_json::Value = serde_json::from_slice(&out.stdout).expect("JSON");
     assert_eq!((out.status.code(), &object["outcome"]), (Some(69), &"unreachable".into()));
-    let out = palisade(&["init", "--node", &gone]);
+    let out = palisade(&["init", "--new", "--node", &gone]);
     assert_eq!(out.status.code(), Some(69), "{}", words(&out));
-    let out = palisade(&["init"]);
+    let out = palisade(&["init", "--new"]);
     assert_eq!(out.status.code(), Some(64), "{}", words(&out));
-    let out = palisade(&["init", "--master", "orders-a"]);
+    let out = palisade(&["init", "--new", "--master", "orders-a"]);
     assert_eq!(out.status.code(), Some(64), "{}", words(&out));
 }
 

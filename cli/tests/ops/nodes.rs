@@ -24,7 +24,7 @@ fn data(server: &Server) -> Value {
 async fn a_node_is_shown_with_its_history_and_its_losses() {
     let mut server = Server::start(&["--appendonly", "yes"]);
     assert_eq!(data(&server), Value::Null);
-    palisade(&["init", "--node", &server.url()]);
+    palisade(&["init", "--new", "--node", &server.url()]);
     lock(&server).await;
     let marker = server.cli(&["GET", "palisade:generation"]);
     let new = data(&server);

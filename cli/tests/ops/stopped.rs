@@ -13,7 +13,7 @@ use super::*;
 #[test]
 fn the_program_that_is_stopped_during_the_last_step_does_not_say_that_it_failed() {
     let mut server = Server::start(DURABLE);
-    assert_eq!(palisade(&["init", "--node", &server.url()]).status.code(), Some(0));
+    assert_eq!(palisade(&["init", "--new", "--node", &server.url()]).status.code(), Some(0));
     let proxy = Proxy::to(&server.addr());
     // The last step is done, and from its answer on none arrives.
     let lost = AtomicBool::new(false);

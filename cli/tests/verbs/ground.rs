@@ -32,7 +32,8 @@ impl Ground {
         let dir = std::env::temp_dir().join(format!("palisade-verbs-{}-{n}", std::process::id()));
         std::fs::create_dir_all(&dir).expect("a directory");
         let ground = Self { server, dir };
-        let init = palisade().args(["init", "--node", &ground.url()]).output().expect("it runs");
+        let init =
+            palisade().args(["init", "--new", "--node", &ground.url()]).output().expect("it runs");
         assert!(init.status.success(), "{}", String::from_utf8_lossy(&init.stderr));
         ground
     }

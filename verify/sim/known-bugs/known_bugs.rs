@@ -1,7 +1,7 @@
 //! The harness is tested too: each rule of the design that is left out is found by the seeds.
 //!
-//! Runs in the copy that `scripts/known-bugs` makes. `scripts/known-bugs --nocapture` prints how many
-//! seeds each took.
+//! Runs in the copy that `scripts/known-bugs` makes. `scripts/known-bugs --nocapture` prints how
+//! many seeds each took.
 
 use palisade::bugs::{Bug, put_back};
 use sim::soak::{Soak, Sum};

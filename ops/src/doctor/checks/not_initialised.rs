@@ -38,6 +38,11 @@ pub(super) fn named(facts: &Facts, subject: &str, server: &Server) -> String {
     format!("--sentinel {} --master {}", sentinels.join(","), group.name)
 }
 
+/// The command that states that the deployment is new.
+fn initialise(facts: &Facts, subject: &str, server: &Server) -> String {
+    format!("palisade init --new {}  # if it never had any data", named(facts, subject, server))
+}
+
 fn judge(facts: &Facts, subject: String, server: &Server, in_use: bool) -> Finding {
     if server.is_cluster() {
         return Finding::unknown(subject, "a Redis Cluster is no node, and is not initialised");
@@ -54,8 +59,8 @@ fn judge(facts: &Facts, subject: String, server: &Server, in_use: bool) -> Findi
                 return Finding::warning(subject, REPLACED, read);
             }
             let says = "new or emptied: if the whole deployment is new, initialise it before it is \
-                        used";
-            let mend = format!("palisade init {}", named(facts, &subject, server));
+                        used; if it had data, do not: used keys would run again";
+            let mend = initialise(facts, &subject, server);
             Finding::warning(subject, says, read).mend([mend])
         }
     }
@@ -89,11 +94,14 @@ fn began_empty(
         return Finding::warning(subject, format!("{began}; {forgets}"), read);
     }
     let says = format!(
-        "{began}; if the whole deployment is new, initialise it; until then calls with keys that \
-         may be older are refused, and without it {forgets}"
+        "{began}; if the whole deployment is new, initialise it; if it had data, do not: used keys \
+         would run again; until then calls with keys that may be older are refused, and without it \
+         {forgets}"
     );
-    let mend = format!("palisade init {}", named(facts, &subject, server));
-    Finding::warning(subject, says, read).mend([mend])
+    let servers = named(facts, &subject, server);
+    let lost = format!("palisade idem incidents {servers}  # if it had data");
+    let new = initialise(facts, &subject, server);
+    Finding::warning(subject, says, read).mend([lost, new])
 }
 
 #[cfg(test)]
@@ -111,7 +119,8 @@ mod tests {
         });
         assert_eq!((found.verdict, &*found.subject), (Verdict::Warning, "orders-a"));
         let sentinels = "10.0.0.1:26379,10.0.0.2:26379,10.0.0.3:26379";
-        let mend = format!("palisade init --sentinel {sentinels} --master orders-a");
+        let group = format!("--sentinel {sentinels} --master orders-a");
+        let mend = format!("palisade init --new {group}  # if it never had any data");
         assert_eq!(found.mend, [mend]);
         // What a replica has comes from its master.
         let replica = |f: &mut Facts| f.groups[0].servers[1].marker = Read::Got(Marker::Absent);
@@ -149,7 +158,8 @@ mod tests {
         // Applications came before `init`: to one of the new nodes, or to both.
         for first in [Marker::Absent, kept(Some(5))] {
             let found = broken("not-initialised", |f| two(f, [first, kept(Some(5))]));
-            assert!(found.mend[0].starts_with("palisade init"), "{found:?}");
+            let last = found.mend.last().map(String::as_str).unwrap_or_default();
+            assert!(last.starts_with("palisade init --new"), "{found:?}");
         }
     }
 
@@ -160,7 +170,9 @@ mod tests {
         assert!(found.says.contains("grants nothing for another 10s"), "{found:?}");
         let found = of(Some(60 * 60));
         assert!(found.says.contains("count as forgotten for another 23.0 h"), "{found:?}");
-        assert!(found.mend[0].starts_with("palisade init"), "{found:?}");
+        // Programs have used it: an emptied server looks the same.
+        assert!(found.mend[0].starts_with("palisade idem incidents"), "{found:?}");
+        assert!(found.mend[1].starts_with("palisade init --new"), "{found:?}");
         let old = kept(Some(25 * 60 * 60));
         with("not-initialised", |f| two(f, [old.clone(), old]), |_| {});
     }
@@ -173,6 +185,7 @@ mod tests {
             f.nodes.push(server);
         });
         assert_eq!(found.subject, "node 10.0.0.1:6379");
-        assert_eq!(found.mend, ["palisade init --node redis://10.0.0.1:6379"]);
+        let begin = "palisade init --new --node redis://10.0.0.1:6379  # if it never had any data";
+        assert_eq!(found.mend, [begin]);
     }
 }
