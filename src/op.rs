@@ -5,6 +5,7 @@
 //! The contract suite of `palisade-testing` holds every node kind to them.
 
 mod began;
+mod facts;
 mod if_held;
 mod loss;
 mod not_after;
@@ -21,6 +22,7 @@ use crate::name::LockKeys;
 use crate::token::{FencingToken, OwnerToken};
 
 pub use began::Began;
+pub use facts::{Facts, TimedFacts};
 pub use if_held::{IfHeld, Place};
 pub use loss::Loss;
 pub use not_after::NotAfter;
@@ -464,43 +466,6 @@ impl Reply {
             Self::Candidates(all) => !all.is_empty(),
             _ => false,
         }
-    }
-}
-
-/// Report of a node about itself with each batch, at no extra cost.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Facts {
-    /// The node's wall clock, microseconds since 1970.
-    pub node_micros: u64,
-    /// Identity of the data history (digest of `master_replid`).
-    pub history_id: u64,
-    /// Start of this history's quarantine, in the node's own unit; zero if it never had one.
-    pub since: u64,
-    /// Identity of the server process (`run_id`).
-    pub identity: Arc<str>,
-    /// Rest of the quarantine; zero outside.
-    pub quarantine: Duration,
-    /// The quarantine's length as agreed on the node: the largest that any client asked for
-    /// lately (quarantine 7).
-    pub quarantine_len: Duration,
-    /// Length that this batch asked for: its `max_ttl` and the node's failover window.
-    pub quarantine_asked: Duration,
-    /// The batch found a shorter length there, which another client had asked for, and raised it.
-    pub quarantine_raised: bool,
-    /// The batch itself set the marker: the history is new.
-    pub new_history: bool,
-    /// … and there was none before: the node is new, or lost its data.
-    pub marker_missing: bool,
-    /// Origin of these data.
-    pub began: Began,
-    /// Losses of these data, the latest last.
-    pub losses: Arc<[Loss]>,
-}
-
-impl Facts {
-    /// The name of the data history, and of the quarantine that it began with.
-    pub(crate) fn history(&self) -> QuarantineId {
-        QuarantineId { history: self.history_id, since: self.since }
     }
 }
 

@@ -74,6 +74,7 @@ pub(crate) struct AttemptTerms {
 }
 
 /// Terms of a call that waits for a grant.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct RetryTerms<'a> {
     /// Key about which the nodes send hints.
     pub(crate) key: &'a str,

@@ -74,6 +74,8 @@ struct Candidacy<'a> {
 enum NotElected {
     /// A process leads, or several candidates met.
     Following(Taken),
+    /// It won the lock and lost it before the value was published.
+    LostAtOnce,
     /// Too few nodes answered; `crowded`: requests were not sent because too many wait.
     NoQuorum { why: NoQuorum, crowded: bool },
 }
@@ -96,7 +98,7 @@ impl Attempt for Candidacy<'_> {
             }
         };
         election.take_office(won, value, Some(seat.id())).await.map_err(|e| match e {
-            ExtendError::Lost(_) => NotElected::Following(met()),
+            ExtendError::Lost(_) => NotElected::LostAtOnce,
             ExtendError::Unknown(why) => NotElected::NoQuorum { why, crowded: false },
         })
     }
@@ -108,6 +110,8 @@ impl Attempt for Candidacy<'_> {
                 self.election.taken(taken);
                 (Prospect::of_taken(taken), taken.advice() == Advice::Misconfigured)
             }
+            // Nodes that grant but refuse the metadata must not be asked in a hot loop.
+            NotElected::LostAtOnce => (Prospect::Settling(Duration::ZERO), false),
             NotElected::NoQuorum { why, .. } if is_hopeless(why) => return None,
             NotElected::NoQuorum { crowded, .. } => {
                 (Prospect::NoQuorum { crowded: *crowded }, true)
@@ -327,6 +331,7 @@ impl Election {
             let waited = self.core.env.now().since(times.started);
             match given_up.refused {
                 NotElected::Following(taken) => CampaignError::TimedOut { of, waited, taken },
+                NotElected::LostAtOnce => CampaignError::TimedOut { of, waited, taken: met() },
                 NotElected::NoQuorum { why, .. } => {
                     CampaignError::NoQuorum(NoQuorum { waited: Some(waited), ..why.of(of) })
                 }
