@@ -17,11 +17,12 @@ use std::time::Duration;
 pub use self::stored::{
     ENTRY_MAX, Enlist, Holder, LISTED_MAX, Listed, RecordState, StoredRecord, StoredSteps,
 };
+use crate::error::NodeError;
 use crate::name::LockKeys;
 use crate::token::{FencingToken, OwnerToken};
 
 pub use began::Began;
-pub use facts::{Facts, Replies};
+pub use facts::{Facts, TimedFacts};
 pub use if_held::{IfHeld, Place};
 pub use loss::Loss;
 pub use not_after::NotAfter;
@@ -461,5 +462,21 @@ impl Reply {
             Self::Candidates(all) => !all.is_empty(),
             _ => false,
         }
+    }
+}
+
+/// The answers to a [`Batch`], one per op and in its order.
+#[derive(Clone, Debug)]
+pub struct Replies {
+    /// Server clock, run id and data history; `None` if the node could not report them.
+    pub facts: Option<Facts>,
+    /// One per op.
+    pub items: Vec<Result<Reply, NodeError>>,
+}
+
+impl Replies {
+    /// The same fault for all of `n` ops.
+    pub fn fail(n: usize, error: &NodeError) -> Self {
+        Self { facts: None, items: (0..n).map(|_| Err(error.clone())).collect() }
     }
 }

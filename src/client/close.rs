@@ -87,7 +87,8 @@ impl Closing {
         self.is_open().then_some(operation)
     }
 
-    fn is_open(&self) -> bool {
+    /// Returns true until the end begins.
+    pub(crate) fn is_open(&self) -> bool {
         self.state.load(Ordering::SeqCst) == OPEN
     }
 

@@ -50,6 +50,7 @@ mod renewal;
 mod renewal_queue;
 mod renewer;
 mod reply_collector;
+pub(crate) mod retry;
 mod round;
 pub(crate) mod runtime;
 #[cfg(test)]
@@ -187,8 +188,8 @@ impl Core {
         replies: &Arc<ReplyCollector>,
     ) {
         if self.closing.refuses(&op) {
-            let error = NodeError::not_executed(NodeFault::Closed, "the handle was closed");
-            return replies.post(node, Err(error), &Origin::local(self.env.now()));
+            let origin = Origin::local(self.env.now());
+            return replies.post(node, Err(handle_closed()), &origin);
         }
         let is_new = op.is_new_work();
         let request = Pending::new(op, deadline, node, replies);
@@ -286,6 +287,11 @@ impl Core {
         NoQuorum { of: None, needed: majority(self.n()), nodes, waited: None }
     }
 
+    /// Returns the outcomes of a request that is not sent any more because the handle was closed.
+    pub(crate) fn closed(&self) -> Vec<NodeOutcome> {
+        vec![NodeOutcome::Failed(handle_closed()); self.n()]
+    }
+
     /// Starts to listen to the nodes' hints, once, when somebody first waits or holds.
     pub(crate) fn listen(self: &Arc<Self>) {
         let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
@@ -336,6 +342,10 @@ impl Core {
             self.queues[node].look();
         }
     }
+}
+
+fn handle_closed() -> NodeError {
+    NodeError::not_executed(NodeFault::Closed, "the handle was closed")
 }
 
 impl Drop for Core {

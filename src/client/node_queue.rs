@@ -53,7 +53,7 @@ use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
 use crate::metrics::NodeMetrics;
 use crate::node::{LockNode, NodeEvent};
-use crate::op::{Batch, Facts, Loss, NotAfter, QuarantineId, Replies, Reply, Terms};
+use crate::op::{Batch, Loss, NotAfter, QuarantineId, Replies, Reply, Terms, TimedFacts};
 use crate::quorum::holdings::Quarantine;
 use crate::time::{Drift, Moment, NodeClock};
 
@@ -218,13 +218,6 @@ struct Answered {
     received: Moment,
 }
 
-/// Facts, with the times at which they were asked for and came.
-struct TimedFacts {
-    facts: Facts,
-    sent: Moment,
-    received: Moment,
-}
-
 /// Yeses of one batch that count only at this level.
 type Unconfirmed = BTreeMap<Durability, Vec<(Pending, Reply)>>;
 
@@ -265,6 +258,9 @@ impl Worker {
         let mut alarm = Alarm::new();
         loop {
             let now = env.now();
+            if (looks || self.known_clock(now).is_none()) && self.take_first_facts() {
+                looks = false;
+            }
             let depth = self.depth(now);
             let room = under_way.len() < depth;
             let open = room && confirming.len() < CONFIRMING_MAX;
@@ -307,6 +303,15 @@ impl Worker {
             let answered = self.send(last, deadline, node, env).await;
             self.settle(answered);
         }
+    }
+
+    /// Takes in the facts that the node's connection received when it was opened. Returns false if
+    /// there are none, so that a batch has to ask for them.
+    fn take_first_facts(&mut self) -> bool {
+        let Some(first) = self.node.first_facts() else { return false };
+        self.observe(&first);
+        self.in_touch = true;
+        true
     }
 
     /// How many batches may be under way. Two that both ask for the node's clock first could
@@ -428,13 +433,6 @@ impl Worker {
             let received = env.now();
             Answered { asked, greeting, replies, deadline, not_after, sent, received }
         }
-    }
-}
-
-impl TimedFacts {
-    fn clock(&self) -> (NodeClock, Arc<str>) {
-        let clock = NodeClock { micros: self.facts.node_micros, read: self.received };
-        (clock, Arc::clone(&self.facts.identity))
     }
 }
 

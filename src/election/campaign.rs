@@ -13,14 +13,16 @@ use super::value::{Metadata, check_value};
 use crate::client::acquire::{AcquireRequest, Acquired};
 use crate::client::close::Operation;
 use crate::client::lease::{Lease, Subject};
-use crate::error::{Advice, ExtendError, Taken};
-use crate::lock::{Bid, LockGuard, Manner, acquire_within};
+use crate::client::retry::{Attempt, AttemptTerms, Prospect, RetryTerms, Wait, is_crowded, retry};
+use crate::error::{Advice, ExtendError, NoQuorum, Taken};
+use crate::lock::{LockAttempt, LockGuard, is_hopeless};
 use crate::quorum::acquire::Loss;
 use crate::span::{Call, operation};
 use crate::time::Moment;
 
-/// Longest single wait inside a campaign; then it looks at its own deadline and begins again.
-const ROUND: Duration = Duration::from_secs(60);
+/// Time for which a campaign fails for the same reason before it warns of it, or ends if only a
+/// person can remove the cause.
+const FAILING: Duration = Duration::from_secs(60);
 
 /// What [`Election::try_campaign`] found.
 #[derive(Debug)]
@@ -46,6 +48,94 @@ impl TryCampaign {
             Self::Won(leadership) => Some(leadership),
             Self::Following(_) => None,
         }
+    }
+}
+
+/// Start of a campaign, and its end.
+struct CampaignTimes {
+    started: Moment,
+    /// No attempt begins after this; none: no limit.
+    deadline: Option<Moment>,
+}
+
+/// Attempts to become the leader: acquires the lock, and publishes the value.
+struct Candidacy<'a> {
+    election: &'a Election,
+    acquire: LockAttempt<'a>,
+    value: &'a str,
+    seat: &'a Seat<'a>,
+    /// Start of the attempts in a row that failed, and not because another process leads.
+    failing_since: Option<Moment>,
+    /// The log has a warning of that.
+    warned: bool,
+}
+
+/// Cause of an attempt that did not make a leader.
+enum NotElected {
+    /// A process leads, or several candidates met.
+    Following(Taken),
+    /// It won the lock and lost it before the value was published.
+    LostAtOnce,
+    /// Too few nodes answered; `crowded`: requests were not sent because too many wait.
+    NoQuorum { why: NoQuorum, crowded: bool },
+}
+
+impl Attempt for Candidacy<'_> {
+    type Granted = Leadership;
+    type Refused = NotElected;
+
+    async fn make(&mut self, terms: AttemptTerms) -> Result<Leadership, NotElected> {
+        let Self { election, value, seat, .. } = *self;
+        let won = match self.acquire.make(terms).await {
+            Ok(won) => won,
+            Err(Loss::Taken(taken)) => return Err(NotElected::Following(taken)),
+            Err(Loss::NoQuorum(outcomes)) => {
+                let crowded = outcomes.iter().any(is_crowded);
+                return Err(NotElected::NoQuorum {
+                    why: election.core.no_quorum(outcomes),
+                    crowded,
+                });
+            }
+        };
+        election.take_office(won, value, Some(seat.id())).await.map_err(|e| match e {
+            ExtendError::Lost(_) => NotElected::LostAtOnce,
+            ExtendError::Unknown(why) => NotElected::NoQuorum { why, crowded: false },
+        })
+    }
+
+    fn prospect(&mut self, refused: &NotElected, _: &mut Option<Moment>) -> Option<Prospect> {
+        let (prospect, fails) = match refused {
+            NotElected::Following(taken) => {
+                self.seat.wait();
+                self.election.taken(taken);
+                (Prospect::of_taken(taken), taken.advice() == Advice::Misconfigured)
+            }
+            // Nodes that grant but refuse the metadata must not be asked in a hot loop.
+            NotElected::LostAtOnce => (Prospect::Settling(Duration::ZERO), false),
+            NotElected::NoQuorum { why, .. } if is_hopeless(why) => return None,
+            NotElected::NoQuorum { crowded, .. } => {
+                (Prospect::NoQuorum { crowded: *crowded }, true)
+            }
+        };
+        if !fails {
+            (self.failing_since, self.warned) = (None, false);
+            return Some(prospect);
+        }
+        let now = self.election.core.env.now();
+        if now.since(*self.failing_since.get_or_insert(now)) < FAILING {
+            return Some(prospect);
+        }
+        // Another program's value under the key stays there.
+        let NotElected::NoQuorum { why, .. } = refused else { return None };
+        if !std::mem::replace(&mut self.warned, true) {
+            let of = self.election.resource();
+            tracing::warn!(%of, %why, "campaign goes on without a quorum");
+        }
+        Some(prospect)
+    }
+
+    fn hold_back(&self) -> Duration {
+        self.seat.hold_back()
     }
 }
 
@@ -147,7 +237,8 @@ impl Election {
     async fn elect(&self, value: &str, operation: &Call) -> Result<Leadership, CampaignError> {
         let _operation = self.begin(value)?;
         let started = self.core.env.now();
-        let deadline = self.acquire_timeout.map(|d| started + d);
+        let deadline = self.acquire_timeout.map(|timeout| started + timeout);
+        let times = CampaignTimes { started, deadline };
         self.let_others(deadline).await?;
         let seat = Seat::new(self, value);
         if self.priority.is_some() || !self.is_eligible() {
@@ -155,10 +246,10 @@ impl Election {
         }
         let seek = async {
             loop {
-                self.eligible_by(deadline, started).await?;
+                self.eligible_by(&times).await?;
                 tokio::select! {
                     biased;
-                    won = self.seek(value, &seat, (started, deadline), operation) => return won,
+                    won = self.seek(value, &seat, &times, operation) => return won,
                     // What it may have been granted is given back.
                     () = self.course.eligible_is(false) => {}
                 }
@@ -172,16 +263,12 @@ impl Election {
     }
 
     /// Waits until this process may attempt to lead.
-    async fn eligible_by(
-        &self,
-        deadline: Option<Moment>,
-        started: Moment,
-    ) -> Result<(), CampaignError> {
+    async fn eligible_by(&self, times: &CampaignTimes) -> Result<(), CampaignError> {
         if self.is_eligible() {
             return Ok(());
         }
         let over = async {
-            match deadline {
+            match times.deadline {
                 Some(end) => tokio::time::sleep(end.since(self.core.env.now())).await,
                 None => std::future::pending().await,
             }
@@ -191,7 +278,7 @@ impl Election {
             () = self.core.closing.begun() => Err(CampaignError::Closed(self.resource())),
             () = self.course.eligible_is(true) => Ok(()),
             () = over => {
-                let waited = self.core.env.now().since(started);
+                let waited = self.core.env.now().since(times.started);
                 Err(CampaignError::Ineligible { of: self.resource(), waited })
             }
         }
@@ -209,63 +296,47 @@ impl Election {
         }
     }
 
-    /// Attempts until elected, or until then.
+    /// Attempts until elected.
     async fn seek(
         &self,
         value: &str,
         seat: &Seat<'_>,
-        (started, deadline): (Moment, Option<Moment>),
+        times: &CampaignTimes,
         operation: &Call,
     ) -> Result<Leadership, CampaignError> {
-        let of = self.resource();
-        let lost = |loss: &Loss| match loss {
-            Loss::Taken(taken) => {
-                seat.wait();
-                self.taken(taken);
-            }
-            Loss::NoQuorum(_) => {}
+        let left = times.deadline.map_or(Duration::MAX, |end| end.since(self.core.env.now()));
+        self.leave(seat.hold_back().min(left)).await?;
+        let acquire = LockAttempt {
+            core: &self.core,
+            keys: &self.keys,
+            ttl: self.on_nodes(),
+            level: self.level,
+            waits_for_quarantine: false,
+            operation,
         };
-        let hold_back = || seat.hold_back();
-        let mut delays = self.retry.delays(self.core.env.random() as u64);
-        let mut warned = false;
-        loop {
-            let left = deadline.map_or(ROUND, |d| d.since(self.core.env.now()).min(ROUND));
-            self.leave(seat.hold_back().min(left)).await?;
-            let (keys, ttl, level) = (&self.keys, self.on_nodes(), self.level);
-            let manner = Manner::Candidate(&hold_back);
-            let bid = Bid { of: &of, keys, ttl, level, lost: &lost, manner, operation };
-            let won = acquire_within(&self.core, bid, Some(left), self.retry).await;
-            let failed = match won {
-                Ok(won) => match self.take_office(won, value, Some(seat.id())).await {
-                    Ok(leadership) => return Ok(leadership),
-                    Err(ExtendError::Lost(of)) => {
-                        CampaignError::TimedOut { of, waited: left, taken: met() }
-                    }
-                    Err(ExtendError::Unknown(e)) => e.into(),
-                },
-                Err(e) => e.into(),
-            };
-            let now = self.core.env.now();
-            if matches!(failed.advice(), Advice::Misconfigured | Advice::Rebuild) {
-                return Err(failed);
+        let mut candidacy =
+            Candidacy { election: self, acquire, value, seat, failing_since: None, warned: false };
+        let terms = RetryTerms {
+            key: self.keys.lock(),
+            wait: Wait::Watch,
+            policy: self.retry,
+            deadline: times.deadline,
+        };
+        let elected = retry(&self.core, &mut candidacy, terms).await;
+        elected.map_err(|given_up| {
+            let of = self.resource();
+            if given_up.closed {
+                return CampaignError::Closed(of);
             }
-            if deadline.is_some_and(|d| now >= d) {
-                return Err(failed.after(now.since(started)));
+            let waited = self.core.env.now().since(times.started);
+            match given_up.refused {
+                NotElected::Following(taken) => CampaignError::TimedOut { of, waited, taken },
+                NotElected::LostAtOnce => CampaignError::TimedOut { of, waited, taken: met() },
+                NotElected::NoQuorum { why, .. } => {
+                    CampaignError::NoQuorum(NoQuorum { waited: Some(waited), ..why.of(of) })
+                }
             }
-            let broken = matches!(failed, CampaignError::NoQuorum(_));
-            if broken && !warned {
-                tracing::warn!(%of, why = %failed, "campaign goes on without a quorum");
-            }
-            warned = broken;
-            // Nodes that grant but refuse the metadata must not be asked in a hot loop.
-            let pause = delays.next().unwrap_or(ROUND);
-            let pause = deadline.map_or(pause, |d| d.since(now).min(pause));
-            tokio::select! {
-                biased;
-                () = self.core.closing.begun() => return Err(CampaignError::Closed(of)),
-                () = tokio::time::sleep(pause) => {}
-            }
-        }
+        })
     }
 
     /// How long nodes keep a leadership that is not renewed (election 8).
@@ -360,7 +431,7 @@ fn over(operation: Call, came_to: Result<Option<&Leadership>, &CampaignError>) {
     });
 }
 
-/// Won and lost at once: the next attempt may follow immediately.
+/// Acquired and lost at once: the next attempt may follow immediately.
 fn met() -> Taken {
     Taken { retry_after: Some(Duration::ZERO), foreign: false }
 }

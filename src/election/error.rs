@@ -62,15 +62,6 @@ impl CampaignError {
             Self::Closed(_) => Advice::Rebuild,
         }
     }
-
-    /// The same, after so long a campaign.
-    pub(super) fn after(self, waited: Duration) -> Self {
-        match self {
-            Self::TimedOut { of, taken, .. } => Self::TimedOut { of, waited, taken },
-            Self::NoQuorum(e) => Self::NoQuorum(NoQuorum { waited: Some(waited), ..e }),
-            other => other,
-        }
-    }
 }
 
 impl From<NoQuorum> for CampaignError {

@@ -15,10 +15,11 @@ use super::observe::Observation;
 use super::value::{Identity, Leader};
 use super::{Election, Leadership};
 use crate::client::lease::{Lease, Subject};
+use crate::client::retry::{RetryTerms, Wait, retry};
 use crate::client::runtime::within;
 use crate::config::renew_every;
 use crate::error::AcquireError;
-use crate::lock::{Bid, LockGuard, Manner, acquire_within, digest, note};
+use crate::lock::{LockAttempt, LockGuard, digest, not_acquired, note};
 use crate::op::Holder;
 use crate::quorum::leader::Sight;
 use crate::span::{Call, operation};
@@ -125,7 +126,7 @@ impl Election {
         let mut observer = self.observe();
         let Some(leader) = self.leader().await? else { return Ok(StepDown::Vacant) };
         let term = leader.term;
-        let asked = self.ask(term, (reason, end), operation).await?;
+        let asked = self.ask(term, reason, end, operation).await?;
         loop {
             let left = end.since(self.core.env.now());
             match within(left, observer.next()).await {
@@ -150,21 +151,34 @@ impl Election {
     async fn ask(
         &self,
         term: FencingToken,
-        (reason, end): (&str, Moment),
+        reason: &str,
+        deadline: Moment,
         operation: &Call,
     ) -> Result<Option<LockGuard>, StepDownError> {
         let (of, keys) = (self.resource(), self.keys.request());
         let ttl = self.core.config.ttl;
-        let level = self.level;
-        let manner = Manner::Queue;
-        let bid = Bid { of: &of, keys: &keys, ttl, level, lost: &|_| {}, manner, operation };
-        let left = end.since(self.core.env.now());
-        let won = match acquire_within(&self.core, bid, Some(left), self.retry).await {
+        let mut attempt = LockAttempt {
+            core: &self.core,
+            keys: &keys,
+            ttl,
+            level: self.level,
+            waits_for_quarantine: false,
+            operation,
+        };
+        let terms = RetryTerms {
+            key: keys.lock(),
+            wait: Wait::Queue,
+            policy: self.retry,
+            deadline: Some(deadline),
+        };
+        let won = match retry(&self.core, &mut attempt, terms).await {
             Ok(won) => won,
-            // Another one asks, of this leader or of one before it, whose term has passed.
-            Err(AcquireError::TimedOut { .. }) => return Ok(None),
-            Err(AcquireError::NoQuorum(why)) => return Err(StepDownError::NoQuorum(why)),
-            Err(AcquireError::Closed(of)) => return Err(StepDownError::Closed(of)),
+            Err(given_up) => match not_acquired(&self.core, of, given_up) {
+                // Another request is there, for this leader or for one whose term has passed.
+                AcquireError::TimedOut { .. } => return Ok(None),
+                AcquireError::NoQuorum(why) => return Err(StepDownError::NoQuorum(why)),
+                AcquireError::Closed(of) => return Err(StepDownError::Closed(of)),
+            },
         };
         let meta = Request::new(term, won.owner, reason).encode();
         let (id, times) = ((won.owner, won.token), (ttl, won.until));

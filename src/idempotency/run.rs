@@ -26,13 +26,14 @@ use super::policy::{Doubt, Forgotten};
 use super::store::{Store, store};
 use super::{Call, CodecError, Context, Failed, Outcome, Parked, Probed, RunError};
 use crate::client::claim::{ClaimTerms, Held};
-use crate::client::hints::{Floor, Waiting};
+use crate::client::retry::{Attempt, AttemptTerms, GivenUp, Prospect, RetryTerms, Wait, retry};
 use crate::durability::Achieved;
 use crate::op::ClaimEnd;
 use crate::quorum::backoff::RetryPolicy;
 use crate::quorum::complete::{Found, Unstored};
 use crate::quorum::record::{Denied, Promise, Refusal};
 use crate::span::{self, operation};
+use crate::time::Moment;
 
 /// A lease that ends sooner is not worth asking for a hint: its owner is storing a result.
 const SETTLES: Duration = Duration::from_millis(20);
@@ -232,77 +233,108 @@ async fn begin(call: &Call, terms: &ClaimTerms, probing: bool) -> Result<Begun, 
     let core = &call.of.core;
     let started = core.env.now();
     let in_flight_end = started + call.in_flight_timeout.unwrap_or(WAIT);
-    let contended_end = in_flight_end.max(started + 4 * core.config.node_deadline);
-    let mut delays = RetryPolicy::default().delays(core.env.random() as u64);
-    let mut terms = terms.clone();
-    let (mut waiting, mut floor) = (None::<Waiting>, Floor::default());
-    loop {
-        let ended = waiting.as_ref().map(Waiting::ended);
-        let refusal = match core.claim(&terms, false).await {
+    let no_answer_end = started + 4 * core.config.node_deadline;
+    let mut attempt = ClaimAttempt {
+        call,
+        terms: terms.clone(),
+        probing,
+        in_flight_end,
+        no_answer_end,
+        contended_end: in_flight_end.max(no_answer_end),
+    };
+    let terms = RetryTerms {
+        key: &terms.key,
+        wait: Wait::Answer,
+        policy: RetryPolicy::default(),
+        deadline: None,
+    };
+    match retry(core, &mut attempt, terms).await {
+        Ok(begun) => Ok(begun),
+        Err(GivenUp { closed: true, .. }) => Err(call.no_quorum(core.closed())),
+        Err(GivenUp { refused, .. }) => match refused {
+            Unclaimed::Failed(error) => Err(error),
+            Unclaimed::Refused(refusal) => match refusal {
+                Refusal::Mismatch => Ok(Begun::Mismatch),
+                Refusal::TooOld => Ok(Begun::TooOld),
+                Refusal::NoQuorum(nodes) => Err(call.no_quorum(nodes)),
+                Refusal::InFlight { retry_after } | Refusal::Contended { retry_after } => {
+                    Ok(Begun::InFlight(retry_after))
+                }
+            },
+        },
+    }
+}
+
+/// Attempts to claim a key, or to find its result.
+struct ClaimAttempt<'a> {
+    call: &'a Call,
+    terms: ClaimTerms,
+    probing: bool,
+    /// End of the wait for a handler that runs elsewhere.
+    in_flight_end: Moment,
+    /// End of the wait for nodes that have not answered yet.
+    no_answer_end: Moment,
+    /// End of the attempts where claims meet.
+    contended_end: Moment,
+}
+
+/// Cause of an attempt without a claim and without a result.
+enum Unclaimed {
+    Refused(Refusal),
+    Failed(RunError),
+}
+
+impl From<Refusal> for Unclaimed {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl Attempt for ClaimAttempt<'_> {
+    type Granted = Begun;
+    type Refused = Unclaimed;
+
+    async fn make(&mut self, terms: AttemptTerms) -> Result<Begun, Unclaimed> {
+        let Self { call, probing, .. } = *self;
+        let core = &call.of.core;
+        self.terms.wait = terms.if_held.is_some();
+        let seen = match core.claim(&self.terms, false).await {
             Err(Denied::Replay(value)) => return Ok(Begun::Stored(value)),
-            // A node that gave no answer may know what another one forgot: one that only stumbled
+            Err(Denied::Repair(seen)) => seen,
+            Err(Denied::Refused(refusal)) => return Err(refusal.into()),
+            // A node that gave no answer may know what another one forgot; if it only stumbled, it
             // answers soon.
             Ok((held, promise))
                 if promise.forgotten.as_ref().is_some_and(|f| f.unheard)
                     && call.policy.forgotten == Forgotten::Park
                     && !probing
-                    && core.env.now() < started + 4 * core.config.node_deadline =>
+                    && core.env.now() < self.no_answer_end =>
             {
                 held.give_back().await;
-                Refusal::Contended { retry_after: Duration::ZERO }
+                return Err(Refusal::Contended { retry_after: Duration::ZERO }.into());
             }
             Ok((held, promise)) => match promise.adopt {
                 None => return Ok(Begun::Ours(held, promise)),
                 Some(seen) => {
                     // Given back by its drop; the repair has a ballot of its own.
                     drop(held);
-                    match repair(call, &terms, seen.value, probing).await? {
-                        Ok(begun) => return Ok(begun),
-                        Err(refusal) => refusal,
-                    }
+                    seen
                 }
             },
-            Err(Denied::Repair(seen)) => match repair(call, &terms, seen.value, probing).await? {
-                Ok(begun) => return Ok(begun),
-                Err(refusal) => refusal,
-            },
-            Err(Denied::Refused(refusal)) => refusal,
         };
-        let (retry_after, end) = match refusal {
-            Refusal::Mismatch => return Ok(Begun::Mismatch),
-            Refusal::TooOld => return Ok(Begun::TooOld),
-            Refusal::NoQuorum(nodes) => return Err(call.no_quorum(nodes)),
-            Refusal::InFlight { retry_after } => (retry_after, in_flight_end),
-            Refusal::Contended { retry_after } => (retry_after, contended_end),
+        let repaired = repair(call, &self.terms, seen.value, probing).await;
+        repaired.map_err(Unclaimed::Failed)?.map_err(Unclaimed::Refused)
+    }
+
+    fn prospect(&mut self, refused: &Unclaimed, deadline: &mut Option<Moment>) -> Option<Prospect> {
+        let Unclaimed::Refused(refusal) = refused else { return None };
+        let (left, end) = match refusal {
+            Refusal::InFlight { retry_after } => (*retry_after, self.in_flight_end),
+            Refusal::Contended { retry_after } => (*retry_after, self.contended_end),
+            Refusal::Mismatch | Refusal::TooOld | Refusal::NoQuorum(_) => return None,
         };
-        let now = core.env.now();
-        if now >= end {
-            return Ok(Begun::InFlight(retry_after));
-        }
-        let mut pause = delays.next().unwrap_or_default();
-        if !retry_after.is_zero() {
-            pause = pause.min(retry_after);
-        }
-        let short = |pause: Duration| pause.min(end.since(now)).max(Duration::from_millis(1));
-        match ended {
-            // What waits for the others' answers is over soon.
-            Some(ended) if retry_after > SETTLES => {
-                // Hints can be lost, so never wait longer than a second for one.
-                let rest = (retry_after + pause.min(SETTLES)).min(Duration::from_secs(1));
-                if tokio::time::timeout(short(rest), ended).await.is_ok() {
-                    // It may have been forged.
-                    let apart = floor.wake(core.env.now());
-                    tokio::time::sleep(apart.min(end.since(now))).await;
-                }
-            }
-            // Asking for hints takes one refused claim: make it at once.
-            None if retry_after > SETTLES => {
-                core.listen();
-                waiting = Some(core.hints.wait(&terms.key, None));
-                terms.wait = true;
-            }
-            _ => tokio::time::sleep(short(pause)).await,
-        }
+        *deadline = Some(end);
+        Some(if left > SETTLES { Prospect::Held(Some(left)) } else { Prospect::Settling(left) })
     }
 }
 

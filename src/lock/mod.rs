@@ -1,22 +1,22 @@
 //! Locks: a mutex, and the guard that holds it.
 
+mod acquire;
 mod acquiring;
 mod builder;
 mod guard;
 mod inspect;
 mod mutex;
-mod pauses;
 mod run;
 mod signal;
 mod take_over;
 
+pub(crate) use acquire::{LockAttempt, is_hopeless, not_acquired};
 pub use builder::MutexBuilder;
 pub use guard::LockGuard;
 pub(crate) use guard::{failover, lost};
 pub use inspect::digest;
 pub(crate) use inspect::note;
 pub use inspect::{Holder, Inspection, NodeView};
-pub(crate) use mutex::{Bid, Manner, acquire_within};
 pub use mutex::{Mutex, TryAcquire};
 pub use run::WorkError;
 pub(crate) use run::while_held;

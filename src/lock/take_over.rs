@@ -8,15 +8,17 @@ use std::time::Duration;
 
 use tracing::Instrument as _;
 
+use super::acquire::{LockAttempt, not_acquired};
 use super::acquiring::Acquiring;
 use super::inspect::{Holder, look, note};
-use super::mutex::{Bid, Manner, acquire_within};
 use super::{LockGuard, Mutex};
-use crate::client::Core;
-use crate::client::acquire::AcquireRequest;
+use crate::client::acquire::{AcquireRequest, Acquired};
+use crate::client::retry::{Attempt, AttemptTerms, Prospect, Wait, retry};
 use crate::error::AcquireError;
 use crate::op::IfHeld;
+use crate::quorum::acquire::Loss;
 use crate::span::{Call, operation};
+use crate::time::Moment;
 use crate::token::OwnerToken;
 
 /// The lock as [`Mutex::take_over`] has taken it.
@@ -37,32 +39,37 @@ pub struct TakenOver {
     pub closed_for: Duration,
 }
 
-/// A takeover under way.
-pub(crate) struct TakeOver {
+/// Attempts to take a lock from its holder.
+struct TakeOver<'a> {
+    acquire: LockAttempt<'a>,
     from: OwnerToken,
     /// The owner of all its attempts, so that none is refused because of an earlier one whose
     /// answer was lost.
     taker: OwnerToken,
-    /// Lease length of the next attempt. It only grows, so no attempt shortens what an earlier one
-    /// has taken.
-    ttl: Duration,
     /// The holder as it was seen last.
     seen: Option<Holder>,
 }
 
-impl TakeOver {
-    /// The attempt as a takeover: for at least as long as any node has the lock for the holder.
-    pub(super) async fn ask<'a>(
-        &mut self,
-        core: &Core,
-        ask: AcquireRequest<'a>,
-    ) -> AcquireRequest<'a> {
-        let seen = look(core, ask.keys).await;
+impl Attempt for TakeOver<'_> {
+    type Granted = Acquired;
+    type Refused = Loss;
+
+    /// Takes the lock for at least as long as any node has it for the holder. The lease length only
+    /// grows, so no attempt shortens what an earlier one has taken.
+    async fn make(&mut self, terms: AttemptTerms) -> Result<Acquired, Loss> {
+        let LockAttempt { core, keys, operation, .. } = self.acquire;
+        operation.attempt();
+        let seen = look(core, keys).await;
         let left = seen.longest_of(&[self.from, self.taker]);
-        self.ttl = self.ttl.max(left).min(core.config.max_ttl);
+        self.acquire.ttl = self.acquire.ttl.max(left).min(core.config.max_ttl);
         self.seen = seen.holder().filter(|seen| seen.token == self.from).or(self.seen.take());
         let if_held = Some(IfHeld::TakeFrom(self.from));
-        AcquireRequest { ttl: self.ttl, if_held, taker: Some(self.taker), ..ask }
+        let taker = Some(self.taker);
+        core.attempt(AcquireRequest { if_held, taker, ..self.acquire.ask(terms) }).await
+    }
+
+    fn prospect(&mut self, loss: &Loss, deadline: &mut Option<Moment>) -> Option<Prospect> {
+        self.acquire.prospect(loss, deadline)
     }
 }
 
@@ -112,13 +119,12 @@ impl Mutex {
         operation: &Call,
     ) -> Result<TakenOver, AcquireError> {
         let _operation = self.begin()?;
-        let of = self.resource();
-        let (core, keys, ttl, level) = (&self.core, &self.keys, self.ttl, self.level);
+        let core = &self.core;
         let taker = OwnerToken::from_random(core.env.random());
-        let mut takeover = TakeOver { from: holder.token, taker, ttl, seen: None };
-        let manner = Manner::TakeOver(&mut takeover);
-        let bid = Bid { of: &of, keys, ttl, level, lost: &|_| {}, manner, operation };
-        let won = acquire_within(core, bid, self.acquire_timeout, self.retry).await?;
+        let acquire = self.attempt(operation);
+        let mut takeover = TakeOver { acquire, from: holder.token, taker, seen: None };
+        let won = retry(core, &mut takeover, self.retry_terms(Wait::Watch)).await;
+        let won = won.map_err(|given_up| not_acquired(core, self.resource(), given_up))?;
         // No node had it for the holder for longer than this lease, which has begun by now.
         let over = core.env.now() + won.ttl + core.config.drift.of(won.ttl);
         let guard = self.guard_of(self.lease(won).lapsing_before(over));

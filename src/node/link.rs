@@ -35,7 +35,7 @@ use crate::dial::endpoint::Endpoint;
 use crate::durability::{BarrierPoint, Durability};
 use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
-use crate::op::{Batch, Replies, Terms};
+use crate::op::{Batch, Replies, Terms, TimedFacts};
 use crate::time::Moment;
 
 /// Hints a slow listener may miss before the oldest are dropped.
@@ -182,11 +182,10 @@ struct Current {
 impl<R: Resolver> Link<R> {
     /// A link that connects at its first call.
     pub(crate) fn new(resolver: R, options: LinkOptions) -> Self {
-        let changed = resolver.changed();
         let shared = Shared {
+            changed: resolver.changed(),
             resolver,
             options,
-            changed,
             events: broadcast::Sender::new(EVENTS),
             state: Mutex::default(),
             turns: watch::Sender::new(0),
@@ -216,6 +215,13 @@ impl<R: Resolver> Link<R> {
         let state = self.shared.state();
         let current = state.current.as_ref().filter(|current| self.shared.is_usable(current))?;
         Some(Arc::clone(&current.session.facts().run_id))
+    }
+
+    /// Takes the facts that the present connection received when it was opened.
+    pub(crate) fn first_facts(&self) -> Option<TimedFacts> {
+        let state = self.shared.state();
+        let usable = state.current.as_ref().filter(|current| self.shared.is_usable(current));
+        usable?.session.first_facts()
     }
 
     /// Hints of this node.

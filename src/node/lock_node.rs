@@ -9,7 +9,7 @@ use tokio::sync::broadcast;
 use crate::durability::{BarrierPoint, Durability};
 use crate::error::{NodeError, NodeFault};
 use crate::node::{FailoverTimes, NodeEvent};
-use crate::op::{Batch, Replies};
+use crate::op::{Batch, Replies, TimedFacts};
 use crate::time::Moment;
 
 /// A boxed future, as object-safe async methods need it.
@@ -73,6 +73,14 @@ pub trait LockNode: Send + Sync + 'static {
     /// nothing here. Only for operators: it distinguishes a restart from a switch to another
     /// server.
     fn address(&self) -> Option<Arc<str>> {
+        None
+    }
+
+    /// Returns the facts that the node's present connection received when it was opened, once, and
+    /// only before it has answered a batch. A caller that takes them need not ask for them, so it
+    /// learns one round trip sooner that another server answers. By default there are none, and a
+    /// wrapper need not hand it on.
+    fn first_facts(&self) -> Option<TimedFacts> {
         None
     }
 

@@ -25,7 +25,7 @@ use super::link::{self, Link};
 use super::{BoxFuture, FailoverTimes, LockNode, NodeEvent};
 use crate::durability::{BarrierPoint, Durability};
 use crate::error::{ConfigError, NodeError};
-use crate::op::{Batch, Replies};
+use crate::op::{Batch, Replies, TimedFacts};
 use crate::time::Moment;
 
 /// A Redis or Valkey group (a master and its replicas) that Sentinels watch over.
@@ -138,6 +138,10 @@ impl LockNode for SentinelNode {
 
     fn address(&self) -> Option<Arc<str>> {
         self.link.address()
+    }
+
+    fn first_facts(&self) -> Option<TimedFacts> {
+        self.link.first_facts()
     }
 
     fn server(&self) -> Option<Arc<str>> {

@@ -14,6 +14,6 @@ pub use crate::name::LockKeys;
 pub use crate::op::{
     Batch, Began, Claim, ClaimEnd, ENTRY_MAX, Enlist, Facts, FingerprintBytes, Holder, IfHeld,
     LISTED_MAX, Listed, Loss, NotAfter, Op, Place, QuarantineId, RecordKey, RecordState, Replies,
-    Reply, StoredRecord, StoredSteps, Terms,
+    Reply, StoredRecord, StoredSteps, Terms, TimedFacts,
 };
 pub use crate::token::OwnerToken;

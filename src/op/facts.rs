@@ -1,10 +1,10 @@
-//! What a batch's answer says of its node besides the replies.
+//! Facts that a node reports about itself.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Began, Loss, QuarantineId, Reply};
-use crate::error::NodeError;
+use super::{Began, Loss, QuarantineId};
+use crate::time::{Moment, NodeClock};
 
 /// Report of a node about itself with each batch, at no extra cost.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,18 +43,21 @@ impl Facts {
     }
 }
 
-/// The answers to a [`Batch`], one per op and in its order.
+/// Facts with the time at which they were asked for, and at which they came.
 #[derive(Clone, Debug)]
-pub struct Replies {
-    /// Server clock, run id and data history; `None` if the node could not report them.
-    pub facts: Option<Facts>,
-    /// One per op.
-    pub items: Vec<Result<Reply, NodeError>>,
+pub struct TimedFacts {
+    /// Server clock, run id and data history.
+    pub facts: Facts,
+    /// Before the request was sent.
+    pub sent: Moment,
+    /// After the answer had come.
+    pub received: Moment,
 }
 
-impl Replies {
-    /// The same fault for all of `n` ops.
-    pub fn fail(n: usize, error: &NodeError) -> Self {
-        Self { facts: None, items: (0..n).map(|_| Err(error.clone())).collect() }
+impl TimedFacts {
+    /// Returns the server's clock, and which server it is.
+    pub(crate) fn clock(&self) -> (NodeClock, Arc<str>) {
+        let clock = NodeClock { micros: self.facts.node_micros, read: self.received };
+        (clock, Arc::clone(&self.facts.identity))
     }
 }

@@ -28,7 +28,7 @@ pub struct Witness<'a> {
 }
 
 impl Witness<'_> {
-    /// Returns what an answer is worth; `votes`: a yes to it makes its caller a holder or keeps it
+    /// Returns what an answer is worth; `votes`: a yes to it makes its caller a holder or keeps
     /// one.
     pub fn judge(&self, reply: Answer, votes: bool) -> Answer {
         let reply = reply?;

@@ -187,7 +187,8 @@ mod tests {
             seen.sort_unstable();
             prop_assert_eq!(seen, (0..ops.len()).collect::<Vec<_>>());
             for (i, place) in places.iter().enumerate() {
-                prop_assert_eq!(&batch[i].op, &ops[*place], "a caller gets the answer to another op");
+                let asked = &ops[*place];
+                prop_assert_eq!(&batch[i].op, asked, "a caller gets the answer to another op");
                 for earlier in places[i + 1..].iter().filter(|p| *p < place) {
                     let right = may_pass(&ops[*place], &ops[*earlier]);
                     prop_assert!(right, "{} passed {}: {:?}", place, earlier, ops);

@@ -3,21 +3,21 @@
 use std::sync::Arc;
 
 use super::pending::Pending;
-use super::{Answered, TimedFacts, Unconfirmed, Worker};
+use super::{Answered, Unconfirmed, Worker};
 use crate::client::barrier::confirm;
 use crate::client::node_counters::Count;
 use crate::client::reply_collector::Origin;
 use crate::durability::{BarrierPoint, Durability};
 use crate::error::{NodeError, NodeFault};
 use crate::node::BoxFuture;
-use crate::op::{Facts, Reply};
+use crate::op::{Facts, Reply, TimedFacts};
 use crate::quorum::holdings::Quarantine;
 use crate::quorum::vote::Witness;
 use crate::time::Moment;
 
 impl Worker {
     /// Takes in a node's facts. Returns why its votes do not count, if they do not.
-    fn observe(&mut self, timed: &TimedFacts) -> Option<NodeError> {
+    pub(super) fn observe(&mut self, timed: &TimedFacts) -> Option<NodeError> {
         let TimedFacts { facts, sent, received } = timed;
         self.clock = Some(timed.clock());
         self.names_server = self.names_server || self.node.server().is_some();

@@ -33,7 +33,7 @@ impl<R: Resolver> Shared<R> {
     /// on and not from the first request after it. Nothing is lost if it fails.
     async fn touch(&self, session: &Arc<Session>) {
         let Some(terms) = self.state().terms else { return };
-        if let Err(cause) = session.touch(terms, self.group_terms()).await {
+        if let Err(cause) = session.touch(terms, self.group_terms(), &*self.options.env).await {
             tracing::debug!(node = &*self.options.name, %cause, "marker not touched");
         }
     }

@@ -27,7 +27,7 @@ use crate::dial::endpoint::Endpoint;
 use crate::durability::{BarrierPoint, Durability};
 use crate::env::{Env, SystemEnv};
 use crate::error::{ConfigError, NodeError};
-use crate::op::{Batch, Replies};
+use crate::op::{Batch, Replies, TimedFacts};
 use crate::sentinel::min_replicas::{MinReplicas, MinReplicasRule, check_min_replicas};
 use crate::time::Moment;
 
@@ -106,6 +106,10 @@ impl LockNode for RedisNode {
 
     fn address(&self) -> Option<Arc<str>> {
         self.link.address()
+    }
+
+    fn first_facts(&self) -> Option<TimedFacts> {
+        self.link.first_facts()
     }
 
     fn server(&self) -> Option<Arc<str>> {

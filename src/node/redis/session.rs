@@ -16,9 +16,10 @@ use super::{decode, faults, script};
 use crate::dial::endpoint::Endpoint;
 use crate::dial::frames::Excess;
 use crate::dial::wire::{Reply, Wire};
+use crate::env::Env;
 use crate::error::NodeError;
 use crate::node::NodeEvent;
-use crate::op::{Batch, Facts, Replies, Terms};
+use crate::op::{Batch, Replies, Terms, TimedFacts};
 use crate::shown::Secrets;
 
 /// An open connection to a master.
@@ -28,8 +29,8 @@ pub(crate) struct Session {
     facts: ServerFacts,
     /// The marker as the last answer showed it.
     seen: Mutex<Option<Arc<Seen>>>,
-    /// What the server answered when its marker was touched, until it is reported.
-    touched: Mutex<Option<Facts>>,
+    /// Facts that the server answered when its marker was touched, until they are reported.
+    touched: Mutex<Option<TimedFacts>>,
     /// It was given up, and that was reported.
     abandoned: AtomicBool,
     /// It answered ops.
@@ -116,19 +117,28 @@ impl Session {
         self.abandon();
     }
 
-    /// Has the server look at its marker, and write it if its history is new. What that showed is
-    /// reported with the next batch.
+    /// Has the server look at its marker, and write it if its history is new. The facts are
+    /// returned by [`first_facts`](Self::first_facts), or reported with the next batch.
     pub(crate) async fn touch(
         self: &Arc<Self>,
         terms: Terms,
         group_terms: GroupTerms,
+        env: &dyn Env,
     ) -> Result<(), NodeError> {
         let nothing =
             Arc::new(Batch { terms, not_after: None, known_since: None, ops: Vec::new() });
-        let Some(sent) = self.send(nothing, group_terms) else { return Ok(()) };
-        let facts = sent.answer().await?.facts;
+        let sent = env.now();
+        let Some(request) = self.send(nothing, group_terms) else { return Ok(()) };
+        let facts = request.answer().await?.facts;
+        let facts = facts.map(|facts| TimedFacts { facts, sent, received: env.now() });
         *self.touched.lock().unwrap_or_else(PoisonError::into_inner) = facts;
         Ok(())
+    }
+
+    /// Takes the facts that the server answered when its marker was touched, unless a batch has
+    /// reported them.
+    pub(crate) fn first_facts(&self) -> Option<TimedFacts> {
+        self.touched.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Puts a batch on its way, behind all that were sent before. `None`: the connection is lost,
@@ -184,8 +194,8 @@ impl Sent {
                 .terms
                 .max_ttl
                 .saturating_add(group_terms.widest_window.max(group_terms.failover_window));
-            let touched = session.touched.lock().unwrap_or_else(PoisonError::into_inner).take();
-            if let Some(first) = touched.filter(|first| first.history_id == facts.history_id) {
+            let first = session.first_facts().map(|first| first.facts);
+            if let Some(first) = first.filter(|first| first.history_id == facts.history_id) {
                 facts.new_history |= first.new_history;
                 facts.marker_missing |= first.marker_missing;
                 facts.quarantine_raised |= first.quarantine_raised;
