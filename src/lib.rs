@@ -11,6 +11,7 @@
 //! [locks]: crate::manual::locks
 //! [metrics]: crate::manual::metrics
 //! [ordinary]: crate::manual::ordinary_deployments
+//! [loss]: crate::manual::after_a_loss
 //! [packages]: crate::manual::packages
 //! [promises]: crate::manual::promises
 //! [tested]: crate::manual::how_this_is_tested

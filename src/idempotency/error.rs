@@ -94,8 +94,8 @@ pub enum RunError {
     },
     /// The key may have been used before these nodes had any data, and nobody has said whether the
     /// deployment is new. Nothing was run, and no attempt of it counts. It is a condition of
-    /// the deployment: mark a new one by `palisade init --new` (library: [`palisade_ops::init`]), and
-    /// calls go on.
+    /// the deployment: mark a new one by `palisade init --new` (library: [`palisade_ops::init`]),
+    /// and calls go on.
     ///
     /// [`palisade_ops::init`]: https://docs.rs/palisade-ops/latest/palisade_ops/fn.init.html
     #[non_exhaustive]
