@@ -64,7 +64,7 @@ impl Config {
     ///
     /// # Errors
     /// The first rule that is broken, with field, value and rule.
-    pub fn check(&self) -> Result<(), ConfigError> {
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
         crate::name::check_prefix(&self.prefix)?;
         if self.max_ttl > MAX_TTL_MAX {
             return Err(refuse("max_ttl", self.max_ttl, "at most one day"));
@@ -90,7 +90,7 @@ impl Config {
     ///
     /// # Errors
     /// Zero, too many, or an even number without `allow_even_nodes`.
-    pub fn check_nodes(&self, n: usize) -> Result<(), ConfigError> {
+    pub(crate) fn check_nodes(&self, n: usize) -> Result<(), ConfigError> {
         if n == 0 || n > NODES_MAX {
             let rule = format!("between 1 and {NODES_MAX} nodes");
             return Err(ConfigError::new("node", format!("{n} nodes"), rule));
@@ -107,7 +107,7 @@ impl Config {
     ///
     /// # Errors
     /// Below 10 ms, or above `max_ttl`.
-    pub fn check_ttl(&self, ttl: Duration) -> Result<(), ConfigError> {
+    pub(crate) fn check_ttl(&self, ttl: Duration) -> Result<(), ConfigError> {
         if ttl < TTL_MIN {
             return Err(refuse("ttl", ttl, &format!("at least {TTL_MIN:?}")));
         }
@@ -126,7 +126,7 @@ impl Config {
     ///
     /// # Errors
     /// The inequality, with numbers.
-    pub fn check_renewed(&self, ttl: Duration) -> Result<(), ConfigError> {
+    pub(crate) fn check_renewed(&self, ttl: Duration) -> Result<(), ConfigError> {
         let tries = self.node_deadline.saturating_mul(2).saturating_add(EXPIRY_PRECISION);
         let needed = tries.saturating_add(renew_every(ttl));
         let room = validity(ttl, self.drift) + EXPIRY_PRECISION;

@@ -3,9 +3,10 @@
 //! "Taken", "broken" and "unknown" are different answers. A refusal is a value of the operation
 //! ([`Taken`]); a fault is an error that keeps the cause of every node.
 //!
-//! The sentence of an error is complete and names the lock, election or key; its
-//! [`source`](std::error::Error::source) is then `None`. So a program that prints the whole chain
-//! prints nothing twice, and one that prints only the first error misses nothing.
+//! The sentence of an error is complete and names the lock, election or key, so a program that
+//! prints only the first error misses nothing. [`source`](std::error::Error::source) is the error
+//! of the server, of the system or of another crate, where there was one and it quotes no secret.
+//! All errors implement [`Advise`].
 
 mod outcome;
 mod resource;
@@ -33,6 +34,35 @@ pub enum Advice {
     /// A person has to change a setting here or on a server.
     Misconfigured,
 }
+
+/// An error that says what to do about it. All errors of this crate implement it.
+///
+/// Each has a method of the same name, so the trait is only needed for code over several of them:
+///
+/// ```
+/// use palisade::error::{Advice, Advise};
+/// fn is_worth_a_retry(error: &impl Advise) -> bool {
+///     matches!(error.advice(), Advice::RetryAfter(_))
+/// }
+/// ```
+pub trait Advise: std::error::Error {
+    /// Returns what to do about the error.
+    fn advice(&self) -> Advice;
+}
+
+/// Implements [`Advise`] by the error's own method.
+macro_rules! advise {
+    ($($error:ty),+ $(,)?) => {
+        $(impl $crate::error::Advise for $error {
+            fn advice(&self) -> $crate::error::Advice {
+                <$error>::advice(self)
+            }
+        })+
+    };
+}
+pub(crate) use advise;
+
+advise!(ConfigError, NodeError, NoQuorum, AcquireError, ExtendError, ReleaseError);
 
 /// A setting that was refused, with the rule it broke.
 ///
@@ -168,7 +198,8 @@ pub struct NodeError {
     cause: Option<Cause>,
 }
 
-/// What made a request to a node fail, for programs: its sentence is in the [`NodeError`] already.
+/// What made a request to a node fail, for programs: the [`source`](std::error::Error::source) of a
+/// [`NodeError`], whose sentence says it, too.
 ///
 /// Not the error of the connection itself, for that may quote what was sent, passwords among it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -179,6 +210,17 @@ pub enum Cause {
     /// The server's error, by the code that it begins with, as `NOPERM`.
     Server(Arc<str>),
 }
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io(kind) => kind.fmt(f),
+            Self::Server(code) => write!(f, "the server answered {code}"),
+        }
+    }
+}
+
+impl std::error::Error for Cause {}
 
 impl NodeError {
     /// The request certainly took no effect on the node.
@@ -314,4 +356,8 @@ impl fmt::Display for NodeError {
     }
 }
 
-impl std::error::Error for NodeError {}
+impl std::error::Error for NodeError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.cause.as_ref().map(|cause| cause as _)
+    }
+}

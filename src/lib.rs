@@ -105,7 +105,7 @@ pub mod manual;
 // The handle, and how it is ended.
 pub use config::Config;
 pub use health::{Ability, Health, NodeHealth, Waiting};
-pub use redlock::{Closed, Redlock, RedlockBuilder};
+pub use redlock::{CloseReport, Redlock, RedlockBuilder};
 pub use settings::Settings;
 pub use time::{Drift, Moment};
 
@@ -116,7 +116,7 @@ pub use node::{MemoryNode, RedisNode, SentinelNode};
 pub use client::failover::Failover;
 pub use durability::{Achieved, Durability};
 pub use lock::{
-    Holder, Inspection, LockGuard, LostSignal, Mutex, MutexBuilder, NodeView, TakenOver,
+    Inspection, LockGuard, LockHolder, LostSignal, Mutex, MutexBuilder, NodeView, TakenOver,
     TryAcquire, WorkError,
 };
 pub use quorum::backoff::RetryPolicy;

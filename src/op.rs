@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::stored::{
-    ENTRY_MAX, Enlist, Holder, LISTED_MAX, Listed, RecordState, StoredRecord, StoredSteps,
+    Enlist, Holder, Listed, MAX_ENTRY, MAX_LISTED, RecordState, StoredRecord, StoredSteps,
 };
 use crate::error::NodeError;
 use crate::name::LockKeys;
@@ -107,7 +107,7 @@ pub enum Op {
         wait: bool,
     },
     /// Write or prolong the owner's entry in a list of candidates, or take it out, and read the
-    /// list → `Candidates`. Where [`LISTED_MAX`] others are listed the entry is left out. It says
+    /// list → `Candidates`. Where [`MAX_LISTED`] others are listed the entry is left out. It says
     /// nothing about who holds what: it is answered in quarantine, too, and what a node has
     /// forgotten is written again by its owner.
     Enlist(Enlist),

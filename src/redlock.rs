@@ -4,16 +4,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::broadcast;
-
 use crate::client::Core;
-pub use crate::client::close::Closed;
+pub use crate::client::close::CloseReport;
 use crate::config::{Config, default_clock_error};
 use crate::env::{Env, SystemEnv};
 use crate::error::ConfigError;
 use crate::lock::MutexBuilder;
 use crate::metrics::Meters;
-use crate::node::{LockNode, NodeEvent, NodeMetrics};
+use crate::node::{LockNode, NodeEvents, NodeMetrics};
 use crate::shown::{Quoted, is_plain};
 use crate::time::{Drift, Moment};
 
@@ -102,7 +100,7 @@ impl Redlock {
     /// # Cancellation safety
     /// Dropped, the handle still begins nothing new; what is held goes on to be renewed, and what
     /// is owed to be sent. It may be called again.
-    pub async fn close(&self, within: Duration) -> Closed {
+    pub async fn close(&self, within: Duration) -> CloseReport {
         self.core.close(within).await
     }
 
@@ -118,25 +116,25 @@ impl Redlock {
         self.core.renewer.len()
     }
 
-    /// What happens on the nodes from now on, each event with its node's name: connections lost and
-    /// made, new data histories, quarantines, guards, settings that disagree; not
-    /// [`NodeEvent::Changed`]. For operators and tests: events may be lost (a subscriber that lags
-    /// by more than 1024 misses the oldest), and nothing in this library depends on them. What the
-    /// nodes themselves report (`Up`, `Down`, min-replicas) comes only while a tokio runtime drives
-    /// the handle; call this within one.
+    /// Returns what happens on the nodes from now on, each event with its node's name: connections
+    /// lost and made, new data histories, quarantines, min-replicas checks, settings that disagree.
+    /// For operators and tests: events may be lost (a subscriber that lags by more than 1024 misses
+    /// the oldest), and nothing in this library depends on them. What the nodes themselves report
+    /// (`Up`, `Down`, min-replicas) comes only while a tokio runtime drives the handle; call this
+    /// within one.
     ///
     /// ```
     /// # async fn demo(redlock: palisade::Redlock) {
     /// use palisade::node::NodeEvent;
     /// let mut events = redlock.events();
-    /// while let Ok((node, event)) = events.recv().await {
-    ///     if let NodeEvent::MinReplicasMissing { why, .. } = event {
-    ///         eprintln!("{node} does not vote: {why}");
+    /// while let Some(named) = events.next().await {
+    ///     if let NodeEvent::MinReplicasMissing { why, .. } = named.event {
+    ///         eprintln!("{} does not vote: {why}", named.node);
     ///     }
     /// }
     /// # }
     /// ```
-    pub fn events(&self) -> broadcast::Receiver<(Arc<str>, NodeEvent)> {
+    pub fn events(&self) -> NodeEvents {
         self.core.events()
     }
 
@@ -149,6 +147,7 @@ impl Redlock {
 
 /// Collects nodes and settings; every relation between them is checked in
 /// [`build`](Self::build).
+#[derive(Clone)]
 #[must_use]
 pub struct RedlockBuilder {
     nodes: Vec<Arc<dyn LockNode>>,

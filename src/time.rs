@@ -68,7 +68,7 @@ impl Drift {
     }
 
     /// The part of `span` that may be lost to a fast clock, rounded up.
-    pub fn of(self, span: Duration) -> Duration {
+    pub(crate) fn of(self, span: Duration) -> Duration {
         let nanos = span.as_nanos() * u128::from(self.0);
         Duration::from_nanos(u64::try_from(nanos.div_ceil(1_000_000)).unwrap_or(u64::MAX))
     }

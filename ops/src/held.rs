@@ -40,7 +40,7 @@ pub struct HeldList {
 pub struct Held {
     /// Which.
     pub of: Resource,
-    /// Names the attempt that holds it, as [`palisade::Holder::owner`](palisade::Holder::owner).
+    /// Names the attempt that holds it, as [`LockHolder::owner`](palisade::LockHolder::owner).
     pub owner: String,
     /// The largest of its nodes' fences; not below its fencing token.
     pub fence: FencingToken,

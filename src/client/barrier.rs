@@ -48,7 +48,7 @@ mod tests {
 
     use super::*;
     use crate::env::SystemEnv;
-    use crate::node::{BoxFuture, NodeEvent};
+    use crate::node::{BoxFuture, NodeSignal};
     use crate::op::{Batch, Replies};
 
     /// A node that denies having executed what it is asked to confirm.
@@ -69,7 +69,7 @@ mod tests {
             Box::pin(std::future::ready(Err(error)))
         }
 
-        fn events(&self) -> broadcast::Receiver<NodeEvent> {
+        fn events(&self) -> broadcast::Receiver<NodeSignal> {
             broadcast::channel(1).1
         }
 

@@ -27,7 +27,7 @@ const LOOK: Duration = Duration::from_millis(5);
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[must_use = "it says what is still held or owed"]
-pub struct Closed {
+pub struct CloseReport {
     /// Leases that are still held. They are not renewed any more: each guard reports the loss at
     /// its deadline, and the nodes forget it then. Dropped or released before that, it is released
     /// on the nodes as long as the runtime runs.
@@ -36,14 +36,14 @@ pub struct Closed {
     pub owed: Vec<(Arc<str>, usize)>,
 }
 
-impl Closed {
+impl CloseReport {
     /// Nothing is held and nothing is owed.
     pub fn is_clean(&self) -> bool {
         self.held.is_empty() && self.owed.is_empty()
     }
 }
 
-impl fmt::Display for Closed {
+impl fmt::Display for CloseReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_clean() {
             return f.write_str("closed, nothing is held and nothing is owed");
@@ -127,7 +127,7 @@ impl Core {
     ///
     /// # Cancellation safety
     /// Dropped, the handle begins nothing new, and goes on with what it holds.
-    pub(crate) async fn close(&self, within: Duration) -> Closed {
+    pub(crate) async fn close(&self, within: Duration) -> CloseReport {
         self.closing.begin();
         let end = self.env.now() + within;
         // Without a runtime nothing can be waited for: what is left now is reported.
@@ -144,12 +144,12 @@ impl Core {
         left
     }
 
-    fn left(&self) -> Closed {
+    fn left(&self) -> CloseReport {
         let now = self.env.now();
         let held = self.renewer.leases().into_iter().filter(|lease| lease.is_valid(now));
         let owed = self.names.iter().zip(&self.queues);
         let owed = owed.map(|(name, queue)| (Arc::clone(name), queue.load().owed()));
-        Closed {
+        CloseReport {
             held: held.map(|lease| lease.resource()).collect(),
             owed: owed.filter(|(_, owed)| *owed > 0).collect(),
         }

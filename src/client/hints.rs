@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::sync::futures::{Notified, OwnedNotified};
 use tokio::sync::{Notify, broadcast};
 
-use crate::node::{LockNode, NodeEvent};
+use crate::node::{LockNode, NodeSignal};
 use crate::op::{IfHeld, Place};
 use crate::quorum::majority::majority;
 use crate::time::Moment;
@@ -295,7 +295,7 @@ impl Drop for Waiting {
 pub(super) async fn forward_hints<T>(
     node: Weak<dyn LockNode>,
     target: Weak<T>,
-    deliver: impl Fn(&T, Option<NodeEvent>),
+    deliver: impl Fn(&T, Option<NodeSignal>),
 ) {
     let Some(mut events) = node.upgrade().map(|n| n.events()) else { return };
     loop {

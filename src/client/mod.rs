@@ -25,7 +25,7 @@ use crate::env::Env;
 use crate::error::{NoQuorum, NodeError, NodeFault, NodeOutcome};
 use crate::metrics::Meters;
 use crate::name::LockKeys;
-use crate::node::{LockNode, NodeEvent, NodeMetrics};
+use crate::node::{LockNode, NamedEvent, NodeEvent, NodeEvents, NodeMetrics, NodeSignal};
 use crate::op::{Holder, Op, Terms};
 use crate::quorum::leader::{Leading, Sight};
 use crate::quorum::majority::majority;
@@ -84,7 +84,7 @@ pub(crate) struct Core {
     names: Vec<Arc<str>>,
     fences_ahead: Mutex<FencesAhead>,
     listeners: Mutex<Vec<JoinHandle<()>>>,
-    events: broadcast::Sender<(Arc<str>, NodeEvent)>,
+    events: broadcast::Sender<NamedEvent>,
     /// Until when each node is known to call keys without a birth forgotten.
     forgetful: Mutex<Vec<Option<Moment>>>,
 }
@@ -152,10 +152,10 @@ impl Core {
     }
 
     /// Returns the events of the nodes, by name.
-    pub(crate) fn events(self: &Arc<Self>) -> broadcast::Receiver<(Arc<str>, NodeEvent)> {
+    pub(crate) fn events(self: &Arc<Self>) -> NodeEvents {
         let events = self.events.subscribe();
         self.listen();
-        events
+        NodeEvents::new(events)
     }
 
     /// Returns the counts of the queues.
@@ -249,8 +249,7 @@ impl Core {
             }
             let event = NodeEvent::KeysForgotten { remaining };
             event.log(&self.names[node]);
-            // Nobody listening is no fault.
-            drop(self.events.send((Arc::clone(&self.names[node]), event)));
+            self.tell(node, event);
         }
     }
 
@@ -304,13 +303,13 @@ impl Core {
             let (node, core) = (Arc::downgrade(queue.node()), Arc::downgrade(self));
             let task = forward_hints(node, core, move |core, event| match event {
                 None => core.look_at(i),
-                Some(NodeEvent::Changed(key)) => core.hints.changed(i, &key),
-                Some(NodeEvent::Turn { key, waiter }) => {
+                Some(NodeSignal::Changed(key)) => core.hints.changed(i, &key),
+                Some(NodeSignal::Turn { key, waiter }) => {
                     if !core.hints.turn(i, &key, waiter) {
                         core.pass_on(i, &key);
                     }
                 }
-                Some(event) => {
+                Some(NodeSignal::Event(event)) => {
                     if event == NodeEvent::Up {
                         core.look_at(i);
                     }
@@ -324,7 +323,7 @@ impl Core {
     /// Hands on what happened on a node.
     fn tell(&self, node: usize, event: NodeEvent) {
         // Nobody listening is no fault.
-        let _ = self.events.send((Arc::clone(&self.names[node]), event));
+        let _ = self.events.send(NamedEvent { node: Arc::clone(&self.names[node]), event });
     }
 
     /// Nobody here waits for the lock any more, and the node reserved it for this handle: the next

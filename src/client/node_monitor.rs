@@ -11,7 +11,7 @@ use crate::client::node_counters::Counters;
 use crate::client::node_queue::QueueSettings;
 use crate::config::RETENTION;
 use crate::error::NodeError;
-use crate::node::{HistoryCause, NodeEvent};
+use crate::node::{HistoryCause, NamedEvent, NodeEvent};
 use crate::op::{Began, Facts, Loss};
 use crate::quorum::clock::{ClockCheck, ClockStep};
 use crate::time::Moment;
@@ -35,7 +35,7 @@ pub(crate) struct NodeMonitor {
     reasserted: BTreeSet<OwnerToken>,
     /// The disagreement reported last: ours and the node's.
     disagreed: Option<(Duration, Duration)>,
-    events: broadcast::Sender<(Arc<str>, NodeEvent)>,
+    events: broadcast::Sender<NamedEvent>,
     counters: Arc<Counters>,
 }
 
@@ -188,7 +188,7 @@ impl NodeMonitor {
     fn tell(&self, event: NodeEvent) {
         event.log(&self.name);
         // It is no fault if there is no listener.
-        let _ = self.events.send((Arc::clone(&self.name), event));
+        let _ = self.events.send(NamedEvent { node: Arc::clone(&self.name), event });
     }
 }
 
@@ -247,7 +247,7 @@ mod tests {
     fn reported(s: &QueueSettings, run: impl FnOnce(&mut NodeMonitor)) -> Vec<NodeEvent> {
         let mut events = s.events.subscribe();
         run(&mut health(s));
-        std::iter::from_fn(|| events.try_recv().ok().map(|(_, event)| event)).collect()
+        std::iter::from_fn(|| events.try_recv().ok().map(|named| named.event)).collect()
     }
 
     #[test]

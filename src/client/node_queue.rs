@@ -52,7 +52,7 @@ use crate::durability::Durability;
 use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
 use crate::metrics::NodeMetrics;
-use crate::node::{LockNode, NodeEvent};
+use crate::node::{LockNode, NamedEvent};
 use crate::op::{Batch, Loss, NotAfter, QuarantineId, Replies, Reply, Terms, TimedFacts};
 use crate::quorum::holdings::Quarantine;
 use crate::time::{Drift, Moment, NodeClock};
@@ -93,7 +93,7 @@ pub(crate) struct QueueSettings {
     pub(crate) ttl: Duration,
     pub(crate) node_deadline: Duration,
     /// The events of the nodes, by name.
-    pub(crate) events: broadcast::Sender<(Arc<str>, NodeEvent)>,
+    pub(crate) events: broadcast::Sender<NamedEvent>,
     pub(crate) on_switch: Arc<OnSwitch>,
     pub(crate) votes: Arc<VotingGauges>,
 }

@@ -1,7 +1,9 @@
 //! Why a job cannot be run at all.
 
-use crate::error::{Advice, ConfigError};
+use crate::error::{Advice, ConfigError, advise};
 use crate::idempotency::RunError;
+
+advise!(CronError);
 
 /// Why [`Cron::run`](super::Cron::run) ended.
 #[derive(Debug, thiserror::Error)]

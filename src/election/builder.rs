@@ -1,10 +1,11 @@
 //! Settings of an election, all checked when it is built.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Election;
 use super::state::Course;
+use super::{CampaignError, Election, Leadership};
 use crate::durability::Durability;
 use crate::error::{ConfigError, Resource};
 use crate::name::{LockKeys, check_election};
@@ -12,6 +13,18 @@ use crate::quorum::backoff::RetryPolicy;
 use crate::redlock::Redlock;
 
 /// Settings of an [`Election`], begun by [`Redlock::election`].
+///
+/// Awaited, it is built, and this process campaigns with an empty value, for an election whose
+/// followers need no more than the leader's [identity](super::Leader::identity):
+///
+/// ```
+/// # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
+/// # use palisade::{MemoryNode, Redlock};
+/// let redlock = Redlock::builder().node(MemoryNode::new()).build()?;
+/// let leadership = redlock.election("billing").await?;
+/// # leadership.resign().await?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `build`"]
 pub struct ElectionBuilder(Election, bool);
@@ -137,5 +150,16 @@ impl ElectionBuilder {
             return Err(ConfigError::new("drain", format!("{drain:?}"), rule));
         }
         core.config.check_renewed(*ttl)
+    }
+}
+
+/// [`build`](ElectionBuilder::build), whose refusal is [`CampaignError::Config`], and
+/// [`campaign`](Election::campaign) with an empty value. Cancellation is as safe as there.
+impl IntoFuture for ElectionBuilder {
+    type Output = Result<Leadership, CampaignError>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move { self.build().map_err(CampaignError::Config)?.campaign("").await })
     }
 }

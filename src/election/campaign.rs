@@ -152,8 +152,8 @@ impl Election {
     ///
     /// # Errors
     /// [`CampaignError::Config`] if the value is too long (its metadata may take
-    /// [`WORDS_MAX`](super::WORDS_MAX)); [`CampaignError::NoQuorum`] if no node can serve until
-    /// somebody changes a setting; [`CampaignError::Closed`] as soon as the handle is
+    /// [`MAX_METADATA`](super::MAX_METADATA)); [`CampaignError::NoQuorum`] if no node can serve
+    /// until a person changes a setting; [`CampaignError::Closed`] as soon as the handle is
     /// [closed](crate::Redlock::close). With an `acquire_timeout` also
     /// [`CampaignError::TimedOut`] if somebody else led to the end,
     /// [`CampaignError::NoQuorum`] if too few nodes could be asked, and

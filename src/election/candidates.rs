@@ -18,7 +18,7 @@ use super::error::LeaderError;
 use super::value::{Identity, Leader};
 use crate::config::renew_every;
 use crate::lock::digest;
-use crate::op::{ENTRY_MAX, Enlist};
+use crate::op::{Enlist, MAX_ENTRY};
 use crate::time::Moment;
 use crate::token::{FencingToken, OwnerToken};
 
@@ -242,7 +242,7 @@ impl<'a> Seat<'a> {
             eligible,
         };
         let text = entry.encode();
-        debug_assert!(text.len() <= ENTRY_MAX, "{} bytes", text.len());
+        debug_assert!(text.len() <= MAX_ENTRY, "{} bytes", text.len());
         let news = counts != self.known().priority;
         if self.read(Enlist { news, ..self.of.entry(self.owner, Some(text)) }).await {
             self.known().priority = counts;
@@ -344,7 +344,7 @@ mod tests {
                 eligible: false,
             };
             let text = entry.encode();
-            assert!(text.len() <= ENTRY_MAX, "{}", text.len());
+            assert!(text.len() <= MAX_ENTRY, "{}", text.len());
             let (number, read) = Entry::read(&text).unwrap();
             let shown = read.candidate(Duration::from_secs(1));
             assert_eq!((number, shown.identity.host), (u64::MAX, host));

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::error::{AcquireError, Advice, ConfigError, NoQuorum, Resource, Taken};
+use crate::error::{Advice, ConfigError, NoQuorum, Resource, Taken, advise};
+
+advise!(CampaignError, ProclaimError, LeaderError, StepDownError);
 
 /// Why a campaign ended without a leadership.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -67,16 +69,6 @@ impl CampaignError {
 impl From<NoQuorum> for CampaignError {
     fn from(error: NoQuorum) -> Self {
         Self::NoQuorum(error)
-    }
-}
-
-impl From<AcquireError> for CampaignError {
-    fn from(error: AcquireError) -> Self {
-        match error {
-            AcquireError::NoQuorum(e) => Self::NoQuorum(e),
-            AcquireError::TimedOut { of, waited, taken } => Self::TimedOut { of, waited, taken },
-            AcquireError::Closed(of) => Self::Closed(of),
-        }
     }
 }
 

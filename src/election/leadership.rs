@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use super::Election;
@@ -76,6 +77,11 @@ impl Leadership {
     /// [`Redlock::now`](crate::Redlock::now).
     pub fn valid_until(&self) -> Moment {
         self.guard.valid_until()
+    }
+
+    /// As [`LockGuard::deadline`](crate::LockGuard::deadline).
+    pub fn deadline(&self) -> Instant {
+        self.guard.deadline()
     }
 
     /// What is left of the validity; zero once lost.

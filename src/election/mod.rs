@@ -72,7 +72,7 @@ pub use metrics::ElectionMetrics;
 pub use observe::{Observation, Observer};
 pub use state::{State, StateWatch};
 pub use step_down::{ResignRequest, StepDown};
-pub use value::{Identity, Leader, WORDS_MAX};
+pub use value::{Identity, Leader, MAX_METADATA};
 
 use state::Course;
 pub(crate) use value::Metadata;

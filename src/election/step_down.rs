@@ -15,12 +15,13 @@ use super::observe::Observation;
 use super::value::{Identity, Leader};
 use super::{Election, Leadership};
 use crate::client::lease::{Lease, Subject};
-use crate::client::retry::{RetryTerms, Wait, retry};
+use crate::client::retry::{GivenUp, RetryTerms, Wait, retry};
 use crate::client::runtime::within;
 use crate::config::renew_every;
-use crate::error::AcquireError;
-use crate::lock::{LockAttempt, LockGuard, digest, not_acquired, note};
+use crate::error::NoQuorum;
+use crate::lock::{LockAttempt, LockGuard, digest, note};
 use crate::op::Holder;
+use crate::quorum::acquire::Loss;
 use crate::quorum::leader::Sight;
 use crate::span::{Call, operation};
 use crate::time::Moment;
@@ -173,11 +174,15 @@ impl Election {
         };
         let won = match retry(&self.core, &mut attempt, terms).await {
             Ok(won) => won,
-            Err(given_up) => match not_acquired(&self.core, of, given_up) {
+            Err(GivenUp { closed: true, .. }) => return Err(StepDownError::Closed(of)),
+            Err(GivenUp { refused, waited, .. }) => match refused {
                 // Another request is there, for this leader or for one whose term has passed.
-                AcquireError::TimedOut { .. } => return Ok(None),
-                AcquireError::NoQuorum(why) => return Err(StepDownError::NoQuorum(why)),
-                AcquireError::Closed(of) => return Err(StepDownError::Closed(of)),
+                Loss::Taken(_) => return Ok(None),
+                Loss::NoQuorum(outcomes) => {
+                    let why = self.core.no_quorum(outcomes).of(of);
+                    let why = NoQuorum { waited: Some(waited), ..why };
+                    return Err(StepDownError::NoQuorum(why));
+                }
             },
         };
         let meta = Request::new(term, won.owner, reason).encode();

@@ -17,7 +17,7 @@ use crate::op::Holder;
 use crate::token::{FencingToken, OwnerToken};
 
 /// Longest metadata, as JSON: 64 KiB. Each renewal carries them to every node.
-pub const WORDS_MAX: usize = 64 * 1024;
+pub const MAX_METADATA: usize = 64 * 1024;
 
 /// What all fields but the value take at most.
 const FRAME_MAX: usize = 1024;
@@ -160,7 +160,7 @@ impl Metadata {
 
 /// Refuses a value whose metadata would be too long.
 pub(crate) fn check_value(value: &str) -> Result<(), ConfigError> {
-    let limit = WORDS_MAX - FRAME_MAX;
+    let limit = MAX_METADATA - FRAME_MAX;
     // Escapes count: the JSON is what is sent.
     let len = if value.len() > limit {
         value.len()
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn the_longest_value_fits_and_one_more_byte_is_refused() {
-        let longest = "x".repeat(WORDS_MAX - FRAME_MAX - 2);
+        let longest = "x".repeat(MAX_METADATA - FRAME_MAX - 2);
         check_value(&longest).unwrap();
         let owner = OwnerToken::from_random(u128::MAX);
         let mut metadata = Metadata::first(
@@ -229,9 +229,9 @@ mod tests {
         metadata.number = u64::MAX - 1;
         metadata.host = "\u{10348}".repeat(64).into();
         metadata.publish(&longest);
-        assert!(metadata.encode().len() <= WORDS_MAX);
+        assert!(metadata.encode().len() <= MAX_METADATA);
         assert!(check_value(&format!("{longest}x")).is_err());
-        let escaped = "\u{1}".repeat(WORDS_MAX / 5);
+        let escaped = "\u{1}".repeat(MAX_METADATA / 5);
         assert!(check_value(&escaped).unwrap_err().to_string().contains("bytes as JSON"));
     }
 }

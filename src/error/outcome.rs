@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Advice, Began, NodeError, NodeFault, Resource};
+use super::{Advice, Began, ConfigError, NodeError, NodeFault, Resource};
 
 /// What one node answered, for error reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -219,6 +219,10 @@ pub enum AcquireError {
     /// [`Redlock::close`](crate::Redlock::close) was called. Nothing is held.
     #[error("{0}: not acquired, the handle was closed; build a new one")]
     Closed(Resource),
+    /// The name or a setting is refused; nothing was sent. Only where a
+    /// [`MutexBuilder`](crate::MutexBuilder) is awaited.
+    #[error("not acquired: {0}")]
+    Config(ConfigError),
 }
 
 impl From<NoQuorum> for AcquireError {
@@ -234,6 +238,7 @@ impl AcquireError {
             Self::NoQuorum(e) => e.advice(),
             Self::TimedOut { taken, .. } => taken.advice(),
             Self::Closed(_) => Advice::Rebuild,
+            Self::Config(e) => e.advice(),
         }
     }
 }

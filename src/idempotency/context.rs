@@ -143,6 +143,11 @@ impl Context {
         if self.0.lease.is_valid(now) { self.0.lease.until().since(now) } else { Duration::ZERO }
     }
 
+    /// As [`LockGuard::deadline`](crate::LockGuard::deadline).
+    pub fn deadline(&self) -> tokio::time::Instant {
+        tokio::time::Instant::now() + self.remaining()
+    }
+
     /// How durable the claim was when it was granted or renewed last: whether, after a failover,
     /// the nodes still know that this attempt began.
     pub fn durability(&self) -> Achieved {

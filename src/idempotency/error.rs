@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Effect, Failed, KeyName};
-use crate::error::{Advice, ConfigError, NoQuorum};
+use crate::error::{Advice, ConfigError, NoQuorum, advise};
 use crate::token::FencingToken;
 
 /// Pause before a call is made again on a deployment that was not initialised.
 const NOT_INITIALISED: Duration = Duration::from_secs(5);
+
+advise!(CodecError, NotRecorded, RunError);
 
 /// A value could not be turned into bytes or back.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -50,6 +52,16 @@ pub struct NotRecorded {
     pub overtaken: bool,
     /// What the nodes answered.
     pub nodes: NoQuorum,
+}
+
+impl NotRecorded {
+    /// Returns what to do about it: call again with the same key, as soon as nodes may answer.
+    pub fn advice(&self) -> Advice {
+        match self.nodes.advice() {
+            Advice::RetryAfter(wait) => Advice::RetryAfter(wait.max(Duration::from_millis(100))),
+            other => other,
+        }
+    }
 }
 
 impl fmt::Display for NotRecorded {
@@ -140,12 +152,7 @@ impl RunError {
             Self::Handler { failed, .. } => {
                 Advice::RetryAfter(failed.retry_after().unwrap_or(Duration::from_secs(1)))
             }
-            Self::NotRecorded(e) => match e.nodes.advice() {
-                Advice::RetryAfter(wait) => {
-                    Advice::RetryAfter(wait.max(Duration::from_millis(100)))
-                }
-                other => other,
-            },
+            Self::NotRecorded(e) => e.advice(),
             Self::Codec { error, .. } => error.advice(),
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::KeyName;
 use crate::durability::Achieved;
-use crate::error::Advice;
+use crate::error::{Advice, advise};
 use crate::op::Loss;
 
 /// The outcome of [`Call::run`](crate::idempotency::Call::run).
@@ -90,6 +90,8 @@ impl<T> Outcome<T> {
         matches!(self, Self::Executed { .. })
     }
 }
+
+advise!(NoValue);
 
 /// Why a call gave no result, by [`Outcome::into_result`]. Its handler did not run in this call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

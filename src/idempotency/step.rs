@@ -6,13 +6,14 @@
 //! ballot among its promises, and makes that certain before it answers anything out of it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::run::{decode, encode};
 use super::{CodecError, Context, Failed};
-use crate::error::NoQuorum;
+use crate::error::{Advice, NoQuorum, advise};
 use crate::op::StoredSteps;
 
 /// Most bytes of all finished steps of a key.
@@ -96,6 +97,24 @@ pub enum StepError {
         /// What the nodes answered.
         nodes: NoQuorum,
     },
+}
+
+advise!(StepError);
+
+impl StepError {
+    /// Returns what to do about it, where the handler does not pass it on.
+    pub fn advice(&self) -> Advice {
+        match self {
+            Self::NotRecorded { nodes, .. } => nodes.advice(),
+            Self::Lost { .. } => Advice::RetryAfter(Duration::from_secs(1)),
+            Self::Changed { .. }
+            | Self::Missing { .. }
+            | Self::Twice { .. }
+            | Self::Overlaps { .. }
+            | Self::Codec { .. }
+            | Self::TooLarge { .. } => Advice::GiveUp,
+        }
+    }
 }
 
 fn by_another(yes: bool) -> &'static str {

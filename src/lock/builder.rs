@@ -1,16 +1,28 @@
 //! Settings of a mutex, all checked when it is built.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Mutex;
+use super::{LockGuard, Mutex};
 use crate::client::Core;
 use crate::durability::Durability;
-use crate::error::{ConfigError, Resource};
+use crate::error::{AcquireError, ConfigError, Resource};
 use crate::name::{LockKeys, check_lock};
 use crate::quorum::backoff::RetryPolicy;
 
 /// Settings of a [`Mutex`], begun by [`Redlock::mutex`](crate::Redlock::mutex).
+///
+/// Awaited, it is built and acquired at once, for a lock that is used in one place:
+///
+/// ```
+/// # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
+/// # use palisade::{MemoryNode, Redlock};
+/// let redlock = Redlock::builder().node(MemoryNode::new()).build()?;
+/// let guard = redlock.mutex("invoice:42").await?;
+/// # drop(guard);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `build`"]
 pub struct MutexBuilder(Mutex);
@@ -88,5 +100,16 @@ impl MutexBuilder {
         level.check()?;
         core.config.check_ttl(*ttl)?;
         if *renew { core.config.check_renewed(*ttl) } else { Ok(()) }
+    }
+}
+
+/// [`build`](MutexBuilder::build), whose refusal is [`AcquireError::Config`], and
+/// [`acquire`](Mutex::acquire). Cancellation is as safe as there.
+impl IntoFuture for MutexBuilder {
+    type Output = Result<LockGuard, AcquireError>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move { self.build().map_err(AcquireError::Config)?.acquire().await })
     }
 }

@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::client::failover::Failover;
 use crate::client::lease::Lease;
 use crate::client::runtime::within;
@@ -78,6 +80,15 @@ impl LockGuard {
     /// [`Redlock::now`](crate::Redlock::now).
     pub fn valid_until(&self) -> Moment {
         self.lease.until()
+    }
+
+    /// The end of the validity as tokio's `Instant` (`into_std` has the standard library's), for
+    /// timers and for calls that take a deadline; the present instant once the lock is lost.
+    ///
+    /// On some systems an `Instant` stands still while the machine is suspended, and the validity
+    /// does not: after a wait, ask again, or look at [`is_valid`](Self::is_valid).
+    pub fn deadline(&self) -> Instant {
+        Instant::now() + self.remaining()
     }
 
     /// How durable the lock was when it was last granted or renewed.

@@ -23,7 +23,7 @@ pub enum NodeView {
     /// Nobody holds it there.
     Free,
     /// This one holds it there.
-    Held(Holder),
+    Held(LockHolder),
     /// Nobody holds it by the node's clock; soon after a planned handover it is kept for this long
     /// all the same, because the lease of a holder may have ended early by that clock.
     Kept(Duration),
@@ -36,7 +36,7 @@ pub enum NodeView {
 /// A holder, as one node or a majority names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Holder {
+pub struct LockHolder {
     /// Names the attempt that holds the lock: the same on every node, another for every attempt.
     /// Nobody can release the lock by it.
     pub owner: String,
@@ -59,7 +59,7 @@ pub struct Inspection {
 
 impl Inspection {
     /// The holder that a majority names.
-    pub fn holder(&self) -> Option<Holder> {
+    pub fn holder(&self) -> Option<LockHolder> {
         let held = || {
             self.nodes.iter().filter_map(|(_, view)| match view {
                 NodeView::Held(holder) => Some(holder),
@@ -75,7 +75,7 @@ impl Inspection {
         let first = of(token).next()?;
         let fence = of(token).map(|h| h.fence).max().unwrap_or(first.fence);
         let note = of(token).find_map(|h| h.note.clone());
-        Some(Holder { fence, remaining: ends[needed - 1], note, ..first.clone() })
+        Some(LockHolder { fence, remaining: ends[needed - 1], note, ..first.clone() })
     }
 
     /// Returns the longest remaining lease that a node has for one of these owners.
@@ -135,7 +135,7 @@ fn view(reply: Result<Reply, NodeError>) -> NodeView {
         Ok(Reply::Holder(Some(h))) => match h.owner {
             None => NodeView::Foreign(h.remaining),
             Some(OwnerToken::KEPT) => NodeView::Kept(h.remaining.unwrap_or_default()),
-            Some(token) => NodeView::Held(Holder {
+            Some(token) => NodeView::Held(LockHolder {
                 owner: digest(token),
                 fence: FencingToken::new(h.fence),
                 remaining: h.remaining.unwrap_or_default(),

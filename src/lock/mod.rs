@@ -10,13 +10,13 @@ mod run;
 mod signal;
 mod take_over;
 
-pub(crate) use acquire::{LockAttempt, is_hopeless, not_acquired};
+pub(crate) use acquire::{LockAttempt, is_hopeless};
 pub use builder::MutexBuilder;
 pub use guard::LockGuard;
 pub(crate) use guard::{failover, lost};
 pub use inspect::digest;
 pub(crate) use inspect::note;
-pub use inspect::{Holder, Inspection, NodeView};
+pub use inspect::{Inspection, LockHolder, NodeView};
 pub use mutex::{Mutex, TryAcquire};
 pub use run::WorkError;
 pub(crate) use run::while_held;

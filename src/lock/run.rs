@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use super::{LockGuard, Mutex};
-use crate::error::{AcquireError, Advice, NoQuorum, ReleaseError, Resource};
+use crate::error::{AcquireError, Advice, Advise, NoQuorum, ReleaseError, Resource};
 
 /// Why work under a lock, or under a leadership, has no certain end.
 ///
@@ -47,7 +47,7 @@ impl<T, E> WorkError<T, E> {
     }
 }
 
-impl<T> WorkError<T> {
+impl<T, E: Advise> WorkError<T, E> {
     /// What to do about it.
     pub fn advice(&self) -> Advice {
         match self {
@@ -55,6 +55,12 @@ impl<T> WorkError<T> {
             Self::Lost { .. } => Advice::GiveUp,
             Self::Unconfirmed { error, .. } => error.advice(),
         }
+    }
+}
+
+impl<T, E: Advise> Advise for WorkError<T, E> {
+    fn advice(&self) -> Advice {
+        Self::advice(self)
     }
 }
 

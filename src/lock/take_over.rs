@@ -10,7 +10,7 @@ use tracing::Instrument as _;
 
 use super::acquire::{LockAttempt, not_acquired};
 use super::acquiring::Acquiring;
-use super::inspect::{Holder, look, note};
+use super::inspect::{LockHolder, look, note};
 use super::{LockGuard, Mutex};
 use crate::client::acquire::{AcquireRequest, Acquired};
 use crate::client::retry::{Attempt, AttemptTerms, Prospect, Wait, retry};
@@ -27,7 +27,7 @@ use crate::token::OwnerToken;
 pub struct TakenOver {
     /// The holder from whom it was taken, as last seen before an attempt. `None` if it was never
     /// seen, for example because its lock was gone by then.
-    pub from: Option<Holder>,
+    pub from: Option<LockHolder>,
     /// The lock, under a higher token.
     ///
     /// Until `closed_for` has passed it is not released: given up before, by `release` or by its
@@ -47,7 +47,7 @@ struct TakeOver<'a> {
     /// answer was lost.
     taker: OwnerToken,
     /// The holder as it was seen last.
-    seen: Option<Holder>,
+    seen: Option<LockHolder>,
 }
 
 impl Attempt for TakeOver<'_> {
@@ -85,7 +85,7 @@ impl Mutex {
     /// of this future or of this process: the lease of the takeover is the mutex's ttl, or as long
     /// as the holder's lease still was, at most `max_ttl`: a holder that renews longer leases can
     /// be taken from only by a handle with its `max_ttl`. `reason` is kept with the lock as its
-    /// [`note`](Holder::note), cut to one kibibyte.
+    /// [`note`](LockHolder::note), cut to one kibibyte.
     ///
     /// A node that loses the takeover again, by a failover or a restart without its last write,
     /// may confirm the old holder once more; with a node that the takeover did not reach, that may
@@ -102,7 +102,7 @@ impl Mutex {
     /// lapses, after that lease at most.
     pub async fn take_over(
         &self,
-        holder: &Holder,
+        holder: &LockHolder,
         reason: &str,
     ) -> Result<TakenOver, AcquireError> {
         let operation = operation!("take_over", of = %self.resource());
@@ -114,7 +114,7 @@ impl Mutex {
 
     async fn take_from(
         &self,
-        holder: &Holder,
+        holder: &LockHolder,
         reason: &str,
         operation: &Call,
     ) -> Result<TakenOver, AcquireError> {

@@ -1,32 +1,126 @@
 //! Events of a node, and how they are logged. An event may be lost, and no promise depends on one.
 
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
+
+use futures_core::Stream;
+use futures_util::FutureExt as _;
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::RecvError;
 
 use crate::op::{Began, Loss};
 
-/// Something that happened on a node.
-///
-/// All but [`Changed`](Self::Changed) and [`Turn`](Self::Turn) are
-/// also logged through `tracing` by the nodes of this crate that are servers
-/// ([`KeysForgotten`](Self::KeysForgotten): by the handle), target `palisade::node`, with the
-/// fields `node` (its name), `event` (the name given at each variant) and those named there. These
-/// names are stable across versions.
+/// Message of a node to its handle ([`LockNode::events`](crate::node::spi::LockNode::events)). Any
+/// may be lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum NodeEvent {
-    /// A lock that somebody waits for was released, or its metadata changed. The main key of the
-    /// lock.
+pub enum NodeSignal {
+    /// A lock that is waited for was released, or its metadata changed. The main key of the lock.
     Changed(Arc<str>),
     /// A lock is free, and this handle is the first of those who wait for it
     /// ([`Place`](crate::node::spi::Place)).
-    #[non_exhaustive]
     Turn {
         /// The main key of the lock.
         key: Arc<str>,
         /// Which handle.
         waiter: u64,
     },
+    /// Something happened that is for operators, too.
+    Event(NodeEvent),
+}
+
+impl From<NodeEvent> for NodeSignal {
+    fn from(event: NodeEvent) -> Self {
+        Self::Event(event)
+    }
+}
+
+/// A [`NodeEvent`] with the name of its node, as [`NodeEvents`] returns it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NamedEvent {
+    /// The name of the node.
+    pub node: Arc<str>,
+    /// What happened there.
+    pub event: NodeEvent,
+}
+
+/// The events of a handle's nodes; see [`Redlock::events`](crate::Redlock::events).
+///
+/// Also a [`Stream`] of [`NamedEvent`]s. A reader that lags by more than 1024 events misses the
+/// oldest.
+#[must_use = "events are missed unless they are read"]
+pub struct NodeEvents {
+    next: Pin<Box<dyn Future<Output = Next> + Send + Sync>>,
+}
+
+/// The receiver of the events, and the event that it received.
+type Next = (Receiver<NamedEvent>, Option<NamedEvent>);
+
+impl NodeEvents {
+    pub(crate) fn new(events: Receiver<NamedEvent>) -> Self {
+        Self { next: Box::pin(next(events)) }
+    }
+
+    /// Returns the next event; `None` once the handle and its clones are gone.
+    ///
+    /// # Cancellation safety
+    /// If dropped, nothing is lost: the next call continues.
+    pub async fn next(&mut self) -> Option<NamedEvent> {
+        poll_fn(|cx| self.poll_event(cx)).await
+    }
+
+    /// Returns the next event if it has come already.
+    pub fn try_next(&mut self) -> Option<NamedEvent> {
+        poll_fn(|cx| self.poll_event(cx)).now_or_never().flatten()
+    }
+
+    fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<NamedEvent>> {
+        let Poll::Ready((events, event)) = self.next.as_mut().poll(cx) else {
+            return Poll::Pending;
+        };
+        self.next = Box::pin(next(events));
+        Poll::Ready(event)
+    }
+}
+
+async fn next(mut events: Receiver<NamedEvent>) -> Next {
+    loop {
+        match events.recv().await {
+            Ok(event) => return (events, Some(event)),
+            Err(RecvError::Lagged(_)) => {}
+            Err(RecvError::Closed) => return (events, None),
+        }
+    }
+}
+
+impl fmt::Debug for NodeEvents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NodeEvents").finish_non_exhaustive()
+    }
+}
+
+impl Stream for NodeEvents {
+    type Item = NamedEvent;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<NamedEvent>> {
+        self.poll_event(cx)
+    }
+}
+
+/// Something that happened on a node.
+///
+/// All are also logged through `tracing` by the nodes of this crate that are servers
+/// ([`KeysForgotten`](Self::KeysForgotten): by the handle), target `palisade::node`, with the
+/// fields `node` (its name), `event` (the name given at each variant) and those named there. These
+/// names are stable across versions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NodeEvent {
     /// The node cannot be reached or was lost. Log: `down` with `cause`, once a new connection
     /// failed.
     Down,
@@ -160,8 +254,8 @@ impl NodeEvent {
             };
         }
         match self {
-            // Not logged here: hints are too many, and the connection logs the cause of a loss.
-            Self::Changed(_) | Self::Turn { .. } | Self::Down => {}
+            // The connection logs the cause of a loss.
+            Self::Down => {}
             Self::Up => say!(info, "up", "node connected"),
             Self::HistoryChanged { cause } => {
                 say!(warn, "history_changed", "node has a new data history", cause = cause.word());

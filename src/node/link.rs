@@ -30,7 +30,7 @@ use super::redis::encode::GroupTerms;
 use super::redis::facts::ServerFacts;
 use super::redis::faults;
 use super::redis::session::Session;
-use super::{BoxFuture, NodeEvent};
+use super::{BoxFuture, NodeEvent, NodeSignal};
 use crate::dial::endpoint::Endpoint;
 use crate::durability::{BarrierPoint, Durability};
 use crate::env::Env;
@@ -80,7 +80,7 @@ pub(crate) trait Resolver: Send + Sync + 'static {
         &self,
         at: &str,
         facts: &ServerFacts,
-        events: &broadcast::Sender<NodeEvent>,
+        events: &broadcast::Sender<NodeSignal>,
     ) -> Result<(), NodeError>;
 
     /// Once the server may vote: looks at the rest of its group. Nobody waits for it.
@@ -126,7 +126,7 @@ struct Shared<R> {
     resolver: R,
     options: LinkOptions,
     changed: watch::Receiver<u64>,
-    events: broadcast::Sender<NodeEvent>,
+    events: broadcast::Sender<NodeSignal>,
     state: Mutex<State>,
     /// Counts the tries to connect that have ended.
     turns: watch::Sender<u64>,
@@ -225,7 +225,7 @@ impl<R: Resolver> Link<R> {
     }
 
     /// Hints of this node.
-    pub(crate) fn events(&self) -> broadcast::Receiver<NodeEvent> {
+    pub(crate) fn events(&self) -> broadcast::Receiver<NodeSignal> {
         self.shared.events.subscribe()
     }
 
@@ -387,7 +387,7 @@ impl<R: Resolver> Shared<R> {
             Ok(current) => {
                 self.open_to_all(&current);
                 NodeEvent::Up.log(&self.options.name);
-                let _ = self.events.send(NodeEvent::Up);
+                let _ = self.events.send(NodeEvent::Up.into());
                 VecDeque::new()
             }
             Err(cause) => {
@@ -398,7 +398,7 @@ impl<R: Resolver> Shared<R> {
                     tracing::warn!(
                         target: "palisade::node", node, event = "down", %cause, "node lost"
                     );
-                    let _ = self.events.send(NodeEvent::Down);
+                    let _ = self.events.send(NodeEvent::Down.into());
                 }
                 let failures = state.failures;
                 state.failures = failures.saturating_add(1);

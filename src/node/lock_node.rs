@@ -8,7 +8,7 @@ use tokio::sync::broadcast;
 
 use crate::durability::{BarrierPoint, Durability};
 use crate::error::{NodeError, NodeFault};
-use crate::node::{FailoverTimes, NodeEvent};
+use crate::node::{FailoverTimes, NodeSignal};
 use crate::op::{Batch, Replies, TimedFacts};
 use crate::time::Moment;
 
@@ -55,8 +55,8 @@ pub trait LockNode: Send + Sync + 'static {
         1
     }
 
-    /// A stream of hints. Hints may be lost; nothing may depend on them but speed.
-    fn events(&self) -> broadcast::Receiver<NodeEvent>;
+    /// A stream of hints and events. They may be lost; nothing may depend on them but speed.
+    fn events(&self) -> broadcast::Receiver<NodeSignal>;
 
     /// What to call this node in errors and logs; unique among the nodes of one handle. Never
     /// contains a secret.

@@ -28,7 +28,7 @@ use self::quarantine::{Clock, Header, Marker, Nature, Windows};
 #[cfg(feature = "test-util")]
 pub use self::records::RecordChange;
 use self::records::Records;
-use super::{BoxFuture, LockNode, NodeEvent};
+use super::{BoxFuture, LockNode, NodeSignal};
 use crate::durability::{BarrierPoint, Durability};
 use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
@@ -59,7 +59,7 @@ pub struct MemoryNode(Arc<Shared>);
 struct Shared {
     name: Arc<str>,
     env: Arc<dyn Env>,
-    events: broadcast::Sender<NodeEvent>,
+    events: broadcast::Sender<NodeSignal>,
     state: Mutex<State>,
 }
 
@@ -119,9 +119,9 @@ impl MemoryNode {
         self.len() == 0
     }
 
-    fn tell(&self, event: NodeEvent) {
+    fn tell(&self, event: impl Into<NodeSignal>) {
         // The only failure is that there is no listener.
-        let _ = self.0.events.send(event);
+        let _ = self.0.events.send(event.into());
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -197,7 +197,7 @@ impl State {
 }
 
 impl Data {
-    fn apply(&mut self, h: &Header, op: &Op, hints: &mut Vec<NodeEvent>) -> Reply {
+    fn apply(&mut self, h: &Header, op: &Op, hints: &mut Vec<NodeSignal>) -> Reply {
         match op {
             Op::Acquire { keys, owner, ttl, proposal, if_held } => {
                 self.locks.acquire(h, keys, *owner, *ttl, (*proposal, *if_held))
@@ -216,7 +216,7 @@ impl Data {
             }
             Op::Inspect { keys, wait } => self.locks.inspect(h, keys, *wait),
             Op::Enlist(enlist) => {
-                hints.extend(enlist.news.then(|| NodeEvent::Changed(Arc::clone(&enlist.key))));
+                hints.extend(enlist.news.then(|| NodeSignal::Changed(Arc::clone(&enlist.key))));
                 self.lists.enlist(h, enlist)
             }
             Op::Claim(claim) => self.records.claim(h, claim),
@@ -229,7 +229,7 @@ impl Data {
                 let accept = (*token, value.as_ref());
                 let (reply, wake) =
                     self.records.complete(h, key, *owner, accept, *fingerprint, *retention);
-                hints.extend(wake.then(|| NodeEvent::Changed(Arc::clone(key))));
+                hints.extend(wake.then(|| NodeSignal::Changed(Arc::clone(key))));
                 reply
             }
             Op::Steps { key, owner, token, list, retention, fingerprint } => {
@@ -237,7 +237,7 @@ impl Data {
             }
             Op::Unclaim { key, owner, end } => {
                 let (reply, wake) = self.records.unclaim(h, key, *owner, *end);
-                hints.extend(wake.then(|| NodeEvent::Changed(Arc::clone(key))));
+                hints.extend(wake.then(|| NodeSignal::Changed(Arc::clone(key))));
                 reply
             }
             Op::Lookup { key, retention, fingerprint, born, accepted } => {
@@ -250,10 +250,10 @@ impl Data {
 }
 
 /// The hints for those who are to be woken.
-fn wake_up(hints: &mut Vec<NodeEvent>, keys: &LockKeys, Wake { watchers, waiter }: Wake) {
+fn wake_up(hints: &mut Vec<NodeSignal>, keys: &LockKeys, Wake { watchers, waiter }: Wake) {
     let key = || Arc::from(keys.lock());
-    hints.extend(waiter.map(|waiter| NodeEvent::Turn { key: key(), waiter }));
-    hints.extend(watchers.then(|| NodeEvent::Changed(key())));
+    hints.extend(waiter.map(|waiter| NodeSignal::Turn { key: key(), waiter }));
+    hints.extend(watchers.then(|| NodeSignal::Changed(key())));
 }
 
 impl LockNode for MemoryNode {
@@ -284,7 +284,7 @@ impl LockNode for MemoryNode {
         })
     }
 
-    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+    fn events(&self) -> broadcast::Receiver<NodeSignal> {
         self.0.events.subscribe()
     }
 

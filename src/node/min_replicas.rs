@@ -9,10 +9,10 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::broadcast;
 
-use super::NodeEvent;
 use super::redis::encode::GroupTerms;
 use super::redis::facts::ServerFacts;
 use super::redis::min_replicas::max_lag_at;
+use super::{NodeEvent, NodeSignal};
 use crate::dial::endpoint::Endpoint;
 use crate::error::{NodeError, NodeFault};
 use crate::sentinel::min_replicas::{LAG_SLACK, MinReplicas, MinReplicasFacts, MinReplicasRule};
@@ -112,7 +112,7 @@ impl Judge {
         at: &str,
         server: &ServerFacts,
         group: Group,
-        events: &broadcast::Sender<NodeEvent>,
+        events: &broadcast::Sender<NodeSignal>,
     ) -> Result<(), NodeError> {
         let facts = min_replicas_facts(server);
         let verdict = self.rule.judge(&facts, group.down_after, group.replicas);
@@ -168,10 +168,10 @@ impl Judge {
         }
     }
 
-    fn tell(&self, events: &broadcast::Sender<NodeEvent>, event: NodeEvent) {
+    fn tell(&self, events: &broadcast::Sender<NodeSignal>, event: NodeEvent) {
         event.log(&self.name);
         // It is no fault if there is no listener.
-        let _ = events.send(event);
+        let _ = events.send(event.into());
     }
 
     fn lock(&self) -> MutexGuard<'_, Last> {

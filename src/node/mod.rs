@@ -15,7 +15,8 @@ mod redis;
 mod sentinel;
 pub mod spi;
 
-pub use self::event::{HistoryCause, NodeEvent};
+pub(crate) use self::event::NodeSignal;
+pub use self::event::{HistoryCause, NamedEvent, NodeEvent, NodeEvents};
 pub use self::failover::FailoverTimes;
 pub(crate) use self::lock_node::{BoxFuture, LockNode};
 pub use self::redis::{RedisNode, RedisNodeBuilder};

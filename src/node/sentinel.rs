@@ -22,7 +22,7 @@ pub use crate::sentinel::min_replicas::MinReplicas;
 
 use self::find::Finder;
 use super::link::{self, Link};
-use super::{BoxFuture, FailoverTimes, LockNode, NodeEvent};
+use super::{BoxFuture, FailoverTimes, LockNode, NodeSignal};
 use crate::durability::{BarrierPoint, Durability};
 use crate::error::{ConfigError, NodeError};
 use crate::op::{Batch, Replies, TimedFacts};
@@ -122,7 +122,7 @@ impl LockNode for SentinelNode {
         link::DEPTH
     }
 
-    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+    fn events(&self) -> broadcast::Receiver<NodeSignal> {
         self.link.events()
     }
 

@@ -5,6 +5,7 @@
 //! [`MemoryNode`](crate::MemoryNode) is the reference, and a wrapper of another node hands on every
 //! method. Programs that only use nodes need nothing from here.
 
+pub use super::event::NodeSignal;
 pub use super::lock_node::{BoxFuture, LockNode};
 pub use crate::durability::BarrierPoint;
 #[doc(hidden)]
@@ -12,8 +13,8 @@ pub use crate::env::Task;
 pub use crate::env::{Env, SystemEnv};
 pub use crate::name::LockKeys;
 pub use crate::op::{
-    Batch, Began, Claim, ClaimEnd, ENTRY_MAX, Enlist, Facts, FingerprintBytes, Holder, IfHeld,
-    LISTED_MAX, Listed, Loss, NotAfter, Op, Place, QuarantineId, RecordKey, RecordState, Replies,
+    Batch, Began, Claim, ClaimEnd, Enlist, Facts, FingerprintBytes, Holder, IfHeld, Listed, Loss,
+    MAX_ENTRY, MAX_LISTED, NotAfter, Op, Place, QuarantineId, RecordKey, RecordState, Replies,
     Reply, StoredRecord, StoredSteps, Terms, TimedFacts,
 };
 pub use crate::token::OwnerToken;

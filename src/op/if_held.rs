@@ -32,7 +32,7 @@ pub enum IfHeld {
 /// [`OwnerToken::reserved_for`]: crate::token::OwnerToken::reserved_for
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The handle that waits; [`NodeEvent::Turn`](crate::node::NodeEvent::Turn) names it.
+    /// The handle that waits; [`NodeSignal::Turn`](crate::node::NodeSignal::Turn) names it.
     pub waiter: u64,
     /// Time waited so far. A span, not an instant, so that no two clocks are compared.
     pub waited: Duration,

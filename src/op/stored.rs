@@ -59,16 +59,16 @@ pub struct Enlist {
     pub owner: OwnerToken,
     /// For how long it stays, from now.
     pub ttl: Duration,
-    /// What it says, one to [`ENTRY_MAX`] bytes; without one the owner's entry is taken out.
+    /// What it says, one to [`MAX_ENTRY`] bytes; without one the owner's entry is taken out.
     pub entry: Option<Arc<[u8]>>,
     /// Others should read it soon: hint to all who wrote an entry.
     pub news: bool,
 }
 
 /// Most entries in one list.
-pub const LISTED_MAX: usize = 64;
+pub const MAX_LISTED: usize = 64;
 /// Longest entry in bytes.
-pub const ENTRY_MAX: usize = 1_024;
+pub const MAX_ENTRY: usize = 1_024;
 
 /// An entry in a list of candidates.
 #[derive(Clone, Debug, PartialEq, Eq)]

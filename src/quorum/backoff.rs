@@ -42,8 +42,8 @@ impl RetryPolicy {
         Ok(Self { min, max, factor })
     }
 
-    /// The waits of one caller. The same seed gives the same waits.
-    pub fn delays(&self, seed: u64) -> Delays {
+    /// Returns the waits of one caller. The same seed gives the same waits.
+    pub(crate) fn delays(&self, seed: u64) -> Delays {
         let builder = ExponentialBuilder::default()
             .with_min_delay(self.min)
             .with_max_delay(self.max)
@@ -57,7 +57,7 @@ impl RetryPolicy {
 
 /// The waits of one caller, without end.
 #[derive(Debug)]
-pub struct Delays {
+pub(crate) struct Delays {
     inner: ExponentialBackoff,
     max: Duration,
 }
@@ -66,18 +66,6 @@ impl Iterator for Delays {
     type Item = Duration;
     fn next(&mut self) -> Option<Duration> {
         Some(self.inner.next().unwrap_or(self.max))
-    }
-}
-
-#[cfg(feature = "backoff")]
-impl TryFrom<backoff::ExponentialBackoff> for RetryPolicy {
-    type Error = ConfigError;
-
-    /// Takes interval, multiplier and ceiling of a `backoff` policy; its elapsed-time limit is the
-    /// lock's `acquire_timeout`, and its jitter is always ours.
-    fn try_from(b: backoff::ExponentialBackoff) -> Result<Self, ConfigError> {
-        let ceiling = b.max_interval.min(Duration::from_secs(60));
-        Self::exponential(b.initial_interval, ceiling, b.multiplier as f32)
     }
 }
 

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use palisade::error::{ConfigError, NodeError, NodeFault};
-use palisade::node::NodeEvent;
-use palisade::node::spi::{BarrierPoint, Batch, BoxFuture, Env, LockNode, Op, Replies};
+
+use palisade::node::spi::{BarrierPoint, Batch, BoxFuture, Env, LockNode, NodeSignal, Op, Replies};
 use palisade::test_util::TokioEnv;
 use palisade::{Config, Durability, MemoryNode, Moment, Redlock, RedlockBuilder};
 use tokio::sync::{Notify, broadcast};
@@ -334,7 +334,7 @@ impl LockNode for Way {
         self.node.barrier(after, level, deadline)
     }
 
-    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+    fn events(&self) -> broadcast::Receiver<NodeSignal> {
         self.node.events()
     }
 

@@ -13,8 +13,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use palisade::error::{NodeError, NodeFault};
-use palisade::node::spi::{BarrierPoint, Batch, BoxFuture, Env, LockNode, Replies, SystemEnv};
-use palisade::node::{FailoverTimes, NodeEvent};
+use palisade::node::FailoverTimes;
+use palisade::node::spi::{
+    BarrierPoint, Batch, BoxFuture, Env, LockNode, NodeSignal, Replies, SystemEnv,
+};
 use palisade::{Durability, Moment};
 use tokio::sync::{broadcast, oneshot};
 use tokio::time::sleep;
@@ -306,7 +308,7 @@ impl LockNode for Fault {
         })
     }
 
-    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+    fn events(&self) -> broadcast::Receiver<NodeSignal> {
         self.0.inner.events()
     }
 

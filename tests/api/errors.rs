@@ -137,7 +137,7 @@ async fn a_mutex_and_an_election_are_refused_when_they_are_built() {
     let error = redlock.election("").build().expect_err("no name");
     assert_eq!(error.advice(), Advice::Misconfigured);
     assert!(error.to_string().contains("`name` is \"\": must not be empty"), "{error}");
-    let words = "w".repeat(palisade::election::WORDS_MAX + 1);
+    let words = "w".repeat(palisade::election::MAX_METADATA + 1);
     let error =
         redlock.election("e").build().unwrap().campaign(words).await.expect_err("too many words");
     assert!(error.to_string().contains("`value` is 65537 bytes: "), "{error}");

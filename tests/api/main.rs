@@ -1,6 +1,7 @@
 //! The interface as a user meets it: settings that are refused, sentences of errors, what is never
 //! shown, and garbage from outside.
 
+mod conventions;
 mod errors;
 mod fuzz;
 mod health;

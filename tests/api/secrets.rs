@@ -47,7 +47,7 @@ impl Shown {
         let e = redlock.election("e").build().unwrap().leader().await.expect_err("let in");
         writeln!(self.0, "{e} {e:?}").unwrap();
         self.debug(&redlock.metrics());
-        while let Ok(event) = events.try_recv() {
+        while let Some(event) = events.try_next() {
             self.debug(&event);
         }
         reported

@@ -19,7 +19,7 @@ const CLOSED: [&str; 2] = ["no messages are taken", "palisade init"];
 struct Running {
     booked: Arc<AtomicUsize>,
     stop: Arc<Notify>,
-    task: tokio::task::JoinHandle<palisade::idempotency::consumer::Ended>,
+    task: tokio::task::JoinHandle<palisade::idempotency::consumer::ConsumerReport>,
 }
 
 fn running(orders: &Idempotency, broker: &Broker) -> Running {

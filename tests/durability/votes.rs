@@ -5,11 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use palisade::Moment;
 use palisade::node::spi::BarrierPoint;
-use palisade::node::spi::{Batch, Replies};
-use palisade::node::{
-    NodeEvent,
-    spi::{BoxFuture, LockNode},
-};
+use palisade::node::spi::{Batch, NodeSignal, Replies};
+use palisade::node::spi::{BoxFuture, LockNode};
 use palisade_testing::fault::Fault;
 use tokio::sync::broadcast;
 
@@ -55,7 +52,7 @@ impl LockNode for Told {
         })
     }
 
-    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+    fn events(&self) -> broadcast::Receiver<NodeSignal> {
         self.memory.events()
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use palisade::election::{CampaignError, Candidate, LeaderError, State, StepDown, TryCampaign};
-use palisade::node::spi::LISTED_MAX;
+use palisade::node::spi::MAX_LISTED;
 use palisade::{Election, ElectionBuilder, Leadership, Redlock};
 use palisade_testing::fault::FaultControl;
 use tokio::task::JoinHandle;
@@ -106,10 +106,10 @@ async fn the_list_is_bounded_and_who_finds_no_room_campaigns_all_the_same() {
         let election = built(&redlock, |e| e);
         tokio::spawn(async move { election.campaign("c").await.unwrap().resign().await })
     };
-    let crowd: Vec<_> = (0..LISTED_MAX + 6).map(leads_once).collect();
+    let crowd: Vec<_> = (0..MAX_LISTED + 6).map(leads_once).collect();
     sleep(2 * TTL).await;
     let asks = world.election();
-    assert_eq!(asks.candidates().await.unwrap().len(), 1 + LISTED_MAX);
+    assert_eq!(asks.candidates().await.unwrap().len(), 1 + MAX_LISTED);
     leadership.resign().await.unwrap();
     // Each leads in its turn, those without a place too.
     for task in crowd {

@@ -6,11 +6,8 @@ use std::time::Duration;
 
 use palisade::Moment;
 use palisade::election::{CampaignError, Leader, LeaderError, Observation, ProclaimError};
-use palisade::node::spi::{Batch, Op, Replies};
-use palisade::node::{
-    NodeEvent,
-    spi::{BoxFuture, LockNode},
-};
+use palisade::node::spi::{Batch, NodeSignal, Op, Replies};
+use palisade::node::spi::{BoxFuture, LockNode};
 use palisade::{Election, MemoryNode, Redlock};
 use palisade_testing::fault::FaultControl;
 use tokio::sync::broadcast;
@@ -235,7 +232,7 @@ impl LockNode for FailsOver {
         self.0.call(batch, deadline)
     }
 
-    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+    fn events(&self) -> broadcast::Receiver<NodeSignal> {
         self.0.events()
     }
 

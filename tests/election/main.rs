@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use futures_core::Stream as _;
 use palisade::election::{
-    CampaignError, Identity, LeaderError, Observation, ProclaimError, TryCampaign, WORDS_MAX,
+    CampaignError, Identity, LeaderError, MAX_METADATA, Observation, ProclaimError, TryCampaign,
 };
 use palisade_testing::fault::FaultControl;
 use tokio::time::{Instant, sleep, timeout};
@@ -255,7 +255,7 @@ async fn refusals_are_distinguished_and_in_time() {
     let election = redlock.election("e").build().unwrap();
     let short = redlock.election("e").ttl(Duration::from_millis(1)).build();
     assert_eq!(short.unwrap_err().field(), "ttl");
-    let long = "x".repeat(WORDS_MAX);
+    let long = "x".repeat(MAX_METADATA);
     assert!(matches!(election.campaign(&long).await, Err(CampaignError::Config(_))));
 
     let leadership = election.campaign("a").await.unwrap();

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use palisade::election::{Identity, StepDown, StepDownError, TryCampaign};
+use palisade::node::spi::NodeSignal;
 use palisade::{Redlock, RedlockBuilder};
 use palisade_testing::fault::FaultControl;
 use tokio::time::{Instant, sleep, timeout};
@@ -125,7 +126,7 @@ impl palisade::node::spi::LockNode for Silent {
         self.0.call(batch, deadline)
     }
 
-    fn events(&self) -> tokio::sync::broadcast::Receiver<palisade::node::NodeEvent> {
+    fn events(&self) -> tokio::sync::broadcast::Receiver<NodeSignal> {
         tokio::sync::broadcast::channel(1).1
     }
 

@@ -1,11 +1,10 @@
 //! Keys that nodes may have forgotten are seen: by an event, a line of the log, counters, reports
 //! and looks.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use palisade::idempotency::{ParkedReason, Status};
-use palisade::node::NodeEvent;
+use palisade::node::{NodeEvent, NodeEvents};
 use palisade::{Forgotten, Idempotency, MemoryNode, Outcome, Redlock};
 use tokio::time::sleep;
 use tracing_subscriber::filter::LevelFilter;
@@ -36,10 +35,11 @@ async fn lose(w: &World, nodes: &[usize]) {
 }
 
 /// The events about keys, by node.
-fn reported(events: &mut tokio::sync::broadcast::Receiver<(Arc<str>, NodeEvent)>) -> Vec<String> {
+fn reported(events: &mut NodeEvents) -> Vec<String> {
     let mut reported = Vec::new();
-    while let Ok((node, event)) = events.try_recv() {
-        if let NodeEvent::KeysForgotten { remaining, .. } = event {
+    while let Some(named) = events.try_next() {
+        if let NodeEvent::KeysForgotten { remaining, .. } = named.event {
+            let node = named.node;
             reported.push(format!("{node} for {}s", remaining.as_secs()));
         }
     }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use palisade::Moment;
 use palisade::error::{NodeError, NodeFault};
 use palisade::idempotency::{Call, Status};
-use palisade::node::spi::{Batch, Op, Replies};
-use palisade::node::{NodeEvent, spi::BoxFuture};
+use palisade::node::spi::BoxFuture;
+use palisade::node::spi::{Batch, NodeSignal, Op, Replies};
 use palisade::{Idempotency, MemoryNode, Outcome, Redlock, node::spi::LockNode};
 use palisade_testing::fault::FaultControl;
 use tokio::sync::broadcast;
@@ -77,7 +77,7 @@ impl LockNode for Deaf {
         self.0.call(batch, deadline)
     }
 
-    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+    fn events(&self) -> broadcast::Receiver<NodeSignal> {
         self.0.events()
     }
 

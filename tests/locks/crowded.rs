@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use palisade::error::{AcquireError, Advice, NodeError, NodeFault, NodeOutcome};
-use palisade::node::spi::{Batch, BoxFuture, Env, LockNode, Op, Replies};
-use palisade::node::{MemoryNode, NodeEvent};
+use palisade::node::MemoryNode;
+use palisade::node::spi::{Batch, BoxFuture, Env, LockNode, NodeSignal, Op, Replies};
 use palisade::test_util::TokioEnv;
 use palisade::{LockGuard, Moment, Redlock, TryAcquire};
 use tokio::sync::broadcast;
@@ -31,7 +31,7 @@ impl LockNode for Slow {
         })
     }
 
-    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+    fn events(&self) -> broadcast::Receiver<NodeSignal> {
         self.inner.events()
     }
 

@@ -10,9 +10,9 @@ use futures_util::FutureExt as _;
 use palisade::Moment;
 use palisade::error::{AcquireError, NodeError, NodeFault, NodeOutcome};
 use palisade::idempotency::Status;
-use palisade::node::spi::{Batch, Op, Replies, Reply};
+use palisade::node::spi::{Batch, NodeSignal, Op, Replies, Reply};
 use palisade::node::{
-    MemoryNode, NodeEvent,
+    MemoryNode,
     spi::{BoxFuture, LockNode},
 };
 use palisade::{Durability, node::spi::BarrierPoint};
@@ -111,7 +111,7 @@ impl LockNode for Connection {
         DEPTH
     }
 
-    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+    fn events(&self) -> broadcast::Receiver<NodeSignal> {
         self.inner.events()
     }
 
@@ -223,7 +223,7 @@ impl LockNode for Stingy {
         })
     }
 
-    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+    fn events(&self) -> broadcast::Receiver<NodeSignal> {
         self.inner.events()
     }
 

@@ -10,10 +10,10 @@ use futures_util::FutureExt as _;
 use palisade::Moment;
 use palisade::error::{NodeError, NodeFault};
 use palisade::node::spi::LockKeys;
-use palisade::node::spi::{Batch, Op, Replies, Reply, Terms};
+use palisade::node::spi::{Batch, NodeSignal, Op, Replies, Reply, Terms};
 use palisade::node::spi::{Env, SystemEnv};
 use palisade::node::{
-    MemoryNode, NodeEvent,
+    MemoryNode,
     spi::{BoxFuture, LockNode},
 };
 use palisade::{RedisNode, Redlock, TryAcquire, node::spi::OwnerToken};
@@ -258,7 +258,7 @@ impl LockNode for Deaf {
             self.inner.call(batch, deadline).await
         })
     }
-    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+    fn events(&self) -> broadcast::Receiver<NodeSignal> {
         self.inner.events()
     }
     fn name(&self) -> Arc<str> {
@@ -310,7 +310,7 @@ impl LockNode for Panics {
         assert!(self.1.swap(true, Ordering::SeqCst), "a node of somebody else's panics");
         self.0.call(batch, deadline)
     }
-    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+    fn events(&self) -> broadcast::Receiver<NodeSignal> {
         self.0.events()
     }
     fn name(&self) -> Arc<str> {

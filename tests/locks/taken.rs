@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use palisade::node::{MemoryNode, RedisNode};
-use palisade::{AcquireError, Holder, LockGuard, Mutex, Redlock};
+use palisade::{AcquireError, LockGuard, LockHolder, Mutex, Redlock};
 use palisade_ops::{Deployment, HandedOver, Handover};
 use palisade_testing::fault::{Fault, Step};
 use tokio::task::JoinHandle;
@@ -78,7 +78,7 @@ impl World {
     }
 
     /// The operator's mutex, and whom it sees.
-    async fn sees(&self, ttl: Duration) -> (Mutex, Holder) {
+    async fn sees(&self, ttl: Duration) -> (Mutex, LockHolder) {
         let mutex = self.operator.mutex("job").ttl(ttl).auto_renew(false);
         let mutex = mutex.acquire_timeout(5 * TTL).build().unwrap();
         let holder = mutex.inspect().await.unwrap().holder().expect("it is held");
@@ -123,7 +123,7 @@ async fn a_takeover_that_is_dropped_midway_lets_nobody_in() {
         let seen = world.waits.mutex("job").build().unwrap();
         world.script(&[Step::fine(), Step::delay_reply(TTL)]);
         let given_away = async {
-            let still = |now: Option<Holder>| now.is_some_and(|now| now.owner == holder.owner);
+            let still = |now: Option<LockHolder>| now.is_some_and(|now| now.owner == holder.owner);
             while still(seen.inspect().await.unwrap().holder()) {
                 sleep(Duration::from_millis(5)).await;
             }

@@ -1,18 +1,14 @@
 //! What a handle reports and counts of its nodes, on real servers and groups: each transition of
 //! the crash guard with its cause, and clients that do not agree.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use palisade::error::NodeFault;
-use palisade::node::{HistoryCause, NodeEvent, RedisNode, SentinelNode, spi::LockNode};
+use palisade::node::{HistoryCause, NodeEvent, NodeEvents, RedisNode, SentinelNode, spi::LockNode};
 use palisade::{Durability, Redlock};
-use tokio::sync::broadcast;
 
 use crate::support::group::Groups;
 use crate::support::server::Server;
-
-type Events = broadcast::Receiver<(Arc<str>, NodeEvent)>;
 
 /// Until something must have happened; not a claim about how long it takes.
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -31,7 +27,7 @@ fn lone(server: &Server) -> RedisNode {
 /// are answers to learn from.
 async fn until(
     redlock: &Redlock,
-    events: &mut Events,
+    events: &mut NodeEvents,
     name: &str,
     last: impl Fn(&NodeEvent) -> bool,
 ) -> Vec<NodeEvent> {
@@ -40,7 +36,7 @@ async fn until(
         if let Ok(guard) = redlock.mutex(name).build().unwrap().try_acquire().await {
             drop(guard);
         }
-        while let Ok((_, event)) = events.try_recv() {
+        while let Some(event) = events.try_next().map(|named| named.event) {
             if matches!(event, NodeEvent::Up | NodeEvent::Down) {
                 continue;
             }
@@ -118,14 +114,14 @@ async fn disagreeing_clients_are_both_informed() {
     for i in 0..5 {
         drop(shorter.mutex(format!("d{i}")).build().unwrap().acquire().await.unwrap());
     }
-    let more: Vec<_> = std::iter::from_fn(|| to_shorter.try_recv().ok()).collect();
-    assert!(!more.iter().any(|(_, e)| differ(e)), "{more:?}");
+    let more: Vec<_> = std::iter::from_fn(|| to_shorter.try_next()).collect();
+    assert!(!more.iter().any(|named| differ(&named.event)), "{more:?}");
     // A client that agrees gets no event.
     let same = redlock(lone(&server), 20 * SECOND);
     let mut to_same = same.events();
     drop(same.mutex("e").build().unwrap().acquire().await.unwrap());
-    let seen: Vec<_> = std::iter::from_fn(|| to_same.try_recv().ok()).collect();
-    assert!(!seen.iter().any(|(_, e)| differ(e)), "{seen:?}");
+    let seen: Vec<_> = std::iter::from_fn(|| to_same.try_next()).collect();
+    assert!(!seen.iter().any(|named| differ(&named.event)), "{seen:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -26,7 +26,7 @@ async fn refusal(server: &Server) -> (String, Began) {
     };
     let begun = async {
         loop {
-            let event = events.recv().await.expect("the handle lives").1;
+            let event = events.next().await.expect("the handle lives").event;
             if let NodeEvent::QuarantineBegun { began, .. } = event {
                 return began;
             }
@@ -84,7 +84,7 @@ async fn a_program_that_saw_its_data_says_that_they_are_lost() {
             // Connected again, and asked for the lock that nobody grants yet.
             let hasty = redlock.mutex("first").acquire_timeout(Duration::from_millis(50));
             drop(hasty.build().unwrap().acquire().await);
-            while let Ok((_, event)) = events.try_recv() {
+            while let Some(event) = events.try_next().map(|named| named.event) {
                 if let NodeEvent::QuarantineBegun { began, .. } = event {
                     return began;
                 }

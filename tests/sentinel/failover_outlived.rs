@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use palisade::Moment;
 use palisade::node::spi::Env;
-use palisade::node::spi::{Batch, Replies};
+use palisade::node::spi::{Batch, NodeSignal, Replies};
 use palisade::node::{
     FailoverTimes, NodeEvent,
     spi::{BoxFuture, LockNode},
@@ -32,7 +32,7 @@ impl LockNode for Group {
         Some(self.1)
     }
 
-    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+    fn events(&self) -> broadcast::Receiver<NodeSignal> {
         self.0.events()
     }
 
@@ -55,7 +55,7 @@ async fn reported(redlock: &Redlock, ttl: Duration) -> Vec<NodeEvent> {
     let _a = redlock.mutex("a").ttl(ttl).build().unwrap().acquire().await.unwrap();
     let _b = redlock.mutex("b").ttl(ttl).build().unwrap().acquire().await.unwrap();
     sleep(600 * S).await;
-    let all = std::iter::from_fn(|| events.try_recv().ok().map(|(_, event)| event));
+    let all = std::iter::from_fn(|| events.try_next().map(|named| named.event));
     all.filter(|event| matches!(event, NodeEvent::TtlTooShort { .. })).collect()
 }
 
@@ -117,7 +117,7 @@ async fn a_lock_with_defaults_outlives_a_crash_of_the_shipped_groups_master() {
         let left: u64 = has.parse().expect("a number of milliseconds");
         assert!(left > 0, "{left} ms on the new master");
         // Nobody complains about the defaults.
-        while let Ok((_, event)) = events.try_recv() {
+        while let Some(event) = events.try_next().map(|named| named.event) {
             assert!(!matches!(event, NodeEvent::TtlTooShort { .. }), "{event:?}");
         }
         assert!(guard.release().await.is_ok());
@@ -137,8 +137,8 @@ async fn a_group_says_how_long_its_failovers_take() {
     let _guard = redlock.mutex("short").build().unwrap().acquire().await.unwrap();
     let heard = async {
         loop {
-            if let (_, NodeEvent::TtlTooShort { needed, enough, .. }) = events.recv().await.unwrap()
-            {
+            let event = events.next().await.unwrap().event;
+            if let NodeEvent::TtlTooShort { needed, enough, .. } = event {
                 return (needed, enough);
             }
         }

@@ -11,13 +11,10 @@ use std::time::Duration;
 use palisade::Moment;
 use palisade::error::{ExtendError, NodeError, NodeFault};
 use palisade::node::spi::Env;
-use palisade::node::spi::{Batch, Replies};
+use palisade::node::spi::{Batch, NodeSignal, Replies};
 use palisade::{LockGuard, MemoryNode, Redlock, TryAcquire};
 use palisade::{
-    node::{
-        NodeEvent,
-        spi::{BoxFuture, LockNode},
-    },
+    node::spi::{BoxFuture, LockNode},
     test_util::MemorySnapshot,
 };
 use tokio::sync::broadcast;
@@ -66,7 +63,7 @@ impl LockNode for View {
         (if moved { &self.new } else { &self.old }).call(batch, deadline)
     }
 
-    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+    fn events(&self) -> broadcast::Receiver<NodeSignal> {
         self.old.events()
     }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use palisade::node::spi::{Batch, BoxFuture, Env, LockNode, Replies};
-use palisade::node::{MemoryNode, NodeEvent};
+use palisade::node::MemoryNode;
+use palisade::node::spi::{Batch, BoxFuture, Env, LockNode, NodeSignal, Replies};
 use palisade::{Moment, Redlock, TryAcquire};
 use tokio::sync::{broadcast, watch};
 use tokio::time::{Instant, sleep};
@@ -63,7 +63,7 @@ impl LockNode for Group {
         Box::pin(async move { arrives.await.expect("it is executed") })
     }
 
-    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+    fn events(&self) -> broadcast::Receiver<NodeSignal> {
         self.old.events()
     }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use palisade::error::{NodeError, NodeFault};
 use palisade::node::spi::LockKeys;
-use palisade::node::spi::{Batch, Op, Replies, Reply, Terms};
+use palisade::node::spi::{Batch, NodeSignal, Op, Replies, Reply, Terms};
 use palisade::node::spi::{Env, SystemEnv};
 use palisade::node::{MinReplicas, NodeEvent, RedisNode, SentinelNode, spi::LockNode};
 use palisade::{Advice, node::spi::OwnerToken};
@@ -93,8 +93,13 @@ fn set(addr: &str, k: &str, lag: &str) {
     assert_eq!(cli(addr, &words), "OK");
 }
 
-fn heard(events: &mut broadcast::Receiver<NodeEvent>) -> Vec<NodeEvent> {
-    std::iter::from_fn(|| events.try_recv().ok()).collect()
+fn heard(events: &mut broadcast::Receiver<NodeSignal>) -> Vec<NodeEvent> {
+    let signals = std::iter::from_fn(|| events.try_recv().ok());
+    let events = signals.filter_map(|signal| match signal {
+        NodeSignal::Event(event) => Some(event),
+        _ => None,
+    });
+    events.collect()
 }
 
 fn group(groups: &Groups) -> SentinelNode {

@@ -9,9 +9,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use palisade::Moment;
 use palisade::error::{NodeError, NodeFault};
+use palisade::node::spi::BoxFuture;
 use palisade::node::spi::Env;
-use palisade::node::spi::{Batch, Op, Replies};
-use palisade::node::{NodeEvent, spi::BoxFuture};
+use palisade::node::spi::{Batch, NodeSignal, Op, Replies};
 use palisade::{Idempotency, MemoryNode, Redlock, RedlockBuilder, node::spi::LockNode};
 use palisade_testing::fault::{Fault, FaultControl, Odds};
 use tokio::sync::broadcast;
@@ -216,7 +216,7 @@ impl LockNode for Stranger {
         })
     }
 
-    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+    fn events(&self) -> broadcast::Receiver<NodeSignal> {
         self.0.events()
     }
 

@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 
 use palisade::idempotency::Context;
 use palisade::idempotency::consumer::headers::{DETAIL, KEY, ORIGIN, REASON};
-use palisade::idempotency::consumer::{ConsumerBuilder, Ended, Rules};
+use palisade::idempotency::consumer::{ConsumerBuilder, ConsumerReport, Rules};
 use palisade::{Failed, Idempotency, MemoryNode, Redlock};
 use palisade_kafka::{Consumer, Message, Publisher, Topic, dead_letters};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
@@ -161,7 +161,7 @@ async fn run(
     ledger: &Ledger,
     takes: Duration,
     stop: impl Future<Output = ()>,
-) -> Ended {
+) -> ConsumerReport {
     let books = ledger.clone();
     let book = move |cx: Context, _: Arc<Message>| {
         let books = books.clone();

@@ -12,7 +12,7 @@ use lapin::options::{BasicGetOptions, BasicNackOptions};
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use palisade::idempotency::Context;
 use palisade::idempotency::consumer::headers::{DETAIL, ORIGIN, REASON};
-use palisade::idempotency::consumer::{ConsumerBuilder, Ended, Rules};
+use palisade::idempotency::consumer::{ConsumerBuilder, ConsumerReport, Rules};
 use palisade::{Failed, Idempotency, MemoryNode, Redlock};
 use palisade_lapin::{Consumer, Message, Publisher, dead_letters, retry_queue};
 use server::Queue;
@@ -67,7 +67,7 @@ async fn run(
     ledger: &Ledger,
     takes: Duration,
     stop: impl Future<Output = ()>,
-) -> Ended {
+) -> ConsumerReport {
     let books = ledger.clone();
     let book = move |cx: Context, _: Arc<Message>| {
         let books = books.clone();
@@ -98,7 +98,7 @@ async fn left(queue: &Queue) -> u32 {
 }
 
 /// Consumes what is left, for as long as something is.
-async fn rest(queue: &Queue, redlock: &Redlock, ledger: &Ledger) -> Ended {
+async fn rest(queue: &Queue, redlock: &Redlock, ledger: &Ledger) -> ConsumerReport {
     let stop = async {
         // What a consumer holds is not ready: it has to be quiet for a while.
         let mut quiet = 0;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use async_nats::jetstream::consumer::{AckPolicy, pull};
 use palisade::idempotency::Context;
 use palisade::idempotency::consumer::headers::{DETAIL, KEY, ORIGIN, REASON};
-use palisade::idempotency::consumer::{ConsumerBuilder, Ended, Rules};
+use palisade::idempotency::consumer::{ConsumerBuilder, ConsumerReport, Rules};
 use palisade::{Failed, Idempotency, MemoryNode, Redlock};
 use palisade_nats::{Consumer, Durable, Message, dead_letters};
 use server::{DURABLE, Nats, STREAM};
@@ -57,7 +57,7 @@ async fn run(
     ledger: &Ledger,
     takes: Duration,
     stop: impl Future<Output = ()>,
-) -> Ended {
+) -> ConsumerReport {
     let books = ledger.clone();
     let book = move |cx: Context, _: Arc<Message>| {
         let books = books.clone();
@@ -129,7 +129,7 @@ async fn a_long_handler_keeps_its_message() {
 
 /// A process that takes a message, is frozen for longer than its ack wait, and then goes on. Its
 /// runtime has one thread, which sleeps: no heartbeat, no renewal.
-fn freezes(url: &str, node: &MemoryNode, taken: &Arc<Notify>) -> Ended {
+fn freezes(url: &str, node: &MemoryNode, taken: &Arc<Notify>) -> ConsumerReport {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let work = async {
         let client = async_nats::connect(url).await.unwrap();

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use palisade::idempotency::Context;
-use palisade::idempotency::consumer::{Ended, probed};
+use palisade::idempotency::consumer::{ConsumerReport, probed};
 use palisade::{Idempotency, Redlock};
 use palisade_sqlx::inbox;
 use palisade_streams::{Consumer, Message, Publisher, Stream};
@@ -36,7 +36,7 @@ pub(crate) async fn consume(
     of: Idempotency,
     pool: &PgPool,
     stop: impl Future<Output = ()>,
-) -> Result<Ended, BoxError> {
+) -> Result<ConsumerReport, BoxError> {
     let consumer = Consumer::builder(Stream::new(server, "orders", "billing"), of).build()?;
     let probe = inbox::prober(pool.clone());
     let pool = pool.clone();

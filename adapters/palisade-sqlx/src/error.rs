@@ -13,6 +13,7 @@ pub enum InboxError {
         /// Of which key.
         key: String,
         /// Its answer.
+        #[source]
         error: sqlx::Error,
     },
     /// The result cannot be written as JSON, or what is stored cannot be read as this type.
@@ -24,6 +25,7 @@ pub enum InboxError {
         /// What could not be turned into what.
         what: &'static str,
         /// Why.
+        #[source]
         error: serde_json::Error,
     },
     /// The row is another request's: its fingerprint is not this call's.

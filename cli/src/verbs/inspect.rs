@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use clap::Args;
 use nix::sys::signal::Signal;
 use palisade::election::Leader;
-use palisade::{Holder, Inspection, LockGuard, NodeView};
+use palisade::{Inspection, LockGuard, LockHolder, NodeView};
 use serde_json::{Value, json};
 
 use super::leader::{leader_json, leader_line};
@@ -164,8 +164,8 @@ fn closed_until(guard: &LockGuard) -> (u128, String) {
 }
 
 /// A holder in words.
-pub(super) fn line(holder: &Holder) -> String {
-    let Holder { owner, fence, remaining, note, .. } = holder;
+pub(super) fn line(holder: &LockHolder) -> String {
+    let LockHolder { owner, fence, remaining, note, .. } = holder;
     let note = note.as_ref().map(|note| format!(", {note:?}")).unwrap_or_default();
     format!("{owner} (fence {fence}, {remaining:.1?} of its lease left{note})")
 }
@@ -199,7 +199,7 @@ fn table(name: &str, seen: &Inspection, leader: Option<&Leader>) -> String {
     text
 }
 
-fn holder_json(holder: &Holder) -> Value {
+fn holder_json(holder: &LockHolder) -> Value {
     json!({ "owner": holder.owner, "fence": holder.fence.get(),
             "remaining_ms": holder.remaining.as_millis(), "note": holder.note })
 }

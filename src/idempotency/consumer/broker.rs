@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use serde::de::DeserializeOwned;
 
 use super::Disposition;
-use crate::error::ConfigError;
+use crate::error::{Advice, ConfigError, advise};
 use crate::idempotency::Failed;
 
 /// A broker and what is consumed there: its address, the name of the queue, and the settings that
@@ -167,6 +167,19 @@ impl BrokerError {
     /// Returns true if trying again can help.
     pub fn is_passing(&self) -> bool {
         self.passing
+    }
+}
+
+advise!(BrokerError);
+
+impl BrokerError {
+    /// Returns what to do about it.
+    pub fn advice(&self) -> Advice {
+        if self.passing {
+            Advice::RetryAfter(Duration::from_secs(1))
+        } else {
+            Advice::Misconfigured
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::work::Work;
 use super::{Broker, BrokerError, Handler, Rules, Terms};
-use crate::error::ConfigError;
+use crate::error::{Advice, ConfigError, advise};
 use crate::idempotency::Idempotency;
 
 /// Finds the key of a message, if it has one.
@@ -89,7 +89,7 @@ impl<B: Broker> Consumer<B> {
         &self,
         handler: H,
         stop: impl Future<Output = ()>,
-    ) -> Result<Ended, ConsumeError> {
+    ) -> Result<ConsumerReport, ConsumeError> {
         // Boxed: it is large, and part of each program's future.
         Box::pin(Work::new(self, handler).serve(stop)).await
     }
@@ -116,7 +116,7 @@ impl<B: Broker> fmt::Debug for ConsumerBuilder<B> {
 /// What a consumer did until it ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Ended {
+pub struct ConsumerReport {
     /// Deliveries taken from the broker.
     pub delivered: u64,
     /// Acknowledged: the result is stored.
@@ -142,7 +142,7 @@ pub enum ConsumeError {
         /// What, and why.
         why: String,
         /// What was done until then.
-        ended: Ended,
+        ended: ConsumerReport,
     },
     /// The broker refuses deliveries for good.
     #[non_exhaustive]
@@ -150,7 +150,7 @@ pub enum ConsumeError {
         /// The broker's answer.
         error: BrokerError,
         /// What was done until then.
-        ended: Ended,
+        ended: ConsumerReport,
     },
 }
 
@@ -159,6 +159,19 @@ impl fmt::Display for ConsumeError {
         match self {
             Self::Stopped { why, .. } => write!(f, "the consumer stopped: {why}"),
             Self::Broker { error, .. } => write!(f, "the consumer gets no messages: {error}"),
+        }
+    }
+}
+
+advise!(ConsumeError);
+
+impl ConsumeError {
+    /// Returns what to do about it: a person has to change something, unless the broker says
+    /// otherwise.
+    pub fn advice(&self) -> Advice {
+        match self {
+            Self::Stopped { .. } => Advice::Misconfigured,
+            Self::Broker { error, .. } => error.advice(),
         }
     }
 }

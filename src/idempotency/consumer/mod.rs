@@ -28,7 +28,7 @@ mod sessions;
 mod work;
 
 pub use broker::{Broker, BrokerError, Delivery, Session, Terms, json};
-pub use consume::{ConsumeError, Consumer, ConsumerBuilder, Ended};
+pub use consume::{ConsumeError, Consumer, ConsumerBuilder, ConsumerReport};
 pub use disposition::{DeadLetter, DeadLetterReason, Disposition};
 pub use handler::{Handler, ProbedHandler, probed};
 pub(crate) use hold::Holdings;

@@ -16,8 +16,8 @@ use super::gate::{Gate, Past};
 use super::hold::Holding;
 use super::sessions::Sessions;
 use super::{
-    Broker, BrokerError, ConsumeError, Consumer, DeadLetter, DeadLetterReason, Delivery,
-    Disposition, Ended, Handler, Rules,
+    Broker, BrokerError, ConsumeError, Consumer, ConsumerReport, DeadLetter, DeadLetterReason,
+    Delivery, Disposition, Handler, Rules,
 };
 use crate::idempotency::detached::panic_text;
 use crate::idempotency::{Call, Outcome, RunError};
@@ -48,7 +48,7 @@ pub(super) struct Work<'a, B: Broker, H> {
     handler: Arc<H>,
     sessions: Sessions<'a, B>,
     tasks: JoinSet<Settled>,
-    ended: Ended,
+    ended: ConsumerReport,
     gate: Gate,
 }
 
@@ -61,7 +61,7 @@ impl<'a, B: Broker, H: Handler<B::Delivery>> Work<'a, B, H> {
             handler: Arc::new(handler),
             sessions: Sessions::new(&consumer.broker, &consumer.terms),
             tasks: JoinSet::new(),
-            ended: Ended::default(),
+            ended: ConsumerReport::default(),
             gate: Gate::shown_by(&holding.shut),
             holding,
         }
@@ -71,7 +71,7 @@ impl<'a, B: Broker, H: Handler<B::Delivery>> Work<'a, B, H> {
     pub(super) async fn serve(
         mut self,
         stop: impl Future<Output = ()>,
-    ) -> Result<Ended, ConsumeError> {
+    ) -> Result<ConsumerReport, ConsumeError> {
         let holding = Arc::clone(&self.holding);
         tokio::select! {
             biased;
@@ -80,7 +80,10 @@ impl<'a, B: Broker, H: Handler<B::Delivery>> Work<'a, B, H> {
         }
     }
 
-    async fn run(&mut self, stop: impl Future<Output = ()>) -> Result<Ended, ConsumeError> {
+    async fn run(
+        &mut self,
+        stop: impl Future<Output = ()>,
+    ) -> Result<ConsumerReport, ConsumeError> {
         let mut stop = pin!(stop);
         let end = loop {
             let (fetched, end) = self.next(stop.as_mut()).await;
@@ -175,7 +178,7 @@ impl<'a, B: Broker, H: Handler<B::Delivery>> Work<'a, B, H> {
     }
 }
 
-impl Ended {
+impl ConsumerReport {
     /// Counts; says why the consumer has to stop, if it has.
     fn note(&mut self, done: Result<Settled, JoinError>, gate: &mut Gate) -> Option<String> {
         let Settled { disposition, confirmed, past } = match done {

@@ -121,7 +121,7 @@ mod tests {
     use crate::env::TokioEnv;
     use crate::error::{NodeError, NodeFault};
     use crate::node::redis::facts::ServerFacts;
-    use crate::node::{BoxFuture, NodeEvent};
+    use crate::node::{BoxFuture, NodeSignal};
     use crate::time::Moment;
 
     /// Names no server, and counts how often it is asked.
@@ -148,7 +148,7 @@ mod tests {
             &self,
             _: &str,
             _: &ServerFacts,
-            _: &broadcast::Sender<NodeEvent>,
+            _: &broadcast::Sender<NodeSignal>,
         ) -> Result<(), NodeError> {
             Ok(())
         }

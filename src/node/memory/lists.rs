@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::quarantine::Header;
 use super::shelf::{Perish, Shelf};
-use crate::op::{Enlist, LISTED_MAX, Listed, Reply};
+use crate::op::{Enlist, Listed, MAX_LISTED, Reply};
 use crate::token::OwnerToken;
 
 /// The entries of one list, in the order in which they were written first.
@@ -41,7 +41,7 @@ impl Lists {
             let till = h.after(*ttl);
             match list.iter().position(|entry| entry.owner == *owner) {
                 Some(at) => (list[at].till, list[at].text) = (till, Arc::clone(text)),
-                None if list.len() >= LISTED_MAX => {}
+                None if list.len() >= MAX_LISTED => {}
                 None => list.push(Entry { owner: *owner, till, text: Arc::clone(text) }),
             }
         } else if let Some(list) = self.0.live(key, h.now) {

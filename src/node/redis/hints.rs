@@ -26,7 +26,7 @@ use crate::dial;
 use crate::dial::endpoint::Endpoint;
 use crate::dial::frames::Limits;
 use crate::dial::said::said;
-use crate::node::NodeEvent;
+use crate::node::NodeSignal;
 use crate::op::{IfHeld, Op, Place};
 
 /// The channel of those who watch; behind it and a colon, that of one handle which waits.
@@ -51,7 +51,7 @@ pub(super) struct Hints {
 
 struct Line {
     endpoint: Endpoint,
-    events: broadcast::Sender<NodeEvent>,
+    events: broadcast::Sender<NodeSignal>,
     /// Hints are received, or the user may not subscribe.
     settled: AtomicBool,
     /// Keys for which hints were asked before that.
@@ -120,7 +120,7 @@ impl Awaited {
 
 impl Hints {
     /// Connects to nothing yet.
-    pub(super) fn new(endpoint: Endpoint, events: broadcast::Sender<NodeEvent>) -> Self {
+    pub(super) fn new(endpoint: Endpoint, events: broadcast::Sender<NodeSignal>) -> Self {
         let (settled, early) = (AtomicBool::new(false), Mutex::default());
         let (awaited, handles, joined) = (Arc::default(), Mutex::default(), Notify::new());
         let line = Line { endpoint, events, settled, early, awaited, handles, joined };
@@ -213,7 +213,7 @@ impl Line {
         self.settled.store(true, Ordering::Release);
         for key in early.drain(..) {
             // No receiver, no interest.
-            let _ = self.events.send(NodeEvent::Changed(key));
+            let _ = self.events.send(NodeSignal::Changed(key));
         }
     }
 
@@ -275,7 +275,7 @@ impl Line {
 
 /// Takes what the server pushes.
 fn listener(
-    events: broadcast::Sender<NodeEvent>,
+    events: broadcast::Sender<NodeSignal>,
     awaited: &Arc<Awaited>,
     lost: Arc<Notify>,
 ) -> impl Fn(PushInfo) -> Result<(), redis::aio::SendError> + Send + Sync + 'static {
@@ -291,8 +291,8 @@ fn listener(
                 let waiter = waiter(channel);
                 // No receiver, no interest.
                 let _ = awaited.take(key, waiter).map(|key| match waiter {
-                    Some(waiter) => events.send(NodeEvent::Turn { key, waiter }),
-                    None => events.send(NodeEvent::Changed(key)),
+                    Some(waiter) => events.send(NodeSignal::Turn { key, waiter }),
+                    None => events.send(NodeSignal::Changed(key)),
                 });
             }
             _ => {}
@@ -322,7 +322,7 @@ mod tests {
         assert!(hints.line.note(keys.iter().map(String::as_str)));
         hints.line.settle();
         for key in &keys[2..] {
-            assert_eq!(heard.try_recv(), Ok(NodeEvent::Changed(key.as_str().into())));
+            assert_eq!(heard.try_recv(), Ok(NodeSignal::Changed(key.as_str().into())));
         }
         assert!(!hints.line.note(["later"].into_iter()), "it is heard of by the server's word");
         assert!(heard.try_recv().is_err());
@@ -343,7 +343,7 @@ mod tests {
                 listen(hint(&format!("foreign {i}"))).unwrap();
                 listen(hint("mine")).unwrap();
             }
-            assert_eq!(heard.try_recv(), Ok(NodeEvent::Changed("mine".into())), "{round}");
+            assert_eq!(heard.try_recv(), Ok(NodeSignal::Changed("mine".into())), "{round}");
             assert!(heard.try_recv().is_err(), "a flood is passed on to everybody");
         }
     }
@@ -374,7 +374,7 @@ mod tests {
             let listen = listener(events, &awaited, Arc::default());
             listen(PushInfo { kind: PushKind::Message, data: data.clone() }).unwrap();
             match heard.try_recv() {
-                Ok(NodeEvent::Changed(key) | NodeEvent::Turn { key, .. }) => {
+                Ok(NodeSignal::Changed(key) | NodeSignal::Turn { key, .. }) => {
                     prop_assert_eq!(&data[1], &text(&key));
                 }
                 other => prop_assert!(other.is_err(), "{other:?}"),

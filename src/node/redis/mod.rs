@@ -22,7 +22,7 @@ use self::encode::GroupTerms;
 use self::facts::ServerFacts;
 use super::link::{self, Link, LinkOptions, Resolver};
 use super::min_replicas::{Group, Judge};
-use super::{BoxFuture, LockNode, NodeEvent};
+use super::{BoxFuture, LockNode, NodeSignal};
 use crate::dial::endpoint::Endpoint;
 use crate::durability::{BarrierPoint, Durability};
 use crate::env::{Env, SystemEnv};
@@ -96,7 +96,7 @@ impl LockNode for RedisNode {
         link::DEPTH
     }
 
-    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+    fn events(&self) -> broadcast::Receiver<NodeSignal> {
         self.link.events()
     }
 
@@ -332,7 +332,7 @@ impl Resolver for Fixed {
         &self,
         at: &str,
         facts: &ServerFacts,
-        events: &broadcast::Sender<NodeEvent>,
+        events: &broadcast::Sender<NodeSignal>,
     ) -> Result<(), NodeError> {
         self.judge.accept(at, facts, Group::default(), events)
     }

@@ -18,7 +18,7 @@ use crate::dial::frames::Excess;
 use crate::dial::wire::{Reply, Wire};
 use crate::env::Env;
 use crate::error::NodeError;
-use crate::node::NodeEvent;
+use crate::node::{NodeEvent, NodeSignal};
 use crate::op::{Batch, Replies, Terms, TimedFacts};
 use crate::shown::Secrets;
 
@@ -35,7 +35,7 @@ pub(crate) struct Session {
     abandoned: AtomicBool,
     /// It answered ops.
     proved: AtomicBool,
-    events: broadcast::Sender<NodeEvent>,
+    events: broadcast::Sender<NodeSignal>,
     hints: Hints,
 }
 
@@ -45,7 +45,7 @@ impl Session {
     /// The caller holds the deadline.
     pub(crate) async fn open(
         endpoint: &Endpoint,
-        events: broadcast::Sender<NodeEvent>,
+        events: broadcast::Sender<NodeSignal>,
         min_replicas_facts: bool,
     ) -> Result<Self, NodeError> {
         let secrets = endpoint.secrets();
@@ -107,7 +107,7 @@ impl Session {
     pub(crate) fn abandon(&self) {
         if !self.abandoned.swap(true, Ordering::AcqRel) {
             self.wire.give_up();
-            let _ = self.events.send(NodeEvent::Down);
+            let _ = self.events.send(NodeEvent::Down.into());
         }
     }
 

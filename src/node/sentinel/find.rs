@@ -16,7 +16,7 @@ use crate::node::min_replicas::{Group, Judge};
 use crate::node::redis::barrier::replicas::{Known, Place};
 use crate::node::redis::encode::GroupTerms;
 use crate::node::redis::facts::ServerFacts;
-use crate::node::{BoxFuture, FailoverTimes, NodeEvent};
+use crate::node::{BoxFuture, FailoverTimes, NodeSignal};
 use crate::sentinel::address::Address;
 use crate::sentinel::ask::Inquiry;
 use crate::sentinel::min_replicas::MinReplicas;
@@ -127,7 +127,7 @@ impl Resolver for Finder {
         &self,
         at: &str,
         facts: &ServerFacts,
-        events: &broadcast::Sender<NodeEvent>,
+        events: &broadcast::Sender<NodeSignal>,
     ) -> Result<(), NodeError> {
         let mut looked = self.looked();
         looked.run_id = Some(facts.run_id.clone());

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use palisade::error::{NodeError, NodeFault};
-use palisade::node::NodeEvent;
+
 use palisade::node::spi::{
-    BarrierPoint, Batch, Env, Facts, LockKeys, LockNode, NotAfter, Op, OwnerToken, RecordKey,
-    Replies, Reply, SystemEnv, Terms,
+    BarrierPoint, Batch, Env, Facts, LockKeys, LockNode, NodeSignal, NotAfter, Op, OwnerToken,
+    RecordKey, Replies, Reply, SystemEnv, Terms,
 };
 use palisade::{Durability, FencingToken};
 use tokio::time::sleep;
@@ -190,7 +190,7 @@ impl Bench {
         self.broken(rule, &last)
     }
 
-    pub(super) fn events(&self) -> tokio::sync::broadcast::Receiver<NodeEvent> {
+    pub(super) fn events(&self) -> tokio::sync::broadcast::Receiver<NodeSignal> {
         self.node.events()
     }
 

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use palisade::node::NodeEvent;
-use palisade::node::spi::{Claim, LockKeys, Op, OwnerToken, Reply};
+use palisade::node::spi::{Claim, LockKeys, NodeSignal, Op, OwnerToken, Reply};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{sleep, timeout};
@@ -35,12 +34,12 @@ pub(super) const HUSH: Duration = Duration::from_millis(200);
 
 /// What the next event about the lock is: the handle whose turn it is, or nothing for all who
 /// watch. None if there is no such event for a while.
-pub(super) async fn heard(events: &mut Receiver<NodeEvent>, key: &str) -> Option<Option<u64>> {
+pub(super) async fn heard(events: &mut Receiver<NodeSignal>, key: &str) -> Option<Option<u64>> {
     let wait = async {
         loop {
             match events.recv().await {
-                Ok(NodeEvent::Changed(k)) if *k == *key => return Some(None),
-                Ok(NodeEvent::Turn { key: k, waiter, .. }) if *k == *key => {
+                Ok(NodeSignal::Changed(k)) if *k == *key => return Some(None),
+                Ok(NodeSignal::Turn { key: k, waiter, .. }) if *k == *key => {
                     return Some(Some(waiter));
                 }
                 Ok(_) | Err(RecvError::Lagged(_)) => (),
@@ -67,7 +66,7 @@ pub(super) async fn awaited(b: &Bench, waiters: &[(u64, Duration)]) -> (LockKeys
 }
 
 /// Hints are received: what was asked for until now may be answered by one for all who watch.
-pub(super) async fn listening(b: &Bench, events: &mut Receiver<NodeEvent>) {
+pub(super) async fn listening(b: &Bench, events: &mut Receiver<NodeSignal>) {
     let (k, a) = awaited(b, &WAITERS).await;
     b.expect(release(&k, a), Reply::Done, "the owner releases").await;
     while timeout(Duration::from_millis(300), events.recv()).await.is_ok() {}

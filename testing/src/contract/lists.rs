@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use palisade::node::spi::{
-    ENTRY_MAX, Enlist, LISTED_MAX, Listed, Op, OwnerToken, RecordKey, Reply,
+    Enlist, Listed, MAX_ENTRY, MAX_LISTED, Op, OwnerToken, RecordKey, Reply,
 };
 use tokio::time::timeout;
 
@@ -90,7 +90,7 @@ async fn an_entry_that_is_not_written_again_is_gone_after_its_ttl(b: Bench) {
 }
 
 async fn a_full_list_takes_nobody_until_somebody_leaves(b: Bench) {
-    let (key, all) = (b.key(), (0..LISTED_MAX).map(|_| b.owner()).collect::<Vec<_>>());
+    let (key, all) = (b.key(), (0..MAX_LISTED).map(|_| b.owner()).collect::<Vec<_>>());
     b.all(all.iter().map(|owner| write(&key, *owner, LONG, b"here")).collect()).await;
     let late = b.owner();
     let got = shown(&b, write(&key, late, LONG, b"late")).await;
@@ -99,13 +99,13 @@ async fn a_full_list_takes_nobody_until_somebody_leaves(b: Bench) {
     b.check(&*got[3].entry == b"again", "who is in a full list can write again", &got);
     shown(&b, take_out(&key, all[0])).await;
     let got = shown(&b, write(&key, late, LONG, b"late")).await;
-    let there = got.len() == LISTED_MAX && got.last().is_some_and(|l| l.owner == late);
+    let there = got.len() == MAX_LISTED && got.last().is_some_and(|l| l.owner == late);
     b.check(there, "a place that is left is taken by the next", &got);
 }
 
 async fn what_an_entry_says_comes_back_byte_for_byte(b: Bench) {
     let every: Vec<u8> = (0..=255).collect();
-    let longest = vec![b' '; ENTRY_MAX];
+    let longest = vec![b' '; MAX_ENTRY];
     let key = b.key();
     for text in [&every[..], &longest, b"0", b" 7 7 7 ", b"\0"] {
         let owner = b.owner();

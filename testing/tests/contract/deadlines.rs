@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use palisade::Moment;
-use palisade::node::spi::{Batch, BoxFuture, LockNode, Replies};
-use palisade::node::{MemoryNode, NodeEvent};
+use palisade::node::MemoryNode;
+use palisade::node::spi::{Batch, BoxFuture, LockNode, NodeSignal, Replies};
 use palisade_testing::contract::{self, Hooks};
 use tokio::sync::broadcast;
 
@@ -18,7 +18,7 @@ impl LockNode for Credulous {
         self.0.call(batch, deadline)
     }
 
-    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+    fn events(&self) -> broadcast::Receiver<NodeSignal> {
         self.0.events()
     }
 

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use palisade::Moment;
 use palisade::error::NodeError;
-use palisade::node::spi::{Batch, ClaimEnd, IfHeld, Op, Replies, Reply, StoredRecord};
+use palisade::node::spi::{Batch, ClaimEnd, IfHeld, NodeSignal, Op, Replies, Reply, StoredRecord};
 use palisade::node::{
-    MemoryNode, NodeEvent,
+    MemoryNode,
     spi::{BoxFuture, LockNode},
 };
 use palisade::{Durability, node::spi::BarrierPoint};
@@ -147,7 +147,7 @@ impl LockNode for Mutant {
         })
     }
 
-    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+    fn events(&self) -> broadcast::Receiver<NodeSignal> {
         self.inner.events()
     }
 
@@ -189,7 +189,7 @@ impl LockNode for Eager {
         )
     }
 
-    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+    fn events(&self) -> broadcast::Receiver<NodeSignal> {
         self.inner.events()
     }
 
@@ -206,7 +206,7 @@ impl LockNode for Deaf {
         self.0.call(Batch { known_since: None, ..batch }, deadline)
     }
 
-    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+    fn events(&self) -> broadcast::Receiver<NodeSignal> {
         self.0.events()
     }
 

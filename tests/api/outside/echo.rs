@@ -100,7 +100,7 @@ async fn shown(node: impl LockNode + Debug) -> String {
     let calls = redlock.idempotency("n").at_most_once().build().unwrap();
     let e = calls.key("k").run(|_| async { Ok::<_, String>(()) }).await.expect_err("let in");
     writeln!(all, "{e}\n{e:?}").unwrap();
-    while let Ok(event) = events.try_recv() {
+    while let Some(event) = events.try_next() {
         writeln!(all, "{event:?}").unwrap();
     }
     all

@@ -6,8 +6,8 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use palisade::Moment;
 use palisade::error::NodeError;
-use palisade::node::NodeEvent;
-use palisade::node::spi::{BarrierPoint, Batch, BoxFuture, Env, LockNode, Op, Replies};
+
+use palisade::node::spi::{BarrierPoint, Batch, BoxFuture, Env, LockNode, NodeSignal, Op, Replies};
 use palisade::test_util::TokioEnv;
 use palisade::{Durability, Failover, MemoryNode, Outcome, Redlock, RedlockBuilder};
 use tokio::sync::broadcast;
@@ -162,7 +162,7 @@ impl LockNode for Scripted {
         Box::pin(std::future::ready(Replies::fail(batch.ops.len(), &error)))
     }
 
-    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+    fn events(&self) -> broadcast::Receiver<NodeSignal> {
         self.node.events()
     }
 
@@ -210,7 +210,7 @@ impl LockNode for Moved {
         })
     }
 
-    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+    fn events(&self) -> broadcast::Receiver<NodeSignal> {
         self.0.events()
     }
 

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use palisade::Redlock;
+use palisade::node::spi::NodeSignal;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::TryRecvError;
 
@@ -126,11 +127,11 @@ async fn flooded(name: impl Fn(u64) -> String + Send + 'static) -> u64 {
 }
 
 /// How many hints there were, those included that came too fast to be read.
-fn heard(events: &mut Receiver<NodeEvent>) -> u64 {
+fn heard(events: &mut Receiver<NodeSignal>) -> u64 {
     let mut hints = 0;
     loop {
         match events.try_recv() {
-            Ok(NodeEvent::Changed(_)) => hints += 1,
+            Ok(NodeSignal::Changed(_)) => hints += 1,
             Ok(_) => {}
             Err(TryRecvError::Lagged(missed)) => hints += missed,
             Err(_) => return hints,

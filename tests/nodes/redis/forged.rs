@@ -2,6 +2,7 @@
 //! op of the batch.
 
 use palisade::node::spi::ClaimEnd;
+use palisade::node::spi::NodeSignal;
 
 use super::*;
 
@@ -108,9 +109,9 @@ async fn spoils_nobody_else(node: &RedisNode, op: Op, what: &str) -> Result<Repl
     got.into_iter().nth(1).unwrap()
 }
 
-fn assert_stayed(node_events: &mut tokio::sync::broadcast::Receiver<NodeEvent>) {
+fn assert_stayed(node_events: &mut tokio::sync::broadcast::Receiver<NodeSignal>) {
     while let Ok(event) = node_events.try_recv() {
-        assert!(event != NodeEvent::Down, "the connection was dropped");
+        assert!(event != NodeEvent::Down.into(), "the connection was dropped");
     }
 }
 

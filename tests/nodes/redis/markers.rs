@@ -223,7 +223,7 @@ async fn a_forged_marker_is_reported_as_lost_data() {
     let reported = async {
         let (mut lost, mut begun) = (false, None);
         while begun.is_none() || !lost {
-            match events.recv().await.expect("the handle is there").1 {
+            match events.next().await.expect("the handle is there").event {
                 NodeEvent::HistoryChanged { cause, .. } => {
                     lost = cause == palisade::node::HistoryCause::DataLost;
                 }

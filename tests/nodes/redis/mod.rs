@@ -21,7 +21,9 @@ use std::time::{Duration, Instant};
 
 use palisade::error::{NodeError, NodeFault};
 use palisade::node::spi::LockKeys;
-use palisade::node::spi::{Batch, Began, Claim, Facts, IfHeld, Op, Place, Replies, Reply, Terms};
+use palisade::node::spi::{
+    Batch, Began, Claim, Facts, IfHeld, NodeSignal, Op, Place, Replies, Reply, Terms,
+};
 use palisade::node::spi::{Env as _, SystemEnv};
 use palisade::node::{NodeEvent, RedisNode, spi::LockNode};
 use palisade::{FencingToken, node::spi::OwnerToken};
@@ -172,7 +174,7 @@ async fn a_release_sends_a_hint_to_a_waiter() {
     let (a, b) = (owner(), owner());
     let mut events = node.events();
     one(&node, LONG, acquire("k", a)).await.unwrap();
-    assert_eq!(events.recv().await, Ok(NodeEvent::Up));
+    assert_eq!(events.recv().await, Ok(NodeEvent::Up.into()));
     let mut waiting = acquire("k", b);
     if let Op::Acquire { if_held, .. } = &mut waiting {
         *if_held = Some(IfHeld::Queue(PLACE));
@@ -180,7 +182,7 @@ async fn a_release_sends_a_hint_to_a_waiter() {
     one(&node, LONG, waiting).await.unwrap();
     one(&node, LONG, release("k", a)).await.unwrap();
     let reported = tokio::time::timeout(Duration::from_secs(5), events.recv()).await;
-    assert_eq!(reported.expect("a hint"), Ok(NodeEvent::Changed("k".into())));
+    assert_eq!(reported.expect("a hint"), Ok(NodeSignal::Changed("k".into())));
 }
 
 #[tokio::test]
@@ -326,7 +328,7 @@ async fn a_frozen_server_is_a_time_out_that_may_have_run() {
     let node = fresh(&server);
     let mut events = node.events();
     one(&node, LONG, acquire("k", owner())).await.unwrap();
-    assert_eq!(events.recv().await, Ok(NodeEvent::Up));
+    assert_eq!(events.recv().await, Ok(NodeEvent::Up.into()));
     let a = owner();
     server.freeze();
     let start = Instant::now();
@@ -335,7 +337,7 @@ async fn a_frozen_server_is_a_time_out_that_may_have_run() {
     let took = start.elapsed();
     assert_eq!(fault(got), (NodeFault::Timeout, true));
     assert!(took < Duration::from_secs(3), "the deadline does not bind: {took:?}");
-    assert_eq!(events.recv().await, Ok(NodeEvent::Down));
+    assert_eq!(events.recv().await, Ok(NodeEvent::Down.into()));
     // Still frozen: a new connection cannot be made, and nothing is sent.
     let got = batch(&node, LONG, vec![acquire("frozen", a)], limit).await.items.remove(0);
     assert_eq!(fault(got), (NodeFault::Unreachable, false));
@@ -343,7 +345,7 @@ async fn a_frozen_server_is_a_time_out_that_may_have_run() {
     let got = until_up(&node, acquire("frozen", a)).await;
     // The first request may have run in between; the owner token recognises it.
     fence(got);
-    assert_eq!(events.recv().await, Ok(NodeEvent::Up));
+    assert_eq!(events.recv().await, Ok(NodeEvent::Up.into()));
     let clients = server.cli(&["client", "list"]);
     assert!(clients.matches("lib-name=palisade").count() <= 1, "{clients}");
 }
@@ -357,7 +359,7 @@ async fn a_call_given_up_midway_leaves_no_connection_in_doubt() {
     server.freeze();
     let call = one(&node, LONG, acquire("l", owner()));
     assert!(tokio::time::timeout(Duration::from_millis(50), call).await.is_err());
-    assert_eq!(events.try_recv(), Ok(NodeEvent::Down));
+    assert_eq!(events.try_recv(), Ok(NodeEvent::Down.into()));
     server.resume();
     fence(until_up(&node, acquire("m", owner())).await);
 }

@@ -1,6 +1,7 @@
 //! Values of other programs under the side keys cost the op that meets them and nothing else.
 
 use palisade::node::spi::Enlist;
+use palisade::node::spi::NodeSignal;
 
 use super::*;
 
@@ -96,7 +97,7 @@ async fn a_strangers_lock_for_ever_spoils_no_hint_and_no_batch() {
     let plain = Op::Release { keys: LockKeys::new("k"), owner: a, meta: false };
     assert_eq!(one(&node, LONG, plain).await, Ok(Reply::Done));
     let hint = tokio::time::timeout(Duration::from_secs(5), async {
-        while !matches!(events.recv().await, Ok(NodeEvent::Turn { key, .. }) if &*key == "k") {}
+        while !matches!(events.recv().await, Ok(NodeSignal::Turn { key, .. }) if &*key == "k") {}
     });
     hint.await.expect("nobody woke who waits");
 }

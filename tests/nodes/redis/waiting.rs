@@ -3,6 +3,8 @@
 
 // 0 history  1 since  2 floor  3 length  4 agreed until  5 awaited until  6 how it began
 
+use palisade::node::spi::NodeSignal;
+
 use super::*;
 
 /// The marker's fields.
@@ -27,11 +29,11 @@ fn release_plainly(name: &str, owner: OwnerToken) -> Op {
 }
 
 /// The lock that the next hint is about.
-async fn hinted(events: &mut tokio::sync::broadcast::Receiver<NodeEvent>) -> Arc<str> {
+async fn hinted(events: &mut tokio::sync::broadcast::Receiver<NodeSignal>) -> Arc<str> {
     let hint = async {
         loop {
             match events.recv().await.expect("the node is there") {
-                NodeEvent::Changed(key) | NodeEvent::Turn { key, .. } => return key,
+                NodeSignal::Changed(key) | NodeSignal::Turn { key, .. } => return key,
                 _ => {}
             }
         }
@@ -169,7 +171,7 @@ async fn hints_come_on_a_connection_of_their_own() {
     };
     assert_eq!(id(&list("normal")), id(&commands), "the batches' connection was given up");
     let reported = std::iter::from_fn(|| events.try_recv().ok()).collect::<Vec<_>>();
-    assert!(!reported.contains(&NodeEvent::Down), "{reported:?}");
+    assert!(!reported.contains(&NodeEvent::Down.into()), "{reported:?}");
     one(&node, LONG, release("k", a)).await.unwrap();
     assert_eq!(&*hinted(&mut events).await, "k");
 }

@@ -133,7 +133,9 @@ async fn a_server_that_falls_silent_while_nothing_is_asked_is_noticed() {
         .await
         .unwrap()
         .acquired();
-    let down = async { while !matches!(events.recv().await, Ok((_, NodeEvent::Down))) {} };
+    let down = async {
+        while !matches!(events.next().await, Some(named) if named.event == NodeEvent::Down) {}
+    };
     tokio::time::timeout(Duration::from_secs(12), down).await.expect("a heartbeat has a deadline");
     drop(held);
 }

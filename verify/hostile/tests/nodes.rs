@@ -108,7 +108,7 @@ async fn one_of_three(what: &str, phase: Phase, bad: &Server) -> Result<(), Stri
         return Err(format!("{what}: nobody leads"));
     }
     JUDGE.debug(&what, &redlock.metrics());
-    while let Ok(event) = events.try_recv() {
+    while let Some(event) = events.try_next() {
         JUDGE.debug(&what, &event);
     }
     JUDGE.debug(&what, &bad);

@@ -7,12 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use palisade::error::{NodeError, NodeFault};
-use palisade::node::spi::Env;
-use palisade::node::spi::{Batch, Replies};
-use palisade::node::{
-    NodeEvent,
-    spi::{BoxFuture, LockNode},
-};
+use palisade::node::spi::{Batch, BoxFuture, Env, LockNode, NodeSignal, Replies};
 use palisade::{Drift, Moment};
 use palisade::{Durability, node::spi::BarrierPoint};
 use tokio::sync::{broadcast, oneshot};
@@ -190,7 +185,8 @@ impl LockNode for Link {
         let (sender, heard) = oneshot::channel();
         let ends = (Arc::clone(&self.node), Arc::clone(&self.wire));
         // By true time, however fast the sender's clock runs.
-        let due = self.world.nanos() + (budget + self.drift.of(budget)).as_nanos() as u64;
+        let due =
+            self.world.nanos() + (budget + budget * self.drift.ppm() / 1_000_000).as_nanos() as u64;
         tokio::spawn(travel(ends, fate, (self.client, due, batch), (self.order(), sender)));
         Box::pin(async move {
             let late = pin!(sleep(budget));
@@ -250,7 +246,7 @@ impl LockNode for Link {
         self.node.server_of(self.client)
     }
 
-    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+    fn events(&self) -> broadcast::Receiver<NodeSignal> {
         self.node.events()
     }
 

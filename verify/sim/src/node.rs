@@ -17,7 +17,7 @@ use palisade::Moment;
 use palisade::error::{NodeError, NodeFault};
 use palisade::node::spi::Env as _;
 use palisade::node::spi::{Batch, Op, Replies, Reply};
-use palisade::node::{NodeEvent, spi::LockNode as _};
+use palisade::node::spi::{LockNode as _, NodeSignal};
 use palisade::{Durability, node::spi::BarrierPoint};
 use tokio::sync::broadcast;
 
@@ -44,7 +44,7 @@ pub(crate) struct Node {
     /// No clock is further from true time.
     error: Duration,
     cross: bool,
-    events: broadcast::Sender<NodeEvent>,
+    events: broadcast::Sender<NodeSignal>,
     hints: Mutex<Dice>,
     state: Mutex<State>,
 }
@@ -61,7 +61,7 @@ struct State {
     lives: u64,
     /// How many hints in a thousand get lost.
     lose_hint: u64,
-    heard: broadcast::Receiver<NodeEvent>,
+    heard: broadcast::Receiver<NodeSignal>,
 }
 
 impl Node {
@@ -118,7 +118,7 @@ impl Node {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn events(&self) -> broadcast::Receiver<NodeEvent> {
+    pub(crate) fn events(&self) -> broadcast::Receiver<NodeSignal> {
         self.events.subscribe()
     }
 

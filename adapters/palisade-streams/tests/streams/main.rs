@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use palisade::idempotency::Context;
-use palisade::idempotency::consumer::{Ended, Rules};
+use palisade::idempotency::consumer::{ConsumerReport, Rules};
 use palisade::{Failed, Idempotency, MemoryNode, Redlock};
 use palisade_streams::{Consumer, Message, Publisher, Stream, redrive};
 use tokio::sync::oneshot;
@@ -119,7 +119,7 @@ async fn a_long_handler_keeps_its_entry() {
 }
 
 /// Runs a consumer whose handler waits until it is let go, and takes its entry away while it waits.
-async fn late(answer: Result<(), Failed>) -> (Server, Ended) {
+async fn late(answer: Result<(), Failed>) -> (Server, ConsumerReport) {
     let (server, of) = (Server::start(&[]), orders());
     add(&server, &["order-1"]).await;
     let (started, begun) = oneshot::channel();

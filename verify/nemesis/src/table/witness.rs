@@ -8,10 +8,10 @@ use palisade::Durability;
 use palisade::Moment;
 use palisade::error::NodeError;
 use palisade::node::spi::BarrierPoint;
-use palisade::node::spi::{Batch, Op, Replies, Reply};
+use palisade::node::spi::{Batch, NodeSignal, Op, Replies, Reply};
 use palisade::node::spi::{Env as _, SystemEnv};
 use palisade::node::{
-    NodeEvent, SentinelNode,
+    SentinelNode,
     spi::{BoxFuture, LockNode},
 };
 use tokio::sync::broadcast;
@@ -59,7 +59,7 @@ impl LockNode for Witness {
         self.node.depth()
     }
 
-    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+    fn events(&self) -> broadcast::Receiver<NodeSignal> {
         self.node.events()
     }
 
