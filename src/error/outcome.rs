@@ -51,8 +51,8 @@ impl fmt::Display for NodeOutcome {
             Self::Quarantined { remaining, began: Began::Empty } => write!(
                 f,
                 "never initialised: new, or emptied; grants begin in {remaining:?}; if the whole \
-                 deployment is new, run `palisade init --new` (in tests: `trust_fresh(true)`); if it \
-                 had data before, do not: see `palisade idem incidents`"
+                 deployment is new, run `palisade init --new` (in tests: `trust_fresh(true)`); if \
+                 it had data before, do not: see `palisade idem incidents`"
             ),
             Self::Quarantined { remaining, began: Began::Lost } => {
                 write!(f, "its data are lost; grants begin in {remaining:?}")
