@@ -7,6 +7,7 @@ use super::{Denied, Record, Refusal, Step};
 use crate::error::{NodeError, NodeFault};
 use crate::op::{Began, Loss, Op, QuarantineId, RecordState, Reply, StoredRecord, StoredSteps};
 use crate::quorum::complete::{Complete, Found, Look};
+use crate::quorum::tables::words;
 use crate::quorum::{Machine, Progress};
 use crate::time::Moment;
 use crate::token::{FencingToken, OwnerToken};
@@ -77,10 +78,11 @@ fn reply(text: &str) -> Result<Reply, NodeError> {
 
 fn reported(step: Step) -> String {
     let decided = match step {
-        Step::Wait(_) => return "wait".into(),
-        Step::Send(asks, _) => {
+        Step::Wait(until) => return format!("wait {}", until.as_nanos() / 1_000_000),
+        Step::Send(asks, until) => {
             let Op::RaiseClaim { token, .. } = asks[0].1 else { panic!("asks {asks:?}") };
-            return format!("raise {token} on {:?}", nodes(&asks));
+            let until = until.as_nanos() / 1_000_000;
+            return format!("raise {token} on {:?} until {until}", nodes(&asks));
         }
         Step::Decided(decided) => decided,
     };
@@ -109,7 +111,7 @@ fn reported(step: Step) -> String {
             Refusal::Contended { retry_after } => format!("contended {}", retry_after.as_millis()),
             Refusal::Mismatch => "mismatch".into(),
             Refusal::TooOld => "too old".into(),
-            Refusal::NoQuorum(_) => "no quorum".into(),
+            Refusal::NoQuorum(all) => format!("no quorum: {}", words(&all)),
         },
     }
 }
@@ -175,7 +177,7 @@ fn completes(n: usize, events: &str) -> String {
         Progress::Wait(_) | Progress::Send(..) => "wait",
         Progress::Decided(Ok(())) => "stored",
         Progress::Decided(Err(why)) if why.overtaken => "overtaken",
-        Progress::Decided(Err(_)) => "unknown",
+        Progress::Decided(Err(why)) => return format!("unknown: {}", words(&why.nodes)),
     }
     .into()
 }
@@ -202,10 +204,17 @@ fn looks(n: usize, events: &str) -> String {
     let mut found = machine.on_time(Moment::default());
     for event in events.split_whitespace() {
         assert!(!matches!(found, Progress::Decided(_)), "decided before {event} in {events}");
-        let (node, said) = event.split_once(':').expect("a node and what it says");
-        found = machine.on_reply(Moment::default(), num(node) as usize, &seen(said));
+        let (node, said) = event.split_once(':').unwrap_or((event, ""));
+        found = match event {
+            "end" => machine.on_time(Moment::default() + ms("100")),
+            _ => machine.on_reply(Moment::default(), num(node) as usize, &seen(said)),
+        };
     }
-    let Progress::Decided(found) = found else { return "wait".into() };
+    let found = match found {
+        Progress::Decided(found) => found,
+        Progress::Wait(until) => return format!("wait {}", until.as_nanos() / 1_000_000),
+        Progress::Send(..) => return "asks".into(),
+    };
     match found {
         Found::Stored(r) => format!("stored {}", value(r.value.as_deref())),
         Found::Open { attempt, lease: Some(left), .. } => {
@@ -218,7 +227,7 @@ fn looks(n: usize, events: &str) -> String {
         Found::Open { attempt: 0, .. } => "absent".into(),
         Found::Open { attempt, .. } => format!("lapsed {attempt}"),
         Found::Mismatch => "mismatch".into(),
-        Found::NoQuorum(_) => "no quorum".into(),
+        Found::NoQuorum(all) => format!("no quorum: {}", words(&all)),
     }
 }
 
