@@ -81,6 +81,22 @@ async fn a_marker_that_nobody_can_have_written_counts_as_lost_whichever_field_it
         ("since blank", over(&|f| f.since = "             ".into())),
         ("since without end", over(&|f| f.since = "9".repeat(400))),
         ("since too short", over(&|f| f.since = "1".into())),
+        (
+            "since and floor of other widths",
+            over(&|f| (f.since, f.floor) = ("0".repeat(12), "0".repeat(17))),
+        ),
+        (
+            "floor and length of other widths",
+            over(&|f| (f.floor, f.q) = ("0".repeat(15), "0000020000".into())),
+        ),
+        (
+            "length and its end of other widths",
+            over(&|f| (f.q, f.agreed) = ("00020000".into(), "0".repeat(14))),
+        ),
+        (
+            "two ends of other widths",
+            over(&|f| (f.agreed, f.waited) = ("0".repeat(12), "0".repeat(14))),
+        ),
         ("length beyond the maximum", over(&|f| f.q = "172800001".into())),
         ("length of the maximum of digits", over(&|f| f.q = "999999999".into())),
         ("length zero after a loss", over(&|f| f.q = "000000000".into())),
@@ -237,7 +253,8 @@ async fn the_length_of_a_quarantine_goes_up_at_once_and_comes_down_when_nobody_a
         let (row, now) = (format!("{age} {length} {agreed} {asked}"), now());
         let ms = |seconds: i64| format!("{:013}", now as i64 + 1_000 * seconds);
         let since = now - 1_000 * age;
-        let fields = Fields { agreed: ms(agreed), ..honest(since, 1_000 * length) };
+        // Noted just now: there is no other reason to write the marker.
+        let fields = Fields { agreed: ms(agreed), note: ms(0), ..honest(since, 1_000 * length) };
         server.cli(&["set", "palisade:generation", &fields.text(&replid)]);
         let asks = Terms { max_ttl: Duration::from_secs(asked), ..TERMS };
         let got = facts(&node, asks).await;
