@@ -99,7 +99,6 @@ pub(super) fn words(outcomes: &[NodeOutcome]) -> String {
         NodeOutcome::Quarantined { .. } => "quarantined",
         NodeOutcome::Refused => "refused",
         NodeOutcome::Failed(_) => "failed",
-        _ => "another",
     };
     outcomes.iter().map(word).collect::<Vec<_>>().join(" ")
 }
@@ -195,6 +194,39 @@ fn a_quarantine_that_is_known_is_named_by_the_first_request() {
     };
     let asks = Extend::new(3, op, times, known).ask_all(at(1));
     assert_eq!(asks.iter().map(|(_, op)| op.reasserts()).collect::<Vec<_>>(), [true, false, false]);
+}
+
+/// Validity that is shorter than the old one, as with a shorter ttl, ends it.
+#[test]
+fn an_extension_is_over_with_the_new_validity_too() {
+    let (owner, token, ttl) =
+        (OwnerToken::from_random(1), FencingToken::new(1), Duration::from_millis(100));
+    let op = Op::Extend { keys: LockKeys::new("k"), owner, ttl, token, meta: None, reassert: None };
+    let times = Times { old: at(100), new: at(60), deadline: at(90), max_ttl: ttl };
+    let mut machine = Extend::new(1, op, times, |_| Known::default());
+    assert_eq!(machine.on_reply(at(59), 0, &reply("done")), {
+        Progress::Decided(Extension::Until(at(60)))
+    });
+    let late = machine.on_reply(at(60), 0, &reply("done"));
+    assert!(matches!(late, Progress::Decided(Extension::Unknown(_))), "{late:?}");
+}
+
+#[test]
+fn a_node_that_never_granted_is_not_waited_for() {
+    let mut machine = Release::new(3, at(100));
+    machine.never_granted(0);
+    assert_eq!(machine.on_time(at(1)), Progress::Wait(at(100)));
+    assert_eq!(machine.on_reply(at(2), 1, &reply("absent")), Progress::Decided(Found::Gone));
+}
+
+#[test]
+fn the_largest_fence_that_was_granted_is_known() {
+    let mut machine = attempt(3);
+    assert_eq!(machine.largest(), None);
+    for (node, said, largest) in [(0, "grant=9", 9), (1, "grant=7", 9), (2, "held=5", 9)] {
+        machine.on_reply(at(1), node, &reply(said));
+        assert_eq!(machine.largest(), Some(largest));
+    }
 }
 
 #[test]

@@ -284,3 +284,27 @@ fn the_losses_of_all_nodes_that_do_not_remember_are_named() {
     assert_eq!(named([with(&[5]), with(&[6]), with(&[7])]), Some(vec![5, 6, 7]));
     assert_eq!(named([with(&[5]), with(&[]), with(&[7])]), Some(vec![]), "one does not say which");
 }
+
+#[test]
+fn the_largest_fence_that_was_granted_is_known() {
+    let (start, end) = (Moment::default(), Moment::default() + ms("100"));
+    let mut machine = Record::new(3, start, end, ms("60"), raise());
+    assert_eq!(machine.largest(), None);
+    for (node, said) in ["grant=9/1", "forgot=7/1", "inflight=50"].into_iter().enumerate() {
+        machine.on_reply(start, node, &reply(said));
+        assert_eq!(machine.largest(), Some(9));
+    }
+}
+
+#[test]
+fn a_refusal_of_a_result_is_looked_into_once() {
+    let said = |words: &[&str]| {
+        let mut machine = Complete::new(3, raise(), Moment::default() + ms("100"));
+        for (node, said) in words.iter().enumerate() {
+            machine.on_reply(Moment::default(), node, &reply(said));
+        }
+        [machine.take_refusal(), machine.take_refusal()]
+    };
+    assert_eq!(said(&["done", "fault"]), [false, false]);
+    assert_eq!(said(&["done", "other"]), [true, false]);
+}

@@ -226,7 +226,7 @@ async fn what_an_honest_client_wrote_is_believed_by_every_clock_that_is_allowed(
 /// The longest that a client asks for is used, for one length after the last client that asked for
 /// it, and not shortened in a quarantine (quarantine 7).
 #[tokio::test]
-async fn the_length_of_a_quarantine_goes_up_at_once_and_comes_down_when_nobody_asks_for_it() {
+async fn the_length_of_a_quarantine_rises_at_once_and_falls_when_no_client_asks_for_it() {
     let server = Server::start(&[]);
     let node = RedisNode::new(server.url()).unwrap();
     facts(&node, TERMS).await;
@@ -243,7 +243,7 @@ async fn the_length_of_a_quarantine_goes_up_at_once_and_comes_down_when_nobody_a
         (500, 20, 35, 20, false, 20, 35),
         (500, 20, 10, 20, false, 20, 40),
         (500, 20, -5, 20, false, 20, 40),
-        // A shorter one waits until nobody asks for the longer one, and for the quarantine's end.
+        // A shorter one waits until no client asks for a longer one, and for the quarantine's end.
         (500, 20, 35, 10, false, 20, 35),
         (500, 20, 5, 10, false, 20, 5),
         (500, 20, -5, 10, false, 10, 20),

@@ -1,5 +1,4 @@
-//! The same ops, drawn by seed, on a node in memory and on a server: the same answers, and the same
-//! is there in the end.
+//! Random operations, drawn by seed, on a node in memory and on a server, which must answer alike.
 
 use palisade::MemoryNode;
 use palisade::node::spi::{ClaimEnd, Enlist, QuarantineId};
@@ -61,7 +60,7 @@ impl Drawn {
         FencingToken::new(self.token().get() + far)
     }
 
-    /// `named`: the name of the present quarantine on one node, and on the other.
+    /// Draws an operation for each node; `named` are the nodes' present quarantines.
     fn op(&mut self, named: [QuarantineId; 2]) -> [Op; 2] {
         let wrong = QuarantineId { history: 1, since: 1 };
         let reassert = self.dice.maybe(2, |dice| dice.of(&[named, [wrong; 2]]));
@@ -141,7 +140,7 @@ impl Drawn {
     }
 }
 
-/// An answer without its spans, and its spans.
+/// Splits an answer into its text without spans of time, and these spans.
 fn shown(reply: &Result<Reply, NodeError>) -> (String, Vec<Duration>) {
     let reply = match reply {
         Ok(reply) => reply,
@@ -209,8 +208,8 @@ async fn nodes(server: &Server, once: bool) -> (MemoryNode, RedisNode, Terms) {
     (memory, node, Terms { max_ttl: NONE, ..LONG })
 }
 
-/// Runs one history on both nodes; what was asked last, and how it was answered, where the answers
-/// differ.
+/// Runs one history on both nodes. An error has all operations and answers up to the first
+/// difference.
 async fn history(server: &Server, seed: u64) -> Result<(), String> {
     let once = seed % 2 == 1;
     let (memory, redis, terms) = nodes(server, once).await;
