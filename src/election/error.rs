@@ -157,6 +157,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_campaign_that_timed_out_tells_a_leader_from_a_value_of_another_program() {
+        for (foreign, told) in [(false, "leads"), (true, "another program's value")] {
+            let (of, taken) =
+                (Resource::Election("e".into()), Taken { retry_after: None, foreign });
+            let e = CampaignError::TimedOut { of, waited: Duration::from_secs(2), taken };
+            assert!(e.to_string().contains(told), "{e}");
+        }
+    }
+
+    #[test]
     fn an_error_names_its_election_and_says_its_cause_once() {
         let of = || Resource::Election("billing".into());
         let why = || NoQuorum { of: Some(of()), needed: 1, nodes: Vec::new(), waited: None };

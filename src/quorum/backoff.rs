@@ -84,6 +84,28 @@ mod tests {
     }
 
     #[test]
+    fn the_bounds_themselves_are_allowed() {
+        for (min, max, factor) in [(1, 1, 1.0), (1, 60_000, 100.0), (60_000, 60_000, 2.0)] {
+            let (min, max) = (Duration::from_millis(min), Duration::from_millis(max));
+            let policy = RetryPolicy::exponential(min, max, factor);
+            assert_eq!(policy, Ok(RetryPolicy { min, max, factor }));
+        }
+    }
+
+    #[cfg(feature = "backoff")]
+    #[test]
+    fn a_policy_of_backoff_keeps_its_numbers() {
+        let theirs = backoff::ExponentialBackoff {
+            initial_interval: Duration::from_millis(3),
+            max_interval: Duration::from_secs(600),
+            multiplier: 1.5,
+            ..Default::default()
+        };
+        let (min, max) = (Duration::from_millis(3), Duration::from_secs(60));
+        assert_eq!(RetryPolicy::try_from(theirs), Ok(RetryPolicy { min, max, factor: 1.5 }));
+    }
+
+    #[test]
     fn bad_policies_are_refused() {
         let ms = Duration::from_millis;
         for (min, max, factor) in [

@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::error::{NodeFault, NodeOutcome};
 use crate::op::{Op, QuarantineId, Reply};
 use crate::quorum::holdings::{Known, Quarantine};
-use crate::quorum::majority::{VoteCount, VoteResult, majority};
+use crate::quorum::majority::majority;
 use crate::quorum::{Answer, Machine, Progress};
 use crate::time::Moment;
 
@@ -151,17 +151,15 @@ impl<K: Fn(usize) -> Known> Machine for Extend<K> {
             return self.undecided();
         }
         let count = |o: &NodeOutcome| self.votes.iter().filter(|v| *v == o).count();
-        let n = self.votes.len();
-        let (yes, refused) = (count(&NodeOutcome::Granted), count(&NodeOutcome::Refused));
-        let no = n - yes - count(&NodeOutcome::Silent);
-        Progress::Decided(match (VoteCount { n, yes, no }).result() {
-            VoteResult::Won => Extension::Until(self.times.new),
-            _ if (VoteCount { n, yes: refused, no: 0 }).result() == VoteResult::Won => {
-                Extension::Lost
-            }
-            VoteResult::Lost if count(&NodeOutcome::Silent) == 0 => return self.undecided(),
-            _ if now >= self.times.deadline => return self.undecided(),
-            _ => return Progress::Wait(self.times.deadline),
+        let need = majority(self.votes.len());
+        Progress::Decided(if count(&NodeOutcome::Granted) >= need {
+            Extension::Until(self.times.new)
+        } else if count(&NodeOutcome::Refused) >= need {
+            Extension::Lost
+        } else if count(&NodeOutcome::Silent) == 0 || now >= self.times.deadline {
+            return self.undecided();
+        } else {
+            return Progress::Wait(self.times.deadline);
         })
     }
 }

@@ -264,7 +264,7 @@ impl Record {
                 Vote::Silent => continue,
                 Vote::Granted { fence, .. } => Ok(Reply::Granted { fence: *fence }),
                 Vote::InFlight(remaining) => Ok(Reply::InFlight { remaining: *remaining }),
-                Vote::Failed(e) => Err(e.clone()),
+                // Neither a grant nor an owner, whatever it is.
                 _ => Ok(Reply::Mismatch),
             };
             let next = self.grants.on_reply(now, node, &reply);
@@ -331,7 +331,7 @@ impl Record {
         let mut leases: Vec<Duration> = self.votes.iter().filter_map(Vote::lease).collect();
         let spoke = granted + completed + mismatched + too_old + leases.len();
         let same = self.shown().map(|(_, same)| same).max().unwrap_or(0);
-        let may = |have: usize| have > 0 && have + silent >= need;
+        let may = |have: usize| have + silent >= need;
         let open = spoke < need || may(same) || may(mismatched);
         if self.awaits(now) && spoke + silent >= need && open {
             // The stragglers decide what the answer is.

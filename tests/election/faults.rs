@@ -280,3 +280,22 @@ async fn a_leader_of_an_earlier_history_is_not_shown_whatever_the_old_servers_cl
     };
     timeout(LONG, vacant).await.expect("it is seen when the quarantine is over");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_of_an_earlier_history_is_not_shown_while_the_servers_clock_does_not_count() {
+    let world = World::new(1);
+    let node = &world.nodes[0];
+    let handle = || Redlock::builder().ttl(TTL).env(Arc::clone(&world.env)).node(node.clone());
+    let leadership = handle().build().unwrap().election("e").build().unwrap();
+    let leadership = leadership.campaign("old").await.unwrap();
+    let replica = node.snapshot();
+    assert!(leadership.resign().await.is_ok());
+    node.restore(replica);
+    let observer = handle().build().unwrap().election("e").build().unwrap();
+    for _ in 0..2 {
+        let asked = observer.leader().await;
+        assert!(matches!(asked, Err(LeaderError::NoQuorum(_))), "a ghost leads: {asked:?}");
+        // The first answer was by another clock: the votes of this server do not count now.
+        node.jump_clock(TTL / 3);
+    }
+}

@@ -311,10 +311,11 @@ fn proposals_are_clamped_to_the_clock_error() {
 #[test]
 fn a_fence_outlives_its_lock_and_expires_later() {
     let (node, hand) = node();
+    assert!(node.is_empty());
     let high = fence(&ask(&node, acquire("a", 1, u64::MAX)));
     hand.pass(TTL);
     assert_eq!(fence(&ask(&node, acquire("a", 2, 0))), high + 1);
-    assert_eq!(node.len(), 1);
+    assert_eq!((node.len(), node.is_empty()), (1, false));
     // max_ttl + 4E + 1 s later even the slowest proposal is above what was forgotten.
     hand.pass(MAX_TTL + 4 * E + Duration::from_secs(1));
     assert!(fence(&ask(&node, acquire("a", 3, 0))) > high + 1);
@@ -414,6 +415,8 @@ fn after_a_handover_what_was_in_use_is_kept_for_twice_the_clock_error() {
         assert_eq!(said, [held, Reply::InFlight { remaining: left }]);
         hand.pass(past);
     }
+    let inspect = Op::Inspect { keys: LockKeys::new("lock"), wait: false };
+    assert_eq!(ask(&node, inspect), Reply::Holder(None), "shown although it is free");
     fence(&ask(&node, asked[0].clone()));
     assert!(matches!(ask(&node, asked[1].clone()), Reply::Claimed { attempt: 2, .. }));
     let ended = ask(&node, claim("earlier", 2, MAX_TTL));

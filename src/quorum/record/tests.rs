@@ -7,6 +7,7 @@ use super::{Denied, Record, Refusal, Step};
 use crate::error::{NodeError, NodeFault};
 use crate::op::{Began, Loss, Op, QuarantineId, RecordState, Reply, StoredRecord, StoredSteps};
 use crate::quorum::complete::{Complete, Found, Look};
+use crate::quorum::tables::words;
 use crate::quorum::{Machine, Progress};
 use crate::time::Moment;
 use crate::token::{FencingToken, OwnerToken};
@@ -77,10 +78,11 @@ fn reply(text: &str) -> Result<Reply, NodeError> {
 
 fn reported(step: Step) -> String {
     let decided = match step {
-        Step::Wait(_) => return "wait".into(),
-        Step::Send(asks, _) => {
+        Step::Wait(until) => return format!("wait {}", until.as_nanos() / 1_000_000),
+        Step::Send(asks, until) => {
             let Op::RaiseClaim { token, .. } = asks[0].1 else { panic!("asks {asks:?}") };
-            return format!("raise {token} on {:?}", nodes(&asks));
+            let until = until.as_nanos() / 1_000_000;
+            return format!("raise {token} on {:?} until {until}", nodes(&asks));
         }
         Step::Decided(decided) => decided,
     };
@@ -109,7 +111,7 @@ fn reported(step: Step) -> String {
             Refusal::Contended { retry_after } => format!("contended {}", retry_after.as_millis()),
             Refusal::Mismatch => "mismatch".into(),
             Refusal::TooOld => "too old".into(),
-            Refusal::NoQuorum(_) => "no quorum".into(),
+            Refusal::NoQuorum(all) => format!("no quorum: {}", words(&all)),
         },
     }
 }
@@ -175,7 +177,7 @@ fn completes(n: usize, events: &str) -> String {
         Progress::Wait(_) | Progress::Send(..) => "wait",
         Progress::Decided(Ok(())) => "stored",
         Progress::Decided(Err(why)) if why.overtaken => "overtaken",
-        Progress::Decided(Err(_)) => "unknown",
+        Progress::Decided(Err(why)) => return format!("unknown: {}", words(&why.nodes)),
     }
     .into()
 }
@@ -202,10 +204,17 @@ fn looks(n: usize, events: &str) -> String {
     let mut found = machine.on_time(Moment::default());
     for event in events.split_whitespace() {
         assert!(!matches!(found, Progress::Decided(_)), "decided before {event} in {events}");
-        let (node, said) = event.split_once(':').expect("a node and what it says");
-        found = machine.on_reply(Moment::default(), num(node) as usize, &seen(said));
+        let (node, said) = event.split_once(':').unwrap_or((event, ""));
+        found = match event {
+            "end" => machine.on_time(Moment::default() + ms("100")),
+            _ => machine.on_reply(Moment::default(), num(node) as usize, &seen(said)),
+        };
     }
-    let Progress::Decided(found) = found else { return "wait".into() };
+    let found = match found {
+        Progress::Decided(found) => found,
+        Progress::Wait(until) => return format!("wait {}", until.as_nanos() / 1_000_000),
+        Progress::Send(..) => return "asks".into(),
+    };
     match found {
         Found::Stored(r) => format!("stored {}", value(r.value.as_deref())),
         Found::Open { attempt, lease: Some(left), .. } => {
@@ -218,7 +227,7 @@ fn looks(n: usize, events: &str) -> String {
         Found::Open { attempt: 0, .. } => "absent".into(),
         Found::Open { attempt, .. } => format!("lapsed {attempt}"),
         Found::Mismatch => "mismatch".into(),
-        Found::NoQuorum(_) => "no quorum".into(),
+        Found::NoQuorum(all) => format!("no quorum: {}", words(&all)),
     }
 }
 
@@ -274,4 +283,28 @@ fn the_losses_of_all_nodes_that_do_not_remember_are_named() {
     assert_eq!(named([with(&[5]), knows(), knows()]), None, "a majority remembers");
     assert_eq!(named([with(&[5]), with(&[6]), with(&[7])]), Some(vec![5, 6, 7]));
     assert_eq!(named([with(&[5]), with(&[]), with(&[7])]), Some(vec![]), "one does not say which");
+}
+
+#[test]
+fn the_largest_fence_that_was_granted_is_known() {
+    let (start, end) = (Moment::default(), Moment::default() + ms("100"));
+    let mut machine = Record::new(3, start, end, ms("60"), raise());
+    assert_eq!(machine.largest(), None);
+    for (node, said) in ["grant=9/1", "forgot=7/1", "inflight=50"].into_iter().enumerate() {
+        machine.on_reply(start, node, &reply(said));
+        assert_eq!(machine.largest(), Some(9));
+    }
+}
+
+#[test]
+fn a_refusal_of_a_result_is_looked_into_once() {
+    let said = |words: &[&str]| {
+        let mut machine = Complete::new(3, raise(), Moment::default() + ms("100"));
+        for (node, said) in words.iter().enumerate() {
+            machine.on_reply(Moment::default(), node, &reply(said));
+        }
+        [machine.take_refusal(), machine.take_refusal()]
+    };
+    assert_eq!(said(&["done", "fault"]), [false, false]);
+    assert_eq!(said(&["done", "other"]), [true, false]);
 }

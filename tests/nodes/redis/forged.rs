@@ -1,8 +1,7 @@
 //! What another tenant of the server can write: each value costs the op that meets it, and no other
 //! op of the batch.
 
-use palisade::node::spi::ClaimEnd;
-use palisade::node::spi::NodeSignal;
+use palisade::node::spi::{ClaimEnd, Enlist, NodeSignal};
 
 use super::*;
 
@@ -199,6 +198,33 @@ async fn a_value_of_any_type_under_any_key_of_an_op_spoils_that_op_only() {
         }
     }
     assert_stayed(&mut events);
+}
+
+#[tokio::test]
+async fn a_list_of_candidates_that_is_none_spoils_its_own_op_only() {
+    let server = Server::start(&[]);
+    let node = fresh(&server);
+    facts(&node, LONG).await;
+    let me = owner();
+    let later = SystemEnv.wall_micros() / 1_000 + 60_000;
+    let good = format!("{} {later} 5 hello", owner().as_str());
+    for list in [
+        "hello".to_owned(),
+        format!("{good} {good}"),
+        // Cut off, by one byte and within its first words.
+        good[..good.len() - 1].to_owned(),
+        good[..30].to_owned(),
+        format!("{} {later} -5 hello", me.as_str()),
+        format!("{} {later}.5 5 hello", me.as_str()),
+    ] {
+        server.cli(&["set", "e", &list]);
+        let ttl = Duration::from_secs(60);
+        let entry = Some(b"x"[..].into());
+        let enlist = Enlist { key: "e".into(), owner: me, ttl, entry, news: false };
+        let got = spoils_nobody_else(&node, Op::Enlist(enlist), &list).await;
+        assert_eq!(fault(got).0, NodeFault::Server, "{list}");
+        assert_eq!(server.cli(&["get", "e"]), list, "it was written over");
+    }
 }
 
 #[tokio::test]

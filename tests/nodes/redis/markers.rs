@@ -81,6 +81,22 @@ async fn a_marker_that_nobody_can_have_written_counts_as_lost_whichever_field_it
         ("since blank", over(&|f| f.since = "             ".into())),
         ("since without end", over(&|f| f.since = "9".repeat(400))),
         ("since too short", over(&|f| f.since = "1".into())),
+        (
+            "since and floor of other widths",
+            over(&|f| (f.since, f.floor) = ("0".repeat(12), "0".repeat(17))),
+        ),
+        (
+            "floor and length of other widths",
+            over(&|f| (f.floor, f.q) = ("0".repeat(15), "0000020000".into())),
+        ),
+        (
+            "length and its end of other widths",
+            over(&|f| (f.q, f.agreed) = ("00020000".into(), "0".repeat(14))),
+        ),
+        (
+            "two ends of other widths",
+            over(&|f| (f.agreed, f.waited) = ("0".repeat(12), "0".repeat(14))),
+        ),
         ("length beyond the maximum", over(&|f| f.q = "172800001".into())),
         ("length of the maximum of digits", over(&|f| f.q = "999999999".into())),
         ("length zero after a loss", over(&|f| f.q = "000000000".into())),
@@ -205,6 +221,57 @@ async fn what_an_honest_client_wrote_is_believed_by_every_clock_that_is_allowed(
     server.cli(&["set", "palisade:generation", &closed.text(&replid)]);
     let got = one(&node, TERMS, acquire("k", owner())).await;
     assert_eq!(fault(got), (NodeFault::HandingOver, false));
+}
+
+/// The longest that a client asks for is used, for one length after the last client that asked for
+/// it, and not shortened in a quarantine (quarantine 7).
+#[tokio::test]
+async fn the_length_of_a_quarantine_rises_at_once_and_falls_when_no_client_asks_for_it() {
+    let server = Server::start(&[]);
+    let node = RedisNode::new(server.url()).unwrap();
+    facts(&node, TERMS).await;
+    let replid = replid(&server);
+    // Seconds since the history began; the length so far, for how much longer it is agreed on, and
+    // what a client asks for; and what the marker says then. No row is about less than 5 s, which
+    // the test may take.
+    for (age, length, agreed, asked, raised, then, agreed_then) in [
+        // The longest is used at once, and for twice its length; only a loss makes it a surprise.
+        (500, 20, 5, 30, true, 30, 60),
+        (500, 20, -5, 30, true, 30, 60),
+        (10, 20, 5, 30, true, 30, 60),
+        // The same is agreed on anew when less than one length of it is left.
+        (500, 20, 35, 20, false, 20, 35),
+        (500, 20, 10, 20, false, 20, 40),
+        (500, 20, -5, 20, false, 20, 40),
+        // A shorter one waits until no client asks for a longer one, and for the quarantine's end.
+        (500, 20, 35, 10, false, 20, 35),
+        (500, 20, 5, 10, false, 20, 5),
+        (500, 20, -5, 10, false, 10, 20),
+        (10, 20, -5, 10, false, 20, -5),
+        (30, 20, -5, 10, false, 10, 20),
+    ] {
+        let (row, now) = (format!("{age} {length} {agreed} {asked}"), now());
+        let ms = |seconds: i64| format!("{:013}", now as i64 + 1_000 * seconds);
+        let since = now - 1_000 * age;
+        // Noted just now: there is no other reason to write the marker.
+        let fields = Fields { agreed: ms(agreed), note: ms(0), ..honest(since, 1_000 * length) };
+        server.cli(&["set", "palisade:generation", &fields.text(&replid)]);
+        let asks = Terms { max_ttl: Duration::from_secs(asked), ..TERMS };
+        let got = facts(&node, asks).await;
+        assert_eq!((got.since, got.new_history), (since, false), "{row}");
+        assert_eq!((got.quarantine_len.as_secs(), got.quarantine_raised), (then, raised), "{row}");
+        let left = server.cli(&["get", "palisade:generation"]);
+        assert_eq!(left[72..81].parse(), Ok(1_000 * then), "{row}: {left}");
+        let written: i64 = left[82..95].parse().unwrap();
+        let late = written - now as i64 - 1_000 * agreed_then;
+        let is_kept = agreed == agreed_then;
+        assert!((0..5_000).contains(&late) && (!is_kept || late == 0), "{row}: {late} ms, {left}");
+    }
+    // A length that nothing was lost for yet is no news.
+    let new = Fields { agreed: format!("{:013}", 0), losses: String::new(), ..honest(0, 0) };
+    server.cli(&["set", "palisade:generation", &new.text(&replid)]);
+    let got = facts(&node, TERMS).await;
+    assert_eq!((got.quarantine_len, got.quarantine_raised), (TERMS.max_ttl, false));
 }
 
 #[tokio::test]

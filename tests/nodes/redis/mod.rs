@@ -12,6 +12,7 @@ mod markers;
 mod order;
 mod reconnect;
 mod records;
+mod same;
 mod step;
 mod strangers;
 mod waiting;

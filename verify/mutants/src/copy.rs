@@ -1,58 +1,84 @@
 //! A copy of the repository in which the changes are made.
 
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::Mutant;
 
-/// The copy, below `target`. It stays, so that the next run need not build everything again.
+/// The script's assembly, whose text is exchanged when the tests run.
+const SCRIPT: &str = "src/node/redis/script.rs";
+
+/// The copy, below `target`.
 pub(crate) struct Copy {
     dir: PathBuf,
+    /// Its build folder. In that of the repository, programs of both would have the same names.
+    target: PathBuf,
 }
 
 impl Copy {
-    /// Copies what git knows of the repository, as it is now.
+    /// Copies the files that git does not ignore, as they are now.
     pub(crate) fn of(root: &Path) -> Result<Self, String> {
-        let dir = root.join("target/mutants");
-        let error = |what: &Path, e: std::io::Error| format!("{}: {e}", what.display());
+        let (dir, target) = (root.join("target/mutants/copy"), root.join("target/mutants/build"));
         let listed = Command::new("git")
             .current_dir(root)
             .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
             .output()
             .map_err(|e| format!("git: {e}"))?;
         let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
-        for file in listed.split('\0').filter(|f| !f.is_empty()) {
+        // Files of an earlier run may be gone since.
+        let _ = std::fs::remove_dir_all(&dir);
+        for file in listed.split('\0').filter(|f| root.join(f).is_file()) {
             let (from, to) = (root.join(file), dir.join(file));
-            let Ok(bytes) = std::fs::read(&from) else { continue };
-            // A file that is as it was keeps its time, so that cargo builds nothing for it.
-            if std::fs::read(&to).is_ok_and(|old| old == bytes) {
-                continue;
-            }
             let parent = to.parent().expect("a file has a folder");
-            std::fs::create_dir_all(parent).map_err(|e| error(parent, e))?;
-            std::fs::copy(&from, &to).map_err(|e| error(&to, e))?;
+            let made = std::fs::create_dir_all(parent).and_then(|()| std::fs::copy(&from, &to));
+            made.map_err(|e| format!("{}: {e}", to.display()))?;
         }
-        Ok(Self { dir })
+        Ok(Self { dir, target })
     }
 
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Does something while the change is made.
-    pub(crate) fn with<T>(
+    pub(crate) fn target(&self) -> &Path {
+        &self.target
+    }
+
+    /// Adds the switches' module to the library, with these changes of the scripts.
+    pub(crate) fn add_module<'m>(
         &self,
-        mutant: &Mutant,
-        then: impl FnOnce() -> Result<T, String>,
-    ) -> Result<T, String> {
-        let file = self.dir.join(&mutant.file);
-        let error = |e| format!("{}: {e}", file.display());
-        let text = std::fs::read_to_string(&file).map_err(error)?;
-        let mut changed = text.clone();
-        changed.replace_range(mutant.range.clone(), &mutant.replacement);
-        std::fs::write(&file, changed).map_err(error)?;
-        let result = then();
-        std::fs::write(&file, text).map_err(error)?;
-        result
+        scripts: impl Iterator<Item = &'m (usize, &'m Mutant)>,
+    ) -> Result<(), String> {
+        let mut module = include_str!("reached.rs").to_owned();
+        module += "\n/// A script's file without and with the change.\n";
+        module += "fn changed_file(id: usize) -> Option<(&'static str, &'static str)> {\n";
+        module += "    match id {\n";
+        for (id, mutant) in scripts {
+            let text = self.text(&mutant.file)?;
+            let new = mutant.made(&text, 0);
+            let _ = writeln!(module, "        {id} => Some(({text:?}, {new:?})),");
+        }
+        module += "        _ => None,\n    }\n}\n";
+        self.write(Path::new("src/palisade_mutants.rs"), &module)?;
+        let lib = self.text(Path::new("src/lib.rs"))?;
+        self.write(Path::new("src/lib.rs"), &format!("{lib}\nmod palisade_mutants;\n"))?;
+        let script = self.text(Path::new(SCRIPT))?;
+        let changed =
+            script.replacen("const TEXT: &str = concat!(", "const WRITTEN: &str = concat!(", 1);
+        if changed == script {
+            return Err(format!("{SCRIPT} has no TEXT"));
+        }
+        let text = "\nstatic TEXT: LazyLock<&'static str> =\n    \
+                    LazyLock::new(|| crate::palisade_mutants::script(WRITTEN));\n";
+        self.write(Path::new(SCRIPT), &(changed.replace("(TEXT)", "(*TEXT)") + text))
+    }
+
+    pub(crate) fn text(&self, file: &Path) -> Result<String, String> {
+        std::fs::read_to_string(self.dir.join(file)).map_err(|e| format!("{}: {e}", file.display()))
+    }
+
+    pub(crate) fn write(&self, file: &Path, text: &str) -> Result<(), String> {
+        std::fs::write(self.dir.join(file), text).map_err(|e| format!("{}: {e}", file.display()))
     }
 }

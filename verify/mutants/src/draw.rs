@@ -10,6 +10,8 @@ use crate::Mutant;
 
 /// Changes in a shard that was not named.
 const USUAL: usize = 100;
+/// Changes that are drawn for it, as not all of them build.
+const DRAWN: usize = 2 * USUAL;
 
 /// The `k`th of `n` equal parts, from 1.
 #[derive(Clone, Copy)]
@@ -31,12 +33,13 @@ impl FromStr for Shard {
     }
 }
 
-/// Shuffles the list by the seed and takes the shard, or the first hundred.
-pub(crate) fn draw(mut all: Vec<Mutant>, seed: u64, shard: Option<Shard>) -> Vec<Mutant> {
+/// Shuffles the list by the seed and takes the shard, or the first hundred that build. Returns
+/// the changes to build, and how many of them to try at most.
+pub(crate) fn draw(mut all: Vec<Mutant>, seed: u64, shard: Option<Shard>) -> (Vec<Mutant>, usize) {
     all.shuffle(&mut StdRng::seed_from_u64(seed));
     let Some(Shard { k, n }) = shard else {
-        all.truncate(USUAL);
-        return all;
+        all.truncate(DRAWN);
+        return (all, USUAL);
     };
-    all.into_iter().skip(k - 1).step_by(n).collect()
+    (all.into_iter().skip(k - 1).step_by(n).collect(), usize::MAX)
 }

@@ -2,10 +2,13 @@
 //! tests do not notice.
 //!
 //! ```text
-//! list   cargo-mutants names the changes of the Rust files, lua.rs those of the scripts
-//! draw   the list is shuffled by the seed, and a shard of it taken
-//! try    each change is made in a copy of the repository, and the suites run there, the quickest
-//!        first, until one of them fails
+//! list     cargo-mutants names the changes of the Rust files, lua.rs those of the scripts
+//! draw     the list is shuffled by the seed, and a shard of it taken
+//! switch   a copy of the repository gets all of them, each behind a switch, and is built once; a
+//!          change that does not build is replaced by the next of the list
+//! reach    the suites run without any change and record which test reaches which change
+//! try      each change is turned on, and the tests that reach it run, those of the quickest suite
+//!          first, until one of them fails twice
 //! ```
 //!
 //! A change that no test notices either shows a missing test, or it is equivalent: nothing that is
@@ -17,37 +20,42 @@ mod draw;
 mod lua;
 mod rust;
 mod suites;
+mod switches;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::sync::Mutex;
+use std::time::Instant;
 
 use clap::Parser;
 
 use crate::copy::Copy;
 use crate::draw::Shard;
-use crate::suites::{Suites, Verdict};
+use crate::suites::{Program, Verdict};
+use crate::switches::Switched;
 
 /// Tries whether the tests notice small changes of the code.
 #[derive(Parser)]
 struct Args {
-    /// The part of the shuffled list to try, as `k/n`; by default about a hundred changes.
+    /// The part of the shuffled list to try, as `k/n`; by default a hundred changes.
     #[arg(long)]
     shard: Option<Shard>,
     /// Shuffles the list.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Only changes whose name contains this text, such as `src/quorum`.
+    /// Only changes whose name contains one of these texts, such as `src/quorum`.
     #[arg(long)]
-    only: Option<String>,
+    only: Vec<String>,
     /// Print the drawn changes and end.
     #[arg(long)]
     list: bool,
-    /// End the trials after this many seconds; what was not tried is not counted.
-    #[arg(long)]
-    seconds: Option<u64>,
 }
+
+/// Changes that are tried at the same time. The tests wait most of their time.
+const AT_A_TIME: usize = 3;
 
 /// One change: a range of a file, and what to put there.
 pub(crate) struct Mutant {
@@ -57,7 +65,7 @@ pub(crate) struct Mutant {
     /// The change, and its function or line.
     change: String,
     /// In bytes.
-    range: std::ops::Range<usize>,
+    range: Range<usize>,
     replacement: String,
 }
 
@@ -68,6 +76,17 @@ impl Mutant {
         let name = format!("{}: {}", self.file.display(), self.change);
         // Each has its reason above it.
         include_str!("../equivalent.txt").lines().any(|l| l.trim() == name)
+    }
+
+    fn is_script(&self) -> bool {
+        self.file.extension().is_some_and(|e| e == "lua")
+    }
+
+    /// Makes the change in a part of the file that begins at this offset.
+    fn made(&self, part: &str, offset: usize) -> String {
+        let mut text = part.to_owned();
+        text.replace_range(self.range.start - offset..self.range.end - offset, &self.replacement);
+        text
     }
 }
 
@@ -99,43 +118,105 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<Sum, String> {
+    let started = Instant::now();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let root = root.canonicalize().map_err(|e| format!("{}: {e}", root.display()))?;
     let mut all = rust::list(&root)?;
     all.extend(lua::list(&root)?);
-    if let Some(text) = &args.only {
-        all.retain(|m| m.to_string().contains(text.as_str()));
-    }
+    all.retain(|m| {
+        let name = m.to_string();
+        args.only.is_empty() || args.only.iter().any(|text| name.contains(text))
+    });
     let total = all.len();
-    let drawn = draw::draw(all, args.seed, args.shard);
-    eprintln!("{} of {total} changes", drawn.len());
-    let mut sum = Sum::default();
+    let (drawn, wanted) = draw::draw(all, args.seed, args.shard);
     if args.list {
-        for mutant in &drawn {
-            println!("{mutant}");
-        }
-        return Ok(sum);
+        drawn.iter().take(wanted).for_each(|mutant| println!("{mutant}"));
+        return Ok(Sum::default());
     }
     let copy = Copy::of(&root)?;
-    let suites = Suites::new(&copy)?;
-    let started = Instant::now();
-    let until = args.seconds.map(|s| started + Duration::from_secs(s));
-    for mutant in &drawn {
-        if until.is_some_and(|until| Instant::now() > until) {
-            break;
-        }
-        let tried = Instant::now();
-        let verdict = copy.with(mutant, || suites.judge(&copy, mutant))?;
-        println!("{:>13} {:>4} s  {mutant}", verdict.word(mutant), tried.elapsed().as_secs());
-        match verdict {
-            Verdict::DoesNotBuild => continue,
-            Verdict::Found(_) | Verdict::Hangs(_) => sum.found += 1,
-            Verdict::Unnoticed if mutant.is_equivalent() => sum.equivalent += 1,
-            Verdict::Unnoticed => sum.survived += 1,
-        }
-        sum.mutants += 1;
-    }
+    let built = put_switches(&copy, &drawn)?;
+    let tried: Vec<usize> = built.into_iter().take(wanted).collect();
+    eprintln!("{} of {total} changes", tried.len());
+    let mut programs = suites::build(&copy)?;
+    // All at once: most of them wait.
+    std::thread::scope(|scope| {
+        let explore = |program| scope.spawn(|| Program::explore(program, &copy));
+        let explorers: Vec<_> = programs.iter_mut().map(explore).collect();
+        explorers.into_iter().try_for_each(|explorer| explorer.join().expect("no thread panics"))
+    })?;
+    eprintln!("{:>13} {:>4} s", "prepared", started.elapsed().as_secs());
+    let sum = try_all(&drawn, tried, &programs)?;
     eprintln!("{} s", started.elapsed().as_secs());
     println!("{}", serde_json::to_string(&sum).expect("numbers"));
     Ok(sum)
+}
+
+/// Writes the changes into the copy. Returns the numbers of those that build.
+fn put_switches(copy: &Copy, drawn: &[Mutant]) -> Result<BTreeSet<usize>, String> {
+    let mut files: BTreeMap<&Path, Vec<(usize, &Mutant)>> = BTreeMap::new();
+    for (id, mutant) in drawn.iter().enumerate() {
+        files.entry(&mutant.file).or_default().push((id, mutant));
+    }
+    let (scripts, sources): (BTreeMap<_, _>, BTreeMap<_, _>) =
+        files.into_iter().partition(|(_, changes)| changes[0].1.is_script());
+    copy.add_module(scripts.values().flatten())?;
+    let texts: Vec<String> = sources.keys().map(|f| copy.text(f)).collect::<Result<_, _>>()?;
+    let mut builds: BTreeSet<usize> = (0..drawn.len()).collect();
+    loop {
+        let mut switched = BTreeMap::new();
+        let mut kept: BTreeSet<usize> = scripts.values().flatten().map(|(id, _)| *id).collect();
+        for ((file, changes), text) in sources.iter().zip(&texts) {
+            let changes: Vec<_> =
+                changes.iter().filter(|(id, _)| builds.contains(id)).copied().collect();
+            let new =
+                Switched::new(text, &changes).map_err(|e| format!("{}: {e}", file.display()))?;
+            copy.write(file, &new.text)?;
+            kept.extend(new.ids());
+            switched.insert(*file, new);
+        }
+        let errors = suites::check(copy)?;
+        let wrong: BTreeSet<usize> = errors.iter().flat_map(|e| e.changes(&switched)).collect();
+        if let (Some(error), true) = (errors.first(), wrong.is_empty()) {
+            return Err(format!("the switches do not build:\n{}", error.message));
+        }
+        eprintln!("{:>13} {:>4} changes do not build", "check", wrong.len());
+        builds = &kept - &wrong;
+        if wrong.is_empty() {
+            return Ok(builds);
+        }
+    }
+}
+
+/// Tries the changes, some at a time, and prints what became of each.
+fn try_all(drawn: &[Mutant], tried: Vec<usize>, programs: &[Program]) -> Result<Sum, String> {
+    let (next, sum) = (Mutex::new(tried.into_iter()), Mutex::new(Sum::default()));
+    let work = || {
+        loop {
+            let Some(id) = next.lock().expect("no thread panics").next() else { return Ok(()) };
+            let (mutant, began) = (&drawn[id], Instant::now());
+            let verdict = suites::judge(programs, id, mutant)?;
+            let mut sum = sum.lock().expect("no thread panics");
+            sum.mutants += 1;
+            let word = match verdict {
+                Verdict::Found(word) => {
+                    sum.found += 1;
+                    word
+                }
+                Verdict::Unnoticed if mutant.is_equivalent() => {
+                    sum.equivalent += 1;
+                    "equal".to_owned()
+                }
+                Verdict::Unnoticed => {
+                    sum.survived += 1;
+                    "SURVIVED".to_owned()
+                }
+            };
+            println!("{word:>17} {:>4} s  {mutant}", began.elapsed().as_secs());
+        }
+    };
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..AT_A_TIME).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().try_for_each(|worker| worker.join().expect("no thread panics"))
+    })
+    .map(|()| sum.into_inner().expect("no thread panics"))
 }

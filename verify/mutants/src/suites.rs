@@ -1,179 +1,332 @@
-//! The suites that have to notice a change, the quickest first.
+//! The suites that have to notice a change, the quickest first, and how their programs are built
+//! and run.
 
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
+
+use serde::Deserialize;
 
 use crate::Mutant;
 use crate::copy::Copy;
+use crate::switches::Switched;
 
 /// Largest factor by which a change may prolong a suite: one that a change makes hang has noticed
 /// it.
 const PATIENCE: u32 = 5;
+/// Longest run without any change.
+const UNKNOWN: Duration = Duration::from_secs(1_800);
 /// A quick suite may wait for the other programs of the machine.
-const SHORTEST: Duration = Duration::from_secs(120);
-/// Longest build; the first one compiles the dependencies.
-const BUILD: Duration = Duration::from_secs(1_800);
-
-/// Result of a change.
-pub(crate) enum Verdict {
-    /// The change does not compile; not counted.
-    DoesNotBuild,
-    /// The suite that failed.
-    Found(&'static str),
-    /// The suite that did not end.
-    Hangs(&'static str),
-    /// All suites passed.
-    Unnoticed,
-}
-
-impl Verdict {
-    pub(crate) fn word(&self, mutant: &Mutant) -> String {
-        match self {
-            Self::DoesNotBuild => "no build".into(),
-            Self::Found(suite) => (*suite).into(),
-            Self::Hangs(suite) => format!("{suite} hangs"),
-            Self::Unnoticed if mutant.is_equivalent() => "equal".into(),
-            Self::Unnoticed => "SURVIVED".into(),
-        }
-    }
-}
+const SHORTEST: Duration = Duration::from_secs(60);
 
 struct Suite {
     name: &'static str,
+    build: &'static [&'static str],
+    /// Arguments of its programs.
     args: &'static [&'static str],
-}
-
-impl Suite {
-    fn cargo_args(&self) -> Vec<&'static str> {
-        let mut all = vec!["test"];
-        if !self.args.contains(&"-p") {
-            all.push("--all-features");
-        }
-        all.extend(self.args);
-        all
-    }
-
-    fn builds(&self, copy: &Copy) -> Result<bool, String> {
-        let mut args = self.cargo_args();
-        args.push("--no-run");
-        Ok(cargo(copy.dir(), &args, BUILD)? == End::Passed)
-    }
+    /// The script runs there.
+    on_servers: bool,
 }
 
 /// In this order.
 const SUITES: [Suite; 5] = [
-    Suite { name: "unit", args: &["--lib"] },
-    Suite { name: "contract", args: &["-p", "palisade-testing"] },
-    Suite { name: "nodes", args: &["--test", "nodes"] },
+    Suite {
+        name: "unit",
+        build: &["test", "--no-run", "--all-features", "--lib"],
+        args: &[],
+        on_servers: false,
+    },
+    Suite {
+        name: "contract",
+        // Both packages, so that the library is built as for the other suites.
+        build: &[
+            "test",
+            "--no-run",
+            "--all-features",
+            "-p",
+            "palisade",
+            "-p",
+            "palisade-testing",
+            "--test",
+            "contract",
+        ],
+        args: &[],
+        on_servers: false,
+    },
+    Suite {
+        name: "sim",
+        build: &["build", "--release", "-p", "sim", "--bin", "soak"],
+        args: &["--seeds", "1000"],
+        on_servers: false,
+    },
+    Suite {
+        name: "nodes",
+        build: &["test", "--no-run", "--all-features", "--test", "nodes"],
+        args: &[],
+        on_servers: true,
+    },
     Suite {
         name: "callers",
-        args: &["--test", "locks", "--test", "idempotency", "--test", "election"],
+        build: &[
+            "test",
+            "--no-run",
+            "--all-features",
+            "--test",
+            "locks",
+            "--test",
+            "idempotency",
+            "--test",
+            "election",
+            "--test",
+            "consumer",
+        ],
+        args: &[],
+        on_servers: true,
     },
-    Suite { name: "sim", args: &["--release", "-p", "sim", "--test", "slice"] },
 ];
 
-/// The suites, and how long each may take on this machine.
-pub(crate) struct Suites([Duration; SUITES.len()]);
+/// Result of a change.
+pub(crate) enum Verdict {
+    /// The suite that failed, or that did not end.
+    Found(String),
+    /// All suites passed.
+    Unnoticed,
+}
 
-impl Suites {
-    /// Builds the suites without any change, which takes minutes the first time, and runs them.
-    pub(crate) fn new(copy: &Copy) -> Result<Self, String> {
-        for suite in &SUITES {
-            if !suite.builds(copy)? {
-                return Err(format!("`{}` does not build without any change", suite.name));
-            }
-        }
-        let mut longest = [SHORTEST; SUITES.len()];
-        for (suite, longest) in SUITES.iter().zip(&mut longest) {
-            let began = Instant::now();
-            // A suite that fails without a change shows nothing.
-            if cargo(copy.dir(), &suite.cargo_args(), Duration::MAX)? != End::Passed {
-                return Err(format!("`{}` fails without any change", suite.name));
-            }
-            let took = began.elapsed();
-            eprintln!("{:>13} {:>4} s  without any change", suite.name, took.as_secs());
-            *longest = SHORTEST.max(took * PATIENCE);
-        }
-        Ok(Self(longest))
+/// An error of the compiler.
+pub(crate) struct BuildError {
+    pub(crate) message: String,
+    /// Files and offsets of which it speaks, the place of the error first.
+    places: Vec<(PathBuf, usize)>,
+}
+
+impl BuildError {
+    /// Returns the changes that the error is about.
+    pub(crate) fn changes(&self, files: &BTreeMap<&Path, Switched>) -> Vec<usize> {
+        let found = self.places.iter().find_map(|(file, at)| files.get(&**file)?.at(*at));
+        found.unwrap_or_default().to_vec()
     }
+}
 
-    /// Runs the suites with the change until one fails or does not end.
-    pub(crate) fn judge(&self, copy: &Copy, mutant: &Mutant) -> Result<Verdict, String> {
-        let is_script = is_script(mutant);
-        for (suite, &longest) in SUITES.iter().zip(&self.0) {
-            // No script runs there.
-            if is_script && ["unit", "contract", "sim"].contains(&suite.name) {
+/// A line of cargo's JSON.
+#[derive(Deserialize)]
+struct Line {
+    message: Option<Message>,
+    executable: Option<PathBuf>,
+    manifest_path: Option<PathBuf>,
+}
+
+#[derive(Deserialize)]
+struct Message {
+    level: String,
+    rendered: String,
+    spans: Vec<Span>,
+}
+
+#[derive(Deserialize)]
+struct Span {
+    file_name: PathBuf,
+    byte_start: usize,
+    is_primary: bool,
+}
+
+/// Runs cargo in the copy. Returns what it built, and the compiler's errors.
+fn cargo(copy: &Copy, args: &[&str]) -> Result<(Vec<Line>, Vec<BuildError>), String> {
+    let mut command = Command::new("cargo");
+    command.current_dir(copy.dir()).args(args).arg("--message-format=json");
+    command.env("CARGO_TARGET_DIR", copy.target()).env("CARGO_INCREMENTAL", "1");
+    let out = command.stdin(Stdio::null()).stderr(Stdio::null()).output();
+    let out = out.map_err(|e| format!("cargo: {e}"))?;
+    let lines = out.stdout.split(|b| *b == b'\n');
+    let mut lines: Vec<Line> = lines.filter_map(|l| serde_json::from_slice(l).ok()).collect();
+    let said = lines.iter_mut().filter_map(|l| l.message.take()).filter(|m| m.level == "error");
+    let errors: Vec<BuildError> = said.filter(|m| !m.spans.is_empty()).map(Into::into).collect();
+    if !out.status.success() && errors.is_empty() {
+        return Err(format!("`cargo {}` fails in {}", args.join(" "), copy.dir().display()));
+    }
+    Ok((lines, errors))
+}
+
+impl From<Message> for BuildError {
+    fn from(mut m: Message) -> Self {
+        m.spans.sort_by_key(|s| !s.is_primary);
+        let places = m.spans.into_iter().map(|s| (s.file_name, s.byte_start)).collect();
+        Self { message: m.rendered, places }
+    }
+}
+
+/// Returns the compiler's errors in the library.
+pub(crate) fn check(copy: &Copy) -> Result<Vec<BuildError>, String> {
+    Ok(cargo(copy, &["check", "--all-features", "--lib"])?.1)
+}
+
+/// Builds the suites' programs.
+pub(crate) fn build(copy: &Copy) -> Result<Vec<Program>, String> {
+    let mut programs = Vec::new();
+    for suite in &SUITES {
+        let (lines, errors) = cargo(copy, suite.build)?;
+        if let Some(error) = errors.first() {
+            return Err(format!("`{}` does not build: {}", suite.name, error.message));
+        }
+        for line in lines {
+            let (Some(path), Some(manifest)) = (line.executable, line.manifest_path) else {
                 continue;
-            }
-            // A script is text to the compiler.
-            if !is_script && !suite.builds(copy)? {
-                return Ok(Verdict::DoesNotBuild);
-            }
-            match cargo(copy.dir(), &suite.cargo_args(), longest)? {
-                End::Passed => {}
-                End::Failed => return Ok(Verdict::Found(suite.name)),
-                End::Hangs => return Ok(Verdict::Hangs(suite.name)),
-            }
+            };
+            let dir = manifest.parent().expect("a manifest is in a folder").to_owned();
+            let (reached, longest) = (HashMap::new(), UNKNOWN);
+            programs.push(Program { suite, path, dir, reached, longest });
         }
-        Ok(Verdict::Unnoticed)
     }
+    Ok(programs)
 }
 
-fn is_script(mutant: &Mutant) -> bool {
-    mutant.file.extension().is_some_and(|e| e == "lua")
+/// One program with tests.
+pub(crate) struct Program {
+    suite: &'static Suite,
+    path: PathBuf,
+    /// Folder in which it runs.
+    dir: PathBuf,
+    /// Per change, the names of the threads that reach it.
+    reached: HashMap<usize, BTreeSet<String>>,
+    longest: Duration,
 }
 
-/// End of a run of cargo.
-#[derive(PartialEq, Eq)]
+/// End of a run of a program.
 enum End {
     Passed,
-    Failed,
+    /// With the tests that failed, if the program named any.
+    Failed(Vec<String>),
     /// It took longer than it may, and was ended.
     Hangs,
 }
 
-/// Runs cargo in the copy. Ends the run at the first test that fails: one is enough.
-fn cargo(dir: &Path, args: &[&str], longest: Duration) -> Result<End, String> {
-    // A group of its own, so that the tests' programs end with it.
-    let mut command = Command::new("cargo");
-    command.current_dir(dir).args(args).env("CARGO_TARGET_DIR", dir.join("target"));
-    // A backtrace is not read here, and most of the time is spent building.
-    command.env("CARGO_PROFILE_DEV_DEBUG", "0").env("CARGO_INCREMENTAL", "1");
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut child = command.process_group(0).spawn().map_err(|e| format!("cargo: {e}"))?;
-    let failed = watch(&mut child);
-    let started = Instant::now();
-    loop {
-        if let Some(status) = child.try_wait().map_err(|e| format!("cargo: {e}"))? {
-            return Ok(if status.success() { End::Passed } else { End::Failed });
+impl Program {
+    /// Runs the program without any change, and notes what its tests reach and how long they take.
+    pub(crate) fn explore(&mut self, copy: &Copy) -> Result<(), String> {
+        let name = self.path.file_name().expect("a program has a name");
+        let file = copy.dir().join(name).with_extension("reached");
+        let began = Instant::now();
+        let reached = ("MUTANTS_REACHED", file.display().to_string());
+        let end = self.run(&reached, self.suite.args, usize::MAX)?;
+        let took = began.elapsed();
+        // A suite that fails without a change shows nothing.
+        if self.fails(&reached, self.suite.args, &end)? {
+            return Err(format!("`{}` fails without any change", self.path.display()));
         }
-        let failed = failed.load(Ordering::Relaxed);
-        if failed || started.elapsed() > longest {
-            let group = format!("-{}", child.id());
-            let ended = Command::new("kill").args(["-KILL", "--", &group]).status();
-            ended.map_err(|e| format!("kill: {e}"))?;
-            child.wait().map_err(|e| format!("cargo: {e}"))?;
-            return Ok(if failed { End::Failed } else { End::Hangs });
+        eprintln!("{:>13} {:>4} s  {}", self.suite.name, took.as_secs(), self.path.display());
+        self.longest = SHORTEST.max(took * PATIENCE);
+        for line in std::fs::read_to_string(&file).unwrap_or_default().lines() {
+            if let Some((id, thread)) = line.split_once('\t')
+                && let Ok(id) = id.parse()
+            {
+                self.reached.entry(id).or_default().insert(thread.to_owned());
+            }
         }
-        std::thread::sleep(Duration::from_millis(50));
+        Ok(())
+    }
+
+    /// Runs the tests that reach the change, or all where that is not known. Returns the word for a
+    /// run that noticed it.
+    fn notices(&self, id: usize, mutant: &Mutant) -> Result<Option<String>, String> {
+        let on = ("MUTANT", id.to_string());
+        let mut args = self.suite.args.to_vec();
+        if !mutant.is_script() {
+            let Some(threads) = self.reached.get(&id) else { return Ok(None) };
+            // A test's thread has its name. The other threads that reach the change mostly work for
+            // the same tests.
+            let tests: Vec<_> =
+                threads.iter().map(String::as_str).filter(|t| t.contains("::")).collect();
+            if !tests.is_empty() {
+                args.push("--exact");
+                args.extend(tests);
+            }
+        } else if !self.suite.on_servers {
+            return Ok(None);
+        }
+        for _ in 0..3 {
+            let end = self.run(&on, &args, 1)?;
+            match end {
+                End::Passed => break,
+                End::Hangs => return Ok(Some(format!("{} hangs", self.suite.name))),
+                End::Failed(_) if self.fails(&on, &args, &end)? => {
+                    return Ok(Some(self.suite.name.to_owned()));
+                }
+                End::Failed(_) => {}
+            }
+        }
+        Ok(None)
+    }
+
+    /// Runs the tests that failed once more, as the machine may have been slow. Returns true if one
+    /// fails again.
+    fn fails(&self, env: &(&str, String), args: &[&str], end: &End) -> Result<bool, String> {
+        let again = match end {
+            End::Passed => return Ok(false),
+            End::Failed(tests) if !tests.is_empty() => {
+                let tests = tests.iter().map(String::as_str);
+                self.run(env, &["--exact"].into_iter().chain(tests).collect::<Vec<_>>(), 1)?
+            }
+            End::Failed(_) | End::Hangs => self.run(env, args, 1)?,
+        };
+        Ok(!matches!(again, End::Passed))
+    }
+
+    /// Runs the program until so many of its tests have failed.
+    fn run(&self, env: &(&str, String), args: &[&str], most: usize) -> Result<End, String> {
+        let mut command = Command::new(&self.path);
+        command.current_dir(&self.dir).env("CARGO_MANIFEST_DIR", &self.dir).env(env.0, &env.1);
+        command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        // A group of its own, so that the servers that it starts end with it.
+        let started = command.process_group(0).spawn();
+        let mut child = started.map_err(|e| format!("{}: {e}", self.path.display()))?;
+        let output = failed_tests(&mut child);
+        let (until, mut failed) = (Instant::now() + self.longest, Vec::new());
+        let end = loop {
+            match output.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(test) => failed.push(test),
+                Err(RecvTimeoutError::Timeout) => break End::Hangs,
+                // It prints nothing more, so it has ended.
+                Err(RecvTimeoutError::Disconnected) => {
+                    let status = child.wait().map_err(|e| e.to_string())?;
+                    break if status.success() { End::Passed } else { End::Failed(failed) };
+                }
+            }
+            if failed.len() == most {
+                break End::Failed(failed);
+            }
+        };
+        let group = format!("-{}", child.id());
+        let _ = Command::new("kill").args(["-KILL", "--", &group]).stderr(Stdio::null()).status();
+        child.wait().map_err(|e| e.to_string())?;
+        Ok(end)
     }
 }
 
-/// Reads what the tests print; the flag is set when one has failed.
-fn watch(child: &mut Child) -> Arc<AtomicBool> {
-    let failed = Arc::new(AtomicBool::new(false));
-    let (flag, stdout) = (Arc::clone(&failed), child.stdout.take().expect("it is piped"));
+/// Sends the names of the tests that fail, until the output ends.
+fn failed_tests(child: &mut Child) -> mpsc::Receiver<String> {
+    let stdout = child.stdout.take().expect("it is piped");
+    let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
         for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-            if line.starts_with("test ") && line.ends_with("... FAILED") {
-                flag.store(true, Ordering::Relaxed);
+            let test = line.strip_prefix("test ").and_then(|l| l.strip_suffix(" ... FAILED"));
+            if let Some(test) = test {
+                let _ = sender.send(test.to_owned());
             }
         }
     });
-    failed
+    receiver
+}
+
+/// Turns a change on, and runs what may notice it.
+pub(crate) fn judge(programs: &[Program], id: usize, mutant: &Mutant) -> Result<Verdict, String> {
+    for program in programs {
+        if let Some(word) = program.notices(id, mutant)? {
+            return Ok(Verdict::Found(word));
+        }
+    }
+    Ok(Verdict::Unnoticed)
 }

@@ -1,0 +1,286 @@
+//! Random operations, drawn by seed, on a node in memory and on a server, which must answer alike.
+
+use palisade::MemoryNode;
+use palisade::node::spi::{ClaimEnd, Enlist, QuarantineId};
+
+use super::*;
+
+/// Answers come seconds apart on a slow machine. All spans that are drawn differ by more.
+const APART: Duration = Duration::from_secs(15);
+const SPANS: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(600)];
+/// A lease that is over when the next batch is sent.
+const OVER: Duration = Duration::from_millis(1);
+const HOUR_MS: u64 = 3_600_000;
+
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (z ^ (z >> 31)) % n
+    }
+
+    fn of<T: Clone>(&mut self, all: &[T]) -> T {
+        all[self.below(all.len() as u64) as usize].clone()
+    }
+
+    fn maybe<T>(&mut self, one_in: u64, value: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        (self.below(one_in) == 0).then(|| value(self))
+    }
+}
+
+/// Draws ops on few keys by few owners, so that they meet.
+struct Drawn {
+    dice: Dice,
+    /// Tokens and proposals are a little above it.
+    base: u64,
+    owners: Vec<OwnerToken>,
+}
+
+impl Drawn {
+    fn new(seed: u64) -> Self {
+        let owners = (1..4).map(OwnerToken::from_random).collect();
+        Self { dice: Dice(seed), base: SystemEnv.wall_micros(), owners }
+    }
+
+    fn owner(&mut self) -> OwnerToken {
+        self.dice.of(&self.owners)
+    }
+
+    fn token(&mut self) -> FencingToken {
+        FencingToken::new(self.base + self.dice.below(8))
+    }
+
+    /// Now and then one further ahead than honest clocks can bring it.
+    fn any_token(&mut self) -> FencingToken {
+        let far = self.dice.maybe(5, |_| 10_000_000_000).unwrap_or(0);
+        FencingToken::new(self.token().get() + far)
+    }
+
+    /// Draws an operation for each node; `named` are the nodes' present quarantines.
+    fn op(&mut self, named: [QuarantineId; 2]) -> [Op; 2] {
+        let wrong = QuarantineId { history: 1, since: 1 };
+        let reassert = self.dice.maybe(2, |dice| dice.of(&[named, [wrong; 2]]));
+        let of = |node: usize| reassert.map(|both| both[node]);
+        let both = |op: Op| [op.clone(), op];
+        // The second lock never has metadata, so that its renewals and releases take the short way.
+        let (name, has_meta) = self.dice.of(&[("a", true), ("b", false)]);
+        let keys = LockKeys::new(name);
+        let key: Arc<str> = self.dice.of(&["r", "s"]).into();
+        let (owner, token, ttl) = (self.owner(), self.token(), self.dice.of(&SPANS));
+        let retention = self.dice.of(&[2 * SPANS[1], 4 * SPANS[1]]);
+        let fingerprint = self.dice.maybe(2, |dice| dice.of(&[[1; 32], [2; 32]]));
+        let text =
+            |dice: &mut Dice, longest: u64| Arc::from(vec![b'x'; dice.below(longest) as usize]);
+        match self.dice.below(20) {
+            0..3 => {
+                let from = self.owner();
+                let if_held =
+                    self.dice.maybe(2, |dice| dice.of(&[IfHeld::Watch, IfHeld::TakeFrom(from)]));
+                both(Op::Acquire { keys, owner, ttl, proposal: token.get(), if_held })
+            }
+            3 => both(Op::Raise { keys, owner, token: self.any_token() }),
+            4..6 => {
+                let meta = self.dice.maybe(2, |dice| text(dice, 3)).filter(|_| has_meta);
+                let op = |node| {
+                    let (keys, meta, reassert) = (keys.clone(), meta.clone(), of(node));
+                    Op::Extend { keys, owner, ttl, token, meta, reassert }
+                };
+                [op(0), op(1)]
+            }
+            6..8 => both(Op::Release { keys, owner, meta: has_meta }),
+            8 => both(Op::Inspect { keys, wait: self.dice.below(2) == 0 }),
+            9 => {
+                let entry = self.dice.maybe(2, |dice| text(dice, 3)).filter(|e| !e.is_empty());
+                both(Op::Enlist(Enlist { key: "e".into(), owner, ttl, entry, news: false }))
+            }
+            10..13 => {
+                let created = self.dice.maybe(3, |dice| dice.of(&[HOUR_MS, 10 * HOUR_MS, 0]));
+                let created = created.map(|age| self.base / 1_000 - age);
+                both(Op::Claim(Claim {
+                    lease: self.dice.of(&[OVER, ttl]),
+                    retention,
+                    proposal: token.get(),
+                    fingerprint,
+                    force: self.dice.below(3) == 0,
+                    created,
+                    wait: self.dice.below(2) == 0,
+                    ..super::claim(&key, owner)
+                }))
+            }
+            13 => both(Op::RaiseClaim { key, owner, token: self.any_token() }),
+            14 => {
+                let op = |node| {
+                    let (key, lease, reassert) = (Arc::clone(&key), ttl, of(node));
+                    Op::ExtendClaim { key, owner, token, lease, retention, fingerprint, reassert }
+                };
+                [op(0), op(1)]
+            }
+            15 => {
+                let longest = self.dice.of(&[4, 6_000]);
+                let value = self.dice.maybe(2, |dice| text(dice, longest));
+                both(Op::Complete { key, owner, token, value, retention, fingerprint })
+            }
+            16 => {
+                let list = text(&mut self.dice, 4);
+                both(Op::Steps { key, owner, token, list, retention, fingerprint })
+            }
+            17 | 18 => {
+                let end = self.dice.of(&[ClaimEnd::Undone, ClaimEnd::Repeatable, ClaimEnd::Lapsed]);
+                both(Op::Unclaim { key, owner, end })
+            }
+            _ => {
+                let accepted = Duration::ZERO;
+                both(Op::Lookup { key, retention, fingerprint, born: None, accepted })
+            }
+        }
+    }
+}
+
+/// Splits an answer into its text without spans of time, and these spans.
+fn shown(reply: &Result<Reply, NodeError>) -> (String, Vec<Duration>) {
+    let reply = match reply {
+        Ok(reply) => reply,
+        Err(e) => return (format!("{:?}", e.fault()), Vec::new()),
+    };
+    match reply {
+        Reply::Held { remaining, foreign } => {
+            (format!("held {foreign}"), remaining.iter().copied().collect())
+        }
+        Reply::Quarantined { remaining, began, .. } => {
+            (format!("quarantined {began:?}"), vec![*remaining])
+        }
+        Reply::Holder(Some(holder)) => {
+            let owner = holder.owner.as_ref().map(OwnerToken::as_str);
+            let all = (owner, holder.fence, &holder.meta);
+            (format!("{all:?}"), holder.remaining.iter().copied().collect())
+        }
+        Reply::Candidates(all) => {
+            let one = |c: &palisade::node::spi::Listed| {
+                (c.owner.as_str().to_owned(), Arc::clone(&c.entry))
+            };
+            let listed: Vec<_> = all.iter().map(one).collect();
+            (format!("{listed:?}"), all.iter().map(|c| c.remaining).collect())
+        }
+        Reply::Claimed { fence, attempt, record, steps, unsure, losses, fresh } => {
+            let all = ("claimed", fence, attempt, record, steps, losses.len(), fresh);
+            (format!("{all:?}"), vec![*unsure])
+        }
+        Reply::InFlight { remaining } => ("in flight".into(), vec![*remaining]),
+        Reply::Record { state, unsure, losses } => {
+            let state = state.as_ref().map(|s| (s.fence, s.attempt, &s.record, s.lease));
+            let lease = state.and_then(|s| s.3);
+            let state = state.map(|(fence, attempt, record, _)| (fence, attempt, record));
+            let all = ("record", state, lease.is_some(), losses.len());
+            (format!("{all:?}"), lease.into_iter().chain([*unsure]).collect())
+        }
+        other => (format!("{other:?}"), Vec::new()),
+    }
+}
+
+fn are_alike(a: &Result<Reply, NodeError>, b: &Result<Reply, NodeError>) -> bool {
+    let ((a, spans), (b, others)) = (shown(a), shown(b));
+    let close = |(a, b): (&Duration, &Duration)| a.abs_diff(*b) < APART;
+    a == b && spans.len() == others.len() && spans.iter().zip(&others).all(close)
+}
+
+/// A quarantine that is over at once.
+const NONE: Duration = Duration::from_millis(1);
+
+/// New nodes, in memory and on the server, and what their clients agree on. `once`: they have a
+/// quarantine behind them.
+async fn nodes(server: &Server, once: bool) -> (MemoryNode, RedisNode, Terms) {
+    server.cli(&["flushall"]);
+    if !once {
+        return (MemoryNode::new(), fresh(server), LONG);
+    }
+    let node = RedisNode::new(server.url()).unwrap();
+    let memory = MemoryNode::builder().quarantined().build();
+    // Its floor is in the past when the first token is drawn.
+    let begun = Terms { max_ttl: NONE, clock_error: NONE };
+    let asked = Batch { terms: begun, not_after: None, known_since: None, ops: Vec::new() };
+    memory.call(asked, SystemEnv.now() + Duration::from_secs(60)).await;
+    facts(&node, begun).await;
+    tokio::time::sleep(20 * NONE).await;
+    (memory, node, Terms { max_ttl: NONE, ..LONG })
+}
+
+/// Runs one history on both nodes. An error has all operations and answers up to the first
+/// difference.
+async fn history(server: &Server, seed: u64) -> Result<(), String> {
+    let once = seed % 2 == 1;
+    let (memory, redis, terms) = nodes(server, once).await;
+    let mut drawn = Drawn::new(seed);
+    let mut log = Vec::new();
+    let reborn = drawn.dice.maybe(2, |dice| dice.below(30)).filter(|_| !once);
+    let mut named = [QuarantineId { history: 0, since: 0 }; 2];
+    for round in 0..40 {
+        if reborn == Some(round) {
+            // The same data in another history.
+            memory.restart_keeping();
+            let marker = server.cli(&["get", "palisade:generation"]);
+            let other = format!("{:040x}{}", 7, &marker.trim_end()[40..]);
+            server.cli(&["set", "palisade:generation", &other]);
+            log.push("a new history".to_owned());
+        }
+        match drawn.dice.below(20) {
+            0 => {
+                let taken = memory.set_foreign("b", SPANS[0]);
+                let ms = SPANS[0].as_millis().to_string();
+                let said = server.cli(&["set", "b", "a stranger's", "nx", "px", &ms]);
+                log.push(format!("a stranger's lock: {taken}"));
+                if taken != (said == "OK") {
+                    return Err(format!("{}\n  memory {taken}\n  redis {said}", log.join("\n")));
+                }
+            }
+            1 => {
+                memory.delete_foreign("b");
+                if server.cli(&["get", "b"]) == "a stranger's" {
+                    server.cli(&["del", "b"]);
+                }
+            }
+            _ => {}
+        }
+        let count = 1 + drawn.dice.below(5);
+        let (mut here, mut there, mut ends) = (Vec::new(), Vec::new(), false);
+        while here.len() < count as usize && !ends {
+            let [a, b] = drawn.op(named);
+            ends = matches!(&a, Op::Claim(claim) if claim.lease == OVER);
+            here.push(a);
+            there.push(b);
+        }
+        let deadline = SystemEnv.now() + Duration::from_secs(60);
+        let asked = |ops| Batch { terms, not_after: None, known_since: None, ops };
+        let a = memory.call(asked(here.clone()), deadline).await;
+        let b = redis.call(asked(there), deadline).await;
+        for ((op, a), b) in here.iter().zip(&a.items).zip(&b.items) {
+            log.push(format!("{op:?}\n    {a:?}"));
+            if !are_alike(a, b) {
+                return Err(format!("{}\n  redis {b:?}", log.join("\n")));
+            }
+        }
+        let (Some(a), Some(b)) = (a.facts, b.facts) else { return Err("no facts".into()) };
+        let said = |f: &Facts| (f.new_history, f.marker_missing, f.began, f.losses.len());
+        if round > 0 && said(&a) != said(&b) || a.quarantine.abs_diff(b.quarantine) > APART {
+            return Err(format!("{}\n  memory {a:?}\n  redis {b:?}", log.join("\n")));
+        }
+        if ends {
+            tokio::time::sleep(4 * OVER).await;
+        }
+        named = [&a, &b].map(|f| QuarantineId { history: f.history_id, since: f.since });
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_server_answers_as_the_node_in_memory_does() {
+    let server = Server::start(&[]);
+    for seed in 0..40 {
+        if let Err(differs) = history(&server, seed).await {
+            panic!("seed {seed}: {differs}");
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! Put into the copy of the library by `mutants`: which change is turned on, and which ones a test
+//! reaches.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::io::Write as _;
+use std::sync::{LazyLock, OnceLock};
+
+/// The number of the change that is turned on.
+static ON: LazyLock<Option<usize>> =
+    LazyLock::new(|| std::env::var("MUTANT").ok().and_then(|id| id.parse().ok()));
+/// File to which every change that a thread reaches is written.
+static REACHED: LazyLock<Option<String>> = LazyLock::new(|| std::env::var("MUTANTS_REACHED").ok());
+
+thread_local! {
+    static SEEN: RefCell<HashSet<usize>> = RefCell::default();
+}
+
+/// Returns true if this change is turned on.
+pub(crate) fn on(id: usize) -> bool {
+    if let Some(file) = &*REACHED {
+        let is_new = SEEN.try_with(|seen| seen.borrow_mut().insert(id));
+        if is_new.unwrap_or(true) {
+            // A test's thread has the test's name.
+            let thread = std::thread::current();
+            let line = format!("{id}\t{}\n", thread.name().unwrap_or_default());
+            let file = std::fs::OpenOptions::new().create(true).append(true).open(file);
+            let written = file.and_then(|mut file| file.write_all(line.as_bytes()));
+            written.expect("the file of what is reached can be written");
+        }
+    }
+    *ON == Some(id)
+}
+
+/// Returns the script's text, with the change of one of its files that is turned on.
+pub(crate) fn script(text: &'static str) -> &'static str {
+    static TEXT: OnceLock<String> = OnceLock::new();
+    let Some((old, new)) = ON.and_then(changed_file) else { return text };
+    TEXT.get_or_init(|| {
+        assert!(text.contains(old), "the script has the file");
+        text.replacen(old, new, 1)
+    })
+}

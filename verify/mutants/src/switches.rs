@@ -1,0 +1,130 @@
+//! All drawn changes of a file in one text, each behind a switch that the environment turns on, so
+//! that one build serves them all: a function's body stands there once for each of its changes.
+//!
+//! ```text
+//! fn f() { a < b }    fn f() { if on(7) { a <= b } else if on(8) { a > b } else { a < b } }
+//! ```
+//!
+//! What does not build so is not tried: changes of constants, of a `const fn`, and of a function
+//! that returns an `impl Trait` whose type has no name.
+
+use std::fmt::Write as _;
+use std::ops::Range;
+
+use syn::spanned::Spanned as _;
+use syn::visit::Visit;
+
+use crate::Mutant;
+
+/// A file's text with its switches.
+pub(crate) struct Switched {
+    pub(crate) text: String,
+    /// Which part of the text is there for which changes: for one, and around them for all changes
+    /// of a function.
+    parts: Vec<(Range<usize>, Vec<usize>)>,
+}
+
+impl Switched {
+    /// Puts switches for these changes, by number, into a file.
+    pub(crate) fn new(text: &str, changes: &[(usize, &Mutant)]) -> Result<Self, String> {
+        let mut functions = Functions(Vec::new());
+        functions.visit_file(&syn::parse_file(text).map_err(|e| e.to_string())?);
+        let (mut new, mut parts, mut at) = (String::new(), Vec::new(), 0);
+        for (whole, body) in functions.0 {
+            let inside = |m: &Mutant| body.start <= m.range.start && m.range.end <= body.end;
+            let here: Vec<_> = changes.iter().filter(|(_, m)| inside(m)).collect();
+            if here.is_empty() {
+                continue;
+            }
+            new.push_str(&text[at..whole.start]);
+            let start = new.len();
+            new.push_str(&text[whole.start..body.start]);
+            new.push_str("{ ");
+            for (id, mutant) in &here {
+                let other = mutant.made(&text[body.clone()], body.start);
+                let start = new.len();
+                let _ = write!(new, "if crate::palisade_mutants::on({id}) {other} else ");
+                parts.push((start..new.len(), vec![*id]));
+            }
+            new.push_str(&text[body.clone()]);
+            new.push_str(" }");
+            parts.push((start..new.len(), here.iter().map(|(id, _)| *id).collect()));
+            at = body.end;
+        }
+        new.push_str(&text[at..]);
+        Ok(Self { text: new, parts })
+    }
+
+    /// The changes that have a switch.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = usize> {
+        self.parts.iter().flat_map(|(_, ids)| ids.iter().copied())
+    }
+
+    /// Returns the changes that an error at this offset of the new text is about.
+    pub(crate) fn at(&self, offset: usize) -> Option<&[usize]> {
+        let part = self.parts.iter().find(|(range, _)| range.contains(&offset));
+        part.map(|(_, ids)| &ids[..])
+    }
+}
+
+/// The functions of a file that are in no other, whole and their bodies, in the order of the text.
+struct Functions(Vec<(Range<usize>, Range<usize>)>);
+
+impl<'ast> Visit<'ast> for Functions {
+    fn visit_item_fn(&mut self, f: &'ast syn::ItemFn) {
+        self.0.push((f.span().byte_range(), f.block.span().byte_range()));
+    }
+
+    fn visit_impl_item_fn(&mut self, f: &'ast syn::ImplItemFn) {
+        self.0.push((f.span().byte_range(), f.block.span().byte_range()));
+    }
+
+    fn visit_trait_item_fn(&mut self, f: &'ast syn::TraitItemFn) {
+        if let Some(block) = &f.default {
+            self.0.push((f.span().byte_range(), block.span().byte_range()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "impl S { fn f(&self) -> bool { a < b } } fn g() { h() }";
+
+    fn switched() -> Switched {
+        let change = |old: &str, new: &str| {
+            let start = TEXT.find(old).expect("it is there");
+            Mutant {
+                file: "a.rs".into(),
+                place: (1, 1),
+                change: String::new(),
+                range: start..start + old.len(),
+                replacement: new.into(),
+            }
+        };
+        let changes = [change("<", "<="), change("a < b", "true"), change("h()", "()")];
+        Switched::new(TEXT, &changes.iter().enumerate().collect::<Vec<_>>()).unwrap()
+    }
+
+    #[test]
+    fn each_change_is_a_body_behind_its_switch_and_the_function_is_there_without_any() {
+        let shown = switched().text.replace("crate::palisade_mutants::", "");
+        assert_eq!(
+            shown,
+            "impl S { fn f(&self) -> bool { if on(0) { a <= b } else if on(1) { true } else \
+             { a < b } } } fn g() { if on(2) { () } else { h() } }"
+        );
+    }
+
+    #[test]
+    fn an_error_is_about_the_change_or_else_about_all_changes_of_its_function() {
+        let switched = switched();
+        let at = |part: &str| switched.at(switched.text.find(part).expect("it is there"));
+        assert_eq!(at("a <= b"), Some(&[0][..]));
+        assert_eq!(at("true"), Some(&[1][..]));
+        assert_eq!(at("a < b"), Some(&[0, 1][..]));
+        assert_eq!(at("fn f"), Some(&[0, 1][..]));
+        assert_eq!(at("impl"), None);
+    }
+}
