@@ -258,7 +258,9 @@ impl Worker {
         let mut alarm = Alarm::new();
         loop {
             let now = env.now();
-            if (looks || self.known_clock(now).is_none()) && self.take_first_facts() {
+            // A batch under way may be asking for the clock still: another one would overtake it.
+            let asks = looks || self.known_clock(now).is_none();
+            if asks && under_way.is_empty() && self.take_first_facts() {
                 looks = false;
             }
             let depth = self.depth(now);
