@@ -69,6 +69,18 @@ impl Iterator for Delays {
     }
 }
 
+#[cfg(feature = "backoff")]
+impl TryFrom<backoff::ExponentialBackoff> for RetryPolicy {
+    type Error = ConfigError;
+
+    /// Takes interval, multiplier and ceiling of a `backoff` policy; its elapsed-time limit is the
+    /// lock's `acquire_timeout`, and its jitter is always ours.
+    fn try_from(b: backoff::ExponentialBackoff) -> Result<Self, ConfigError> {
+        let ceiling = b.max_interval.min(Duration::from_secs(60));
+        Self::exponential(b.initial_interval, ceiling, b.multiplier as f32)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -251,7 +251,7 @@ async fn the_length_of_a_quarantine_rises_at_once_and_falls_when_no_client_asks_
         (30, 20, -5, 10, false, 10, 20),
     ] {
         let (row, now) = (format!("{age} {length} {agreed} {asked}"), now());
-        let ms = |seconds: i64| format!("{:013}", now as i64 + 1_000 * seconds);
+        let ms = |seconds: i64| format!("{:013}", now.cast_signed() + 1_000 * seconds);
         let since = now - 1_000 * age;
         // Noted just now: there is no other reason to write the marker.
         let fields = Fields { agreed: ms(agreed), note: ms(0), ..honest(since, 1_000 * length) };
@@ -263,7 +263,7 @@ async fn the_length_of_a_quarantine_rises_at_once_and_falls_when_no_client_asks_
         let left = server.cli(&["get", "palisade:generation"]);
         assert_eq!(left[72..81].parse(), Ok(1_000 * then), "{row}: {left}");
         let written: i64 = left[82..95].parse().unwrap();
-        let late = written - now as i64 - 1_000 * agreed_then;
+        let late = written - now.cast_signed() - 1_000 * agreed_then;
         let is_kept = agreed == agreed_then;
         assert!((0..5_000).contains(&late) && (!is_kept || late == 0), "{row}: {late} ms, {left}");
     }
