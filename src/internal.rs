@@ -24,7 +24,7 @@ pub use crate::name::{
 use crate::op::{Holder, Loss, Reply};
 pub use crate::sentinel::discovery::SENTINELS_MAX;
 pub use crate::sentinel::min_replicas::{
-    ADVISED_DOWN_AFTER, ADVISED_LAG, LAG_SLACK, MinReplicasRule,
+    ADVISED_DOWN_AFTER, ADVISED_LAG, Checked, LAG_SLACK, MinReplicasFacts, MinReplicasRule,
 };
 pub use crate::shown::{SENTENCE_MAX, Secrets};
 pub use crate::time::{AtMost, until_utc};
@@ -41,6 +41,11 @@ use crate::token::OwnerToken;
 /// May be dropped; what was opened is closed.
 pub async fn open(at: &Endpoint) -> RedisResult<Line> {
     at.dial(AsyncConnectionConfig::new(), Limits::WORDS).await
+}
+
+/// Returns why no server with this `INFO` may vote, whatever its role; `None` if it may.
+pub fn objection(info: &str) -> Option<NodeError> {
+    crate::node::redis::facts::objection(info)
 }
 
 /// Returns true if the token stands for no owner: a lock that is kept or reserved.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use palisade_ops::doctor::{About, Doctor, checks};
+use palisade_ops::doctor::Doctor;
 
 use crate::access::{AccessArgs, Sets, seconds};
 use crate::{Done, block_on};
@@ -12,7 +12,6 @@ use crate::{Done, block_on};
 ///
 /// Reads only, except for a lock with a random name that it acquires and releases on each node.
 #[derive(Debug, Args)]
-#[expect(clippy::struct_excessive_bools, reason = "switches of a command line")]
 pub(crate) struct DoctorArgs {
     #[command(flatten)]
     access: AccessArgs,
@@ -21,9 +20,6 @@ pub(crate) struct DoctorArgs {
     #[arg(long, value_name = "NAME", help_heading = "Login")]
     rights_of: Option<String>,
 
-    /// The application's ttl in seconds (0.5 is possible): does it outlive a failover?
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
-    ttl: Option<Duration>,
     /// The application's `max_ttl` in seconds, if it is not the library's default of 15
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     max_ttl: Option<Duration>,
@@ -42,24 +38,14 @@ pub(crate) struct DoctorArgs {
     /// Exit with 1 after warnings
     #[arg(long)]
     strict: bool,
-    /// List the checks, and do nothing else
-    #[arg(long)]
-    list: bool,
 }
 
 impl DoctorArgs {
     pub(crate) fn run(self, sets: Sets) -> Result<Done, String> {
-        if self.list {
-            let line = |c: About| format!("{:<8} {:<26} {}\n", c.severity, c.id, c.title);
-            return Ok(Done { text: checks().into_iter().map(line).collect(), code: 0 });
-        }
         let (json, strict) = (self.json, self.strict);
         let mut doctor = Doctor::new(self.access.deployment(sets)?).trial(!self.no_trial);
         if let Some(name) = self.rights_of {
             doctor = doctor.rights_of(name);
-        }
-        if let Some(ttl) = self.ttl {
-            doctor = doctor.ttl(ttl);
         }
         if let Some(max_ttl) = self.max_ttl {
             doctor = doctor.max_ttl(max_ttl);

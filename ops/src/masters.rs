@@ -143,8 +143,8 @@ fn is_master(server: &Server) -> Result<(), Absent> {
         return Err(Absent::Unreachable(format!("{}: {why}", server.at)));
     }
     match &server.role {
-        Read::Got(Role::Master { .. }) => Ok(()),
-        Read::Got(Role::Replica { master, .. }) => {
+        Read::Got(Role::Master) => Ok(()),
+        Read::Got(Role::Replica { master }) => {
             let why = format!("{} is a replica of {master}: name the master instead", server.at);
             Err(Absent::Refused(why))
         }
@@ -165,13 +165,9 @@ fn known_replicas(group: &Group) -> BTreeSet<String> {
 /// All replicas of the server, if each follows and no Sentinel knows more.
 fn following(server: &Server, known: &BTreeSet<String>) -> Result<Vec<String>, Absent> {
     let refused = |why: String| Err(Absent::Refused(format!("{}: {why}", server.at)));
-    let lines = (0..).map_while(|n| server.info(&format!("slave{n}")).ok());
     let mut online = Vec::new();
-    for line in lines {
-        let field = |name: &str| {
-            let pair = line.split(',').filter_map(|p| p.split_once('='));
-            pair.filter(|(n, _)| *n == name).map(|(_, v)| v).next().unwrap_or_default()
-        };
+    for line in server.replica_lines() {
+        let field = |name| line.get(name).copied().unwrap_or_default();
         let at = super::facts::join(field("ip"), field("port"));
         if field("state") != "online" {
             return refused(format!("its replica {at} does not follow yet ({})", field("state")));

@@ -11,7 +11,7 @@ mod lock_node;
 mod lost_claims;
 pub(crate) mod memory;
 mod min_replicas;
-mod redis;
+pub(crate) mod redis;
 mod sentinel;
 pub mod spi;
 

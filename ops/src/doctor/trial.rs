@@ -65,15 +65,15 @@ impl Plan {
         };
         let each = self.nodes.iter().enumerate().map(subject).filter(|(s, _)| !alone.contains(s));
         let each = each.map(|(subject, redlock)| async move {
-            Trial { subject, came_to: warm(&redlock).await }
+            Trial { subject, outcome: warm(&redlock).await }
         });
         let mut trials = join_all(each).await;
         if let Some(all) = self.all.as_ref().filter(|_| alone.is_empty()) {
-            let came_to = match all {
+            let outcome = match all {
                 Ok(redlock) => warm(redlock).await,
                 Err(e) => Outcome::Refused { why: e.to_string(), misconfigured: true },
             };
-            trials.push(Trial { subject: "nodes".to_owned(), came_to });
+            trials.push(Trial { subject: "nodes".to_owned(), outcome });
         }
         trials
     }

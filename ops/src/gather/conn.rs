@@ -44,29 +44,6 @@ impl Conn {
     pub(crate) async fn say(&self, command: &str, what: &str) -> Read<Value> {
         self.ask(&split(command), what).await
     }
-
-    /// Sends a command only to see whether it is allowed.
-    pub(crate) async fn try_out(&self, command: &str) -> Tried {
-        let (mut handle, command) = (self.line.clone(), split(command));
-        let sent = async { handle.send_packed_command(&command).await };
-        match timeout_at(self.until, sent).await.map(|a| a.and_then(Value::extract_error)) {
-            Err(_) => Tried::Silent(LATE.to_owned()),
-            Ok(Err(e)) if e.code() == Some("NOPERM") => Tried::Refused(said(&e, self.secrets())),
-            Ok(Err(e)) if e.is_io_error() || e.is_timeout() => {
-                Tried::Silent(said(&e, self.secrets()))
-            }
-            // Any other error comes after the check of rights, so the command is allowed.
-            Ok(_) => Tried::Allowed,
-        }
-    }
-}
-
-/// The result of a command that was only tried.
-pub(crate) enum Tried {
-    Allowed,
-    Refused(String),
-    /// No answer.
-    Silent(String),
 }
 
 fn split(command: &str) -> Cmd {

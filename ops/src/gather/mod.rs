@@ -8,7 +8,6 @@ pub(super) mod conn;
 mod fuzz;
 mod sentinel;
 mod server;
-mod trial;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

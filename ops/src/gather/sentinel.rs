@@ -4,7 +4,7 @@ use redis::Value;
 use tokio::time::Instant;
 
 use super::super::facts::{Fields, Read, Sentinel};
-use super::conn::{Conn, fields, info, text};
+use super::conn::{Conn, fields, text};
 use palisade::internal::Endpoint;
 
 /// Asks about each master, until the deadline; the answers are in the order of the masters.
@@ -26,18 +26,7 @@ pub(super) async fn ask(
         }
     };
     base.reached = Ok(());
-    let (id, all, config) = tokio::join!(
-        conn.say("SENTINEL MYID", "SENTINEL MYID"),
-        conn.say("INFO", "INFO"),
-        conn.say("SENTINEL CONFIG GET *", "SENTINEL CONFIG"),
-    );
-    base.id = id.then("SENTINEL MYID", text);
-    base.info = all.then("INFO", info);
-    base.config = config.then("SENTINEL CONFIG GET", |value| {
-        let mut all = fields(value)?;
-        all.retain(|name, _| !name.contains("pass"));
-        Some(all)
-    });
+    base.id = conn.say("SENTINEL MYID", "SENTINEL MYID").await.then("SENTINEL MYID", text);
     let (conn, base) = (&conn, &base);
     let asked = masters.iter().map(|master| about(conn, base.clone(), master));
     futures_util::future::join_all(asked).await
@@ -81,8 +70,6 @@ impl Sentinel {
             replicas: Read::Failed(not()),
             others: Read::Failed(not()),
             quorum: Read::Failed(not()),
-            info: Read::Failed(not()),
-            config: Read::Failed(not()),
         }
     }
 }
