@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::deployment::Access;
 use super::facts::{Group, Read, Role, Sentinel, Server, flagged, place};
-use super::gather::conn::{Conn, info_for};
+use super::gather::conn::Conn;
 use super::{Deployment, gather};
 use palisade::ConfigError;
 use palisade::internal::Endpoint;
@@ -68,15 +68,13 @@ async fn find_with(
     deployment: &Deployment,
     whole: bool,
 ) -> Result<(Access, Vec<Found>), ConfigError> {
-    deployment.check()?;
     let access = deployment.access()?;
-    let ways = deployment.ways(&access, None);
-    let (groups, nodes) = gather::everything(&deployment.watches, &access.lone, &ways).await;
+    let (groups, nodes) = gather::everything(deployment, &access, None).await;
     let mut found: Vec<Found> = Vec::new();
-    for group in &groups {
+    for (group, login) in groups.iter().zip(&access.groups) {
         let master = of_group(group).and_then(|server| {
+            let target = login.data.at(deployment.reach(&server.at));
             if !whole {
-                let target = info_for(ways.reach(&server.at), &access.data);
                 return Ok(master(server, target, Vec::new()));
             }
             let replicas = following(server, &known_replicas(group))?;
@@ -85,7 +83,6 @@ async fn find_with(
                            when the first one connects; attach the replicas first";
                 return Err(Absent::Refused(format!("{}: {why}", server.at)));
             }
-            let target = info_for(ways.reach(&server.at), &access.data);
             Ok(master(server, target, replicas))
         });
         found.push(Found { node: group.name.clone(), master });

@@ -66,10 +66,8 @@ pub struct KeptData {
 /// # Cancellation safety
 /// Reads only.
 pub async fn nodes(deployment: &Deployment) -> Result<Vec<NodeData>, ConfigError> {
-    deployment.check()?;
     let access = deployment.access()?;
-    let ways = deployment.ways(&access, None);
-    let (groups, nodes) = gather::everything(&deployment.watches, &access.lone, &ways).await;
+    let (groups, nodes) = gather::everything(deployment, &access, None).await;
     let secrets = access.secrets();
     let clean = |why: String| secrets.sentence(&why, SENTENCE_MAX);
     let of_group = groups.iter().map(|group| {

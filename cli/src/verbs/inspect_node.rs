@@ -5,8 +5,8 @@ use palisade::node::Loss;
 use palisade_ops::{NodeData, nodes};
 use serde_json::{Value, json};
 
-use crate::access::{AccessArgs, Sets};
 use crate::codes::{Fail, UNAVAILABLE};
+use crate::settings::Settings;
 use crate::{Done, block_on};
 
 /// Shows what each node keeps of itself: its data history, quarantine, token floor, and what its
@@ -16,15 +16,15 @@ use crate::{Done, block_on};
 #[derive(Debug, Args)]
 pub(crate) struct InspectNodeArgs {
     #[command(flatten)]
-    access: AccessArgs,
+    settings: Settings,
     /// As JSON; times are milliseconds since 1970
     #[arg(long)]
     json: bool,
 }
 
 impl InspectNodeArgs {
-    pub(crate) fn run(self, sets: Sets) -> Result<Done, Fail> {
-        let deployment = self.access.deployment(sets).map_err(Fail::from)?;
+    pub(crate) fn run(self) -> Result<Done, Fail> {
+        let deployment = self.settings.with_file()?.deployment()?;
         let all = block_on(nodes(&deployment)).map_err(Fail::from)?;
         let all = all.map_err(|e| Fail::from(e.to_string()))?;
         let text = if self.json {

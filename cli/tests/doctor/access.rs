@@ -21,7 +21,7 @@ fn user(ward: &Ward, name: &str, rules: &str) {
 }
 
 fn patient(ward: &Ward, user: &str) -> Patient {
-    ward.patient().arg("--user").arg(user).secret("PALISADE_PASSWORD", PASSWORD)
+    ward.patient().arg("--username").arg(user).secret("PALISADE_PASSWORD", PASSWORD)
 }
 
 /// The rules of the profile in the manual, as they stand there.
@@ -159,10 +159,10 @@ fn the_shipped_users_are_enough_to_be_examined() {
     let groups = Groups::up_with(1, 5_000, 2, &["--prefix", NAME, "--acl"]);
     let password = groups.password().expect("users have passwords");
     let patient = Patient::group(&groups.name(0), &groups.sentinels(0))
-        .arg("--user")
+        .arg("--username")
         .arg("palisade")
         .secret("PALISADE_PASSWORD", &password)
-        .arg("--sentinel-user")
+        .arg("--sentinel-username")
         .arg("palisade")
         .secret("PALISADE_SENTINEL_PASSWORD", &password)
         .arg("--no-trial");

@@ -57,7 +57,8 @@ fn a_user_default_that_may_not_write() {
     let users = "user default off ~* &* +@all\nuser admin on >pw ~* &* +@all\n";
     let args = ["--appendonly", "yes", "--appendfsync", "always"];
     let mut server = Server::start_with_users(users, &args, ("admin", "pw"));
-    let patient = Patient::default().arg("--node").arg(&server.url()).arg("--user").arg("admin");
+    let patient =
+        Patient::default().arg("--node").arg(&server.url()).arg("--username").arg("admin");
     let bench = Bench::new(patient.secret("PALISADE_PASSWORD", "pw"));
     let subject = format!("node {}", server.addr());
     let report = bench.exactly(

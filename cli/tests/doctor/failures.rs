@@ -37,7 +37,7 @@ fn three_groups_of_which_one_is_gone() {
     let groups = Groups::up_with(3, 5_000, 2, &["--prefix", NAME]);
     let patient = (0..3).fold(Patient::default(), |all, i| {
         let sentinels = groups.sentinels(i).join(",");
-        all.arg("--sentinel").arg(&sentinels).arg("--master").arg(&groups.name(i))
+        all.arg("--node").arg(&format!("sentinel://{sentinels}/{}", groups.name(i)))
     });
     let report = patient.examine();
     assert!(report.all(Error).is_empty(), "{:#?}", report.all(Error));

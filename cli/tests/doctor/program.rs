@@ -28,7 +28,7 @@ fn exit_codes() {
 
     let nobody = format!("127.0.0.1:{}", free_port());
     assert_eq!(Patient::group("orders", &[nobody]).run(&[]).code, 69);
-    for wrong in [&[][..], &["--sentinel", "127.0.0.1:1"], &["--master", "x"], &["--no-such"]] {
+    for wrong in [&[][..], &["--node", "sentinel://127.0.0.1:1"], &["--no-such"]] {
         let run = Patient::default().run(wrong);
         assert_eq!(run.code, 64, "{wrong:?}: {}{}", run.out, run.err);
         assert!(!run.err.is_empty(), "{wrong:?}");

@@ -9,13 +9,13 @@
 //! # async fn demo() -> Result<(), palisade::error::ConfigError> {
 //! use palisade_ops::Deployment;
 //! use palisade_ops::doctor::Doctor;
-//! let sentinels = ["10.0.0.1:26379", "10.0.0.2:26379", "10.0.0.3:26379"];
-//! let report = Doctor::new(Deployment::new().groups(sentinels, ["orders-a"])).examine().await?;
+//! let group = Deployment::new().node("sentinel://10.0.0.1,10.0.0.2,10.0.0.3/orders-a");
+//! let report = Doctor::new(group).examine().await?;
 //! println!("{report}");
 //! # Ok(()) }
 //! ```
 //!
-//! The same from a shell: `palisade doctor --sentinel 10.0.0.1:26379,… --master orders-a`
+//! The same from a shell: `palisade doctor --node sentinel://10.0.0.1,…/orders-a`
 //! (package `palisade-cli`).
 //!
 //! # How it is built, and how a check is added
@@ -64,7 +64,6 @@ pub struct Doctor {
     deployment: Deployment,
     max_ttl: Duration,
     clock_error: Option<Duration>,
-    max_lag: Option<Duration>,
     whose: Option<String>,
     trial: bool,
 }
@@ -76,7 +75,6 @@ impl Doctor {
             deployment,
             max_ttl: Config::default().max_ttl,
             clock_error: None,
-            max_lag: None,
             whose: None,
             trial: true,
         }
@@ -92,13 +90,6 @@ impl Doctor {
     /// The application's `clock_error`. The default is the library's, which depends on `max_ttl`.
     pub fn clock_error(mut self, error: Duration) -> Self {
         self.clock_error = Some(error);
-        self
-    }
-
-    /// The second argument of the application's call of `SentinelNodeBuilder::min_replicas`, if it
-    /// makes one. The trial lock uses it where `CONFIG GET` is not allowed.
-    pub fn max_lag(mut self, max_lag: Duration) -> Self {
-        self.max_lag = Some(max_lag);
         self
     }
 
@@ -132,9 +123,8 @@ impl Doctor {
         self.check()?;
         let plan = trial::Plan::new(self)?;
         let access = self.deployment.access()?;
-        let ways = self.deployment.ways(&access, self.whose.as_deref());
-        let (groups, nodes) =
-            gather::everything(&self.deployment.watches, &access.lone, &ways).await;
+        let whose = self.whose.as_deref();
+        let (groups, nodes) = gather::everything(&self.deployment, &access, whose).await;
         let mut facts = Facts {
             groups,
             nodes,
@@ -158,7 +148,6 @@ impl Doctor {
     }
 
     fn check(&self) -> Result<(), ConfigError> {
-        self.deployment.check()?;
         if let Some(odd) = self.whose.as_ref().filter(|name| !is_plain(name)) {
             let rule = "write a user name without spaces and shell characters";
             return Err(ConfigError::new("rights_of", format!("{odd:?}"), rule));

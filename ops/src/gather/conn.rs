@@ -4,8 +4,7 @@
 use redis::{Cmd, RedisResult, Value};
 use tokio::time::{Instant, timeout_at};
 
-use super::super::facts::{Fields, Read, host_of};
-use super::super::login::Login;
+use super::super::facts::{Fields, Read};
 use palisade::internal::{self, Endpoint, Line, Secrets, said};
 
 /// An open connection and when its questions end.
@@ -118,17 +117,4 @@ pub(crate) fn info(value: &Value) -> Option<Fields> {
     let pairs = all.lines().filter_map(|line| line.split_once(':'));
     let clean = |text: &str| Secrets::default().clean(text.trim_end());
     Some(pairs.map(|(name, value)| (clean(name), clean(value))).collect())
-}
-
-/// Where and how to connect to `host:port`.
-pub(crate) fn info_for(at: &str, login: &Login) -> Endpoint {
-    let port = at.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or(0);
-    let mut like = Endpoint::over(login.tls.clone());
-    if let Some(user) = &login.username {
-        like = like.username(user);
-    }
-    if let Some(password) = &login.password {
-        like = like.password(password);
-    }
-    Endpoint::at(host_of(at), port, &like)
 }

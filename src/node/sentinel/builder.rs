@@ -9,6 +9,7 @@ use super::find::Finder;
 use super::settings::{self, Settings};
 use crate::env::{Env, SystemEnv};
 use crate::error::ConfigError;
+use crate::internal::GroupAccess;
 use crate::node::link::{Link, LinkOptions};
 use crate::sentinel::min_replicas::{MinReplicas, check_min_replicas};
 #[cfg(feature = "tls")]
@@ -35,6 +36,17 @@ impl fmt::Debug for SentinelNodeBuilder {
 impl SentinelNodeBuilder {
     pub(super) fn new(name: String, sentinels: impl Iterator<Item = String>) -> Self {
         Self { settings: Settings::new(name, sentinels), env: Arc::new(SystemEnv) }
+    }
+
+    /// Where and how the group is reached.
+    pub(crate) fn access(&self) -> Result<GroupAccess, ConfigError> {
+        let settings = self.settings.as_ref().map_err(Clone::clone)?;
+        Ok(GroupAccess {
+            name: settings.name.to_string(),
+            sentinels: settings.sentinels.iter().map(ToString::to_string).collect(),
+            data: settings.data.endpoint(),
+            sentinel: settings.access.endpoint(),
+        })
     }
 
     fn set(mut self, change: impl FnOnce(&mut Settings)) -> Self {

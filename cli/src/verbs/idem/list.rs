@@ -8,9 +8,9 @@ use palisade_ops::{KeyFacts, KeyList, KeyState, Select};
 use serde_json::{Value, json};
 
 use crate::Done;
-use crate::access::{HandleArgs, Sets};
 use crate::codes::{Fail, UNAVAILABLE};
-use crate::settings::Span;
+use crate::settings::HandleArgs;
+use crate::span::Span;
 
 pub(super) const HELP: &str = "Examples:
   palisade idem list --running --older-than 5m --node redis://127.0.0.1
@@ -57,8 +57,8 @@ pub(crate) struct ListArgs {
 }
 
 impl ListArgs {
-    pub(super) async fn run(self, sets: Sets) -> Result<Done, Fail> {
-        let records = self.handle.records(sets, &self.namespace)?;
+    pub(super) async fn run(self) -> Result<Done, Fail> {
+        let records = self.handle.records(&self.namespace)?;
         let mut select = Select::all().limit(self.limit);
         for (wanted, add) in [
             (self.running, Select::running as fn(Select) -> Select),

@@ -23,15 +23,16 @@ const REPLACED: &str = "replaced or emptied, because other nodes have data: do n
                         it joins by itself one quarantine after an application connects";
 
 fn not_initialised(facts: &Facts, subject: &str, server: &Server) -> Answer {
-    if server.info_text().is_ok_and(|info| objection(&info).is_some()) {
-        return Err("the library refuses this server".to_owned());
-    }
     let was_used = |marker: &Marker| matches!(marker, Marker::Kept(k) if k.empty_for.is_none());
     let in_use = facts.masters().any(|(_, s)| s.marker.ok().is_some_and(was_used));
     let servers = named(facts, subject, server);
     let init = || [format!("palisade init --new {servers}    # if it never had any data")];
     let kept = match server.marker.known()? {
         Marker::Kept(kept) => kept,
+        // A Redis Cluster, for example, cannot be initialised.
+        Marker::Absent if server.info_text().is_ok_and(|info| objection(&info).is_some()) => {
+            return Err("the library refuses this server".to_owned());
+        }
         Marker::Absent => {
             let read = format!("{} has no key palisade:generation", server.at);
             if in_use {
@@ -74,7 +75,7 @@ fn named(facts: &Facts, subject: &str, server: &Server) -> String {
         return format!("--node redis://{}", server.at);
     };
     let sentinels: Vec<&str> = group.heard().map(|s| s.at.as_str()).collect();
-    format!("--sentinel {} --master {}", sentinels.join(","), group.name)
+    format!("--node sentinel://{}/{}", sentinels.join(","), group.name)
 }
 
 pub(super) const DATA_LOSS: Check = Check {
@@ -180,7 +181,7 @@ mod tests {
         });
         assert_eq!((found.verdict, &*found.subject), (Verdict::Warning, "orders-a"));
         let sentinels = "10.0.0.1:26379,10.0.0.2:26379,10.0.0.3:26379";
-        let group = format!("--sentinel {sentinels} --master orders-a");
+        let group = format!("--node sentinel://{sentinels}/orders-a");
         let mend = format!("palisade init --new {group}    # if it never had any data");
         assert_eq!(found.mend, [mend]);
         // What a replica has comes from its master.
@@ -297,7 +298,7 @@ mod tests {
         assert_eq!(found.verdict, Verdict::Warning);
         assert!(found.says.contains("palisade idem decide"), "{found:?}");
         assert!(found.says.contains("palisade init --lost-everything"), "{found:?}");
-        assert!(found.mend[0].starts_with("palisade idem incidents --sentinel"), "{found:?}");
+        assert!(found.mend[0].starts_with("palisade idem incidents --node sentinel:"), "{found:?}");
     }
 
     #[test]
