@@ -3,7 +3,7 @@
 use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use clap_complete::Shell;
 
-use crate::codes::{Fail, INTERNAL, TABLE};
+use crate::codes::{Fail, TABLE};
 use crate::doctor::DoctorArgs;
 use crate::handover::HandoverArgs;
 use crate::init::InitArgs;
@@ -12,7 +12,6 @@ use crate::verbs::cron::CronArgs;
 use crate::verbs::elect::ElectArgs;
 use crate::verbs::idem::IdemArgs;
 use crate::verbs::inspect::{ForceArgs, InspectArgs};
-use crate::verbs::inspect_node::InspectNodeArgs;
 use crate::verbs::leader::{CandidatesArgs, StepDownArgs};
 use crate::verbs::list::ListArgs;
 use crate::verbs::lock::LockArgs;
@@ -39,8 +38,6 @@ enum Command {
     Once(Box<OnceArgs>),
     #[command(after_help = after(INSPECT))]
     Inspect(Box<InspectArgs>),
-    #[command(after_help = after(INSPECT_NODE))]
-    InspectNode(Box<InspectNodeArgs>),
     #[command(after_help = after(LIST))]
     List(Box<ListArgs>),
     #[command(after_help = after(CANDIDATES))]
@@ -62,8 +59,6 @@ enum Command {
         /// The shell
         shell: Shell,
     },
-    /// Prints the manual page
-    Man,
 }
 
 const LOCK: &str = "Examples:
@@ -99,10 +94,6 @@ run may have taken effect.";
 
 const INSPECT: &str = "Examples:
   palisade inspect deploy --node redis://127.0.0.1";
-
-const INSPECT_NODE: &str = "Examples:
-  palisade inspect-node --node redis://127.0.0.1
-  palisade inspect-node --node sentinel://s1,s2,s3/orders-a --json";
 
 const LIST: &str = "Examples:
   palisade list --node redis://127.0.0.1
@@ -181,7 +172,6 @@ impl Line {
             Command::Cron(args) => run(args.run()).map(coded),
             Command::Once(args) => run(args.run()).map(coded),
             Command::Inspect(args) => run(args.run()),
-            Command::InspectNode(args) => args.run(),
             Command::List(args) => args.run(),
             Command::Candidates(args) => run(args.run()),
             Command::StepDown(args) => run(args.run()),
@@ -195,25 +185,8 @@ impl Line {
                 clap_complete::generate(shell, &mut Palisade::command(), "palisade", &mut text);
                 Ok(Done { text: String::from_utf8_lossy(&text).into_owned(), code: 0 })
             }
-            Command::Man => man().map_err(|e| Fail::new(INTERNAL, e.to_string())),
         }
     }
-}
-
-/// One page: the program, then each command.
-fn man() -> std::io::Result<Done> {
-    let mut text = Vec::new();
-    let mut program = Palisade::command();
-    program.build();
-    clap_mangen::Man::new(program.clone()).render(&mut text)?;
-    for command in program.get_subcommands() {
-        let page = clap_mangen::Man::new(command.clone());
-        text.extend_from_slice(format!(".SH \"{}\"\n", command.get_name()).as_bytes());
-        page.render_description_section(&mut text)?;
-        page.render_options_section(&mut text)?;
-        page.render_extra_section(&mut text)?;
-    }
-    Ok(Done { text: String::from_utf8_lossy(&text).into_owned(), code: 0 })
 }
 
 #[cfg(test)]

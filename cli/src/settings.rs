@@ -253,7 +253,7 @@ impl Settings {
         } else if self.urls.is_empty() {
             return Err(Fail::from(START.to_owned()));
         } else {
-            self.deployment()?.handle().map_err(|e| e.to_string())?
+            self.deployment()?.handle()?
         };
         if let Some(prefix) = &self.prefix {
             builder = builder.prefix(prefix);
@@ -271,7 +271,7 @@ impl Settings {
         if let Some(Span(deadline)) = self.node_deadline {
             builder = builder.node_deadline(deadline);
         }
-        builder.build().map_err(|e| Fail::from(e.to_string()))
+        Ok(builder.build()?)
     }
 }
 
@@ -295,8 +295,7 @@ impl HandleArgs {
             return Err(Fail::from(NO_SERVERS.to_owned()));
         }
         let prefix = settings.prefix.as_deref().unwrap_or_default();
-        Records::new(&settings.deployment()?, prefix, namespace)
-            .map_err(|e| Fail::from(e.to_string()))
+        Ok(Records::new(&settings.deployment()?, prefix, namespace)?)
     }
 }
 

@@ -77,7 +77,7 @@ impl ElectArgs {
             Some(priority) => election.priority(priority),
             None => election,
         };
-        let election = election.build().map_err(|e| Fail::from(e.to_string()))?;
+        let election = election.build()?;
         if self.observe {
             return observe(&election, &mut ground, json).await;
         }

@@ -76,7 +76,7 @@ impl ForceArgs {
         let ground = Ground::new(self.handle, self.say)?;
         // Not renewed: what is said of its end is true also if this process dies.
         let mutex = ground.redlock.mutex(&self.name).auto_renew(false).build();
-        let mutex = mutex.map_err(|e| Fail::from(e.to_string()))?;
+        let mutex = mutex?;
         let seen = mutex.inspect().await.map_err(|e| refused(&e, None))?;
         let Some(holder) = seen.holder() else {
             let free = seen.is_free();

@@ -59,8 +59,7 @@ impl CandidatesArgs {
     pub(crate) async fn run(self) -> Result<Done, Fail> {
         let json = self.say.json;
         let ground = Ground::without_signals(self.handle, self.say)?;
-        let election = ground.redlock.election(&self.name).build();
-        let election = election.map_err(|e| Fail::from(e.to_string()))?;
+        let election = ground.redlock.election(&self.name).build()?;
         let all = match election.candidates().await {
             Ok(all) => all,
             Err(LeaderError::NoQuorum(why)) => return Err(unavailable(&why)),
@@ -105,8 +104,7 @@ impl StepDownArgs {
     pub(crate) async fn run(self) -> Result<Done, Fail> {
         let json = self.say.json;
         let ground = Ground::new(self.handle, self.say)?;
-        let election = ground.redlock.election(&self.name).build();
-        let election = election.map_err(|e| Fail::from(e.to_string()))?;
+        let election = ground.redlock.election(&self.name).build()?;
         let wait = self.wait.map_or(WAIT, |Span(wait)| wait);
         let asked = tokio::select! {
             biased;

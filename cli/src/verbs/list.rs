@@ -30,7 +30,7 @@ impl ListArgs {
     pub(crate) fn run(self) -> Result<Done, Fail> {
         let (deployment, prefix) = self.settings.servers(self.prefix)?;
         let list = block_on(held(&deployment, &prefix)).map_err(Fail::from)?;
-        let list = list.map_err(|e| Fail::from(e.to_string()))?;
+        let list = list?;
         let text = if self.json { whole(&list).to_string() } else { table(&list) };
         let code = if list.unread.is_empty() { 0 } else { UNAVAILABLE };
         Ok(Done { text: text + "\n", code })

@@ -4,7 +4,6 @@ pub(crate) mod cron;
 pub(crate) mod elect;
 pub(crate) mod idem;
 pub(crate) mod inspect;
-pub(crate) mod inspect_node;
 pub(crate) mod leader;
 pub(crate) mod list;
 pub(crate) mod lock;
@@ -126,7 +125,7 @@ impl Ground {
             Some(wait) => mutex.acquire_timeout(wait),
             None => mutex,
         };
-        mutex.build().map_err(|e| Fail::from(e.to_string()))
+        Ok(mutex.build()?)
     }
 
     /// The length of a lease.

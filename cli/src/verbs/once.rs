@@ -86,7 +86,7 @@ impl KeyArgs {
     pub(crate) fn call(&self, redlock: &Redlock, again: bool) -> Result<Call, Fail> {
         let builder = redlock.idempotency(&self.namespace).retention(self.retention.0);
         let builder = if again { builder.at_least_once() } else { builder.at_most_once() };
-        let keys = builder.build().map_err(|e| Fail::from(e.to_string()))?;
+        let keys = builder.build()?;
         Ok(keys.key(&self.key))
     }
 }

@@ -1,7 +1,7 @@
 //! One connection to a server or Sentinel. Every question ends at the same deadline, so a frozen
 //! server costs one time-out and not one per question.
 
-use redis::{Cmd, RedisResult, Value};
+use redis::{Cmd, FromRedisValue, RedisResult, Value};
 use tokio::time::{Instant, timeout_at};
 
 use super::super::facts::{Fields, Read};
@@ -36,6 +36,20 @@ impl Conn {
         match timeout_at(self.until, sent).await {
             Ok(answer) => answered(answer.and_then(Value::extract_error), what, self.secrets()),
             Err(_) => Read::Failed(LATE.to_owned()),
+        }
+    }
+
+    /// As [`Self::ask`], with the answer as a value of this type.
+    pub(crate) async fn read<T: FromRedisValue>(
+        &self,
+        command: &Cmd,
+        what: &str,
+    ) -> Result<T, String> {
+        match self.ask(command, what).await {
+            Read::Got(value) => {
+                redis::from_redis_value(value).map_err(|_| format!("{what}: answer not understood"))
+            }
+            Read::Closed(why) | Read::Failed(why) => Err(why),
         }
     }
 

@@ -37,7 +37,7 @@ impl AuditArgs {
     pub(super) fn audit(&self) -> Result<Audit, Fail> {
         let by = self.by.clone().or_else(|| std::env::var("USER").ok());
         let by = by.filter(|by| !by.is_empty()).unwrap_or_else(|| "somebody".to_owned());
-        Audit::new(by, &self.reason).map_err(|e| Fail::from(e.to_string()))
+        Ok(Audit::new(by, &self.reason)?)
     }
 }
 
@@ -153,7 +153,7 @@ impl OneArgs {
             "rerun" => records.rerun(&self.key, &audit).await,
             _ => records.release(&self.key, &audit).await,
         };
-        let changed = changed.map_err(|e| Fail::from(e.to_string()))?;
+        let changed = changed?;
         // For one key that is not there the name is wrong; a purge has nothing left to do for it.
         let code = if changed.is_unknown() { 2 } else { code(&changed) };
         let of = (records.prefix(), records.namespace(), &*self.key);

@@ -86,7 +86,7 @@ pub(crate) struct DecideArgs {
 
 fn keys(redlock: &Redlock, namespace: &str, retention: Duration) -> Result<Idempotency, Fail> {
     let keys = redlock.idempotency(namespace).retention(retention).at_most_once().build();
-    keys.map_err(|e| Fail::from(e.to_string()))
+    Ok(keys?)
 }
 
 fn word(decision: Decision) -> &'static str {
@@ -108,7 +108,7 @@ impl IncidentsArgs {
             names.insert(name.clone());
         } else if let Some(servers) = &ground.servers {
             let found = namespaces(servers, &ground.redlock.config().prefix).await;
-            (names, unnamed) = found.map_err(|e| Fail::from(e.to_string()))?;
+            (names, unnamed) = found?;
         }
         let asked = names.first().map_or(NO_NAMESPACE, String::as_str);
         let seen = incidents(&keys(&ground.redlock, asked, self.retention.0)?).await;

@@ -74,7 +74,7 @@ impl ListArgs {
         if let Some(Span(span)) = self.expires_within {
             select = select.expires_within(span);
         }
-        let list = records.list(&select).await.map_err(|e| Fail::from(e.to_string()))?;
+        let list = records.list(&select).await?;
         let read = list.nodes - list.unread.len();
         if read == 0 {
             let why: Vec<_> = list.unread.iter().map(|(n, why)| format!("{n}: {why}")).collect();

@@ -5,7 +5,6 @@ use std::time::Duration;
 use super::super::facts::{Facts, Kept, Marker, Server};
 use super::super::report::Finding;
 use super::{Answer, Check, Run};
-use crate::nodes::LOST_EVERYTHING;
 use palisade::internal::{AtMost, LAG_SLACK, MinReplicasRule, RETENTION, objection, until_utc};
 use palisade::node::spi::Loss;
 
@@ -86,6 +85,11 @@ pub(super) const DATA_LOSS: Check = Check {
     run: Run::Masters(data_loss),
 };
 
+/// Instruction for an operator about a server that lost everything.
+const LOST_EVERYTHING: &str = "keys of before wait or are parked: list the loss by \
+    `palisade idem incidents`, and decide about it by `palisade idem decide`; only where no key of \
+    before can come again, mark all nodes as new by `palisade init --lost-everything`";
+
 /// The longest loss for which it is worth accepting it: of a restart or failover.
 const SHORT: u128 = 60;
 
@@ -95,7 +99,13 @@ fn data_loss(facts: &Facts, subject: &str, server: &Server) -> Answer {
     let Marker::Kept(marker) = server.marker.known()? else {
         return Ok(Finding::fine("no marker"));
     };
-    let read = format!("{} losses in palisade:generation of {}", marker.losses.len(), server.at);
+    let read = format!(
+        "{} losses in palisade:generation of {}; data history {}; token floor {}",
+        marker.losses.len(),
+        server.at,
+        marker.history,
+        marker.floor
+    );
     // A server that began without data is reported as not initialised.
     let began_so = |loss: &Loss| loss.from == 0 && marker.empty_for.is_some();
     let Some((loss, left)) = marker.loss(RETENTION).filter(|(loss, _)| !began_so(loss)) else {
