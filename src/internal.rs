@@ -21,6 +21,7 @@ pub use crate::name::{
     DECISIONS, MARKER, SETTLED, check_name, check_namespace, check_prefix, of_key, of_record,
     record_key,
 };
+pub use crate::node::sentinel::GroupAccess;
 use crate::node::{RedisNodeBuilder, SentinelNodeBuilder};
 use crate::op::{Holder, Loss, Reply};
 pub use crate::sentinel::discovery::SENTINELS_MAX;
@@ -60,19 +61,6 @@ pub fn nodes(settings: &Settings) -> Result<Vec<NodeUrl>, ConfigError> {
 /// The first invalid setting.
 pub fn endpoint(node: &RedisNodeBuilder) -> Result<Endpoint, ConfigError> {
     node.endpoint()
-}
-
-/// A group with its logins.
-#[derive(Clone)]
-pub struct GroupAccess {
-    /// Name of the master.
-    pub name: String,
-    /// `host:port` of its Sentinels.
-    pub sentinels: Vec<String>,
-    /// Login and transport at data servers, without a place.
-    pub data: Endpoint,
-    /// Login and transport at Sentinels, without a place.
-    pub sentinel: Endpoint,
 }
 
 /// Returns where and how a group is reached.

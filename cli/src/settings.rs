@@ -15,7 +15,8 @@ use crate::span::Span;
 pub(crate) const SECRETS: &str = "\
 Options that are not given are taken from the environment (PALISADE_URLS, PALISADE_TTL, ...), then
 from --config, $PALISADE_CONFIG or /etc/palisade.toml (urls, ttl, ...). Passwords come from the
-environment (PALISADE_PASSWORD, PALISADE_SENTINEL_PASSWORD) or a file, never from the command line.";
+environment (PALISADE_PASSWORD, PALISADE_SENTINEL_PASSWORD) or a file, never from the command
+line.";
 
 /// The default file, if it exists.
 const FILE: &str = "/etc/palisade.toml";

@@ -79,8 +79,8 @@ mod tests {
     #[test]
     fn a_line_to_paste_holds_no_secret() {
         let like = Endpoint::parse("redis://ops:s3cret@h").expect("an address");
-        let line = Login { like, more: "x".to_owned() }.by_hand("10.0.0.1:6379");
-        assert_eq!(line, "redis-cli -h 10.0.0.1 -p 6379 --user ops --askpass");
+        let command = Login { like, more: "x".to_owned() }.by_hand("10.0.0.1:6379");
+        assert_eq!(command, "redis-cli -h 10.0.0.1 -p 6379 --user ops --askpass");
         assert_eq!(
             by_hand("[::1]:5", (None, false), true, "--cacert ca.pem"),
             "redis-cli -h ::1 -p 5 --tls --cacert ca.pem"

@@ -12,7 +12,7 @@ mod lost_claims;
 pub(crate) mod memory;
 mod min_replicas;
 pub(crate) mod redis;
-mod sentinel;
+pub(crate) mod sentinel;
 pub mod spi;
 
 pub(crate) use self::event::NodeSignal;

@@ -7,9 +7,9 @@ use std::time::Duration;
 use super::SentinelNode;
 use super::find::Finder;
 use super::settings::{self, Settings};
+use crate::dial::endpoint::Endpoint;
 use crate::env::{Env, SystemEnv};
 use crate::error::ConfigError;
-use crate::internal::GroupAccess;
 use crate::node::link::{Link, LinkOptions};
 use crate::sentinel::min_replicas::{MinReplicas, check_min_replicas};
 #[cfg(feature = "tls")]
@@ -24,6 +24,19 @@ pub struct SentinelNodeBuilder {
     /// Or the first that was refused.
     settings: Result<Settings, ConfigError>,
     env: Arc<dyn Env>,
+}
+
+/// A group with its logins.
+#[derive(Clone)]
+pub struct GroupAccess {
+    /// Name of the master.
+    pub name: String,
+    /// `host:port` of its Sentinels.
+    pub sentinels: Vec<String>,
+    /// Login and transport at data servers, without a place.
+    pub data: Endpoint,
+    /// Login and transport at Sentinels, without a place.
+    pub sentinel: Endpoint,
 }
 
 impl fmt::Debug for SentinelNodeBuilder {

@@ -1,5 +1,6 @@
 //! The checks, a file for each kind of subject: pure functions from facts to findings.
 
+mod clocks;
 mod data;
 #[cfg(test)]
 mod fuzz;
@@ -60,7 +61,7 @@ pub(crate) const CHECKS: &[Check] = &[
     servers::PERSISTENCE,
     servers::AOF_REPLAY,
     servers::PERMISSIONS,
-    servers::CLOCK_SKEW,
+    clocks::CLOCK_SKEW,
 ];
 
 /// Runs all checks.

@@ -101,8 +101,9 @@ fn alone(group: &Group, sentinel: &Sentinel) -> Answer {
             Finding::error(says, said).mend(ping).mend([check])
         } else if !lost.is_empty() {
             let read = format!("down or disconnected: {}", lost.join(", "));
-            let says = "it does not reach other Sentinels; let it forget those that are gone for good \
-                    (one Sentinel after the other, half a minute apart, while the master is well)";
+            let says = "it does not reach other Sentinels; let it forget those that are gone for \
+                        good (one Sentinel after the other, half a minute apart, while the master \
+                        is well)";
             let reset = sentinel.by_hand(&format!("SENTINEL RESET {}", group.name));
             Finding::error(says, read).mend(ping).mend([reset])
         } else {
