@@ -19,7 +19,7 @@
 #                      ARGS=--json, ARGS=--plain for plain writes under each setting, too
 # make ordinary        what a start, a restart, a crash and a planned handover cost each ordinary
 #                      deployment, on real servers: ARGS=--json, ARGS='--only "one group:"'
-# make doctor          is a deployment right?  ARGS='--sentinel s1:26379,s2:26379 --master orders'
+# make doctor          is a deployment right?  ARGS='--node sentinel://s1,s2,s3/orders'
 # make bench           this library beside another one, in ratios
 # make bench-idempotency  what an idempotency key costs: round trips, batches, bytes
 # make soak            seeds of the simulator: SEEDS=100000; one again: ARGS='--reproduce SEED'

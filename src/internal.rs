@@ -13,7 +13,7 @@ use crate::dial::frames::{Excess, Limits};
 use crate::dial::said::refusal;
 pub use crate::dial::said::said;
 use crate::election::{Leader, Metadata};
-use crate::error::NodeError;
+use crate::error::{ConfigError, NodeError};
 pub use crate::idempotency::decision::{Read, Record};
 use crate::idempotency::{Call, Decided, Decision, Idempotency, KeyName, RunError};
 pub use crate::lock::digest;
@@ -21,11 +21,15 @@ pub use crate::name::{
     DECISIONS, MARKER, SETTLED, check_name, check_namespace, check_prefix, of_key, of_record,
     record_key,
 };
+pub use crate::node::sentinel::GroupAccess;
+use crate::node::{RedisNodeBuilder, SentinelNodeBuilder};
 use crate::op::{Holder, Loss, Reply};
 pub use crate::sentinel::discovery::SENTINELS_MAX;
 pub use crate::sentinel::min_replicas::{
-    ADVISED_DOWN_AFTER, ADVISED_LAG, LAG_SLACK, MinReplicasRule,
+    ADVISED_DOWN_AFTER, ADVISED_LAG, Checked, LAG_SLACK, MinReplicasFacts, MinReplicasRule,
 };
+use crate::settings::Settings;
+pub use crate::settings::url::NodeUrl;
 pub use crate::shown::{SENTENCE_MAX, Secrets};
 pub use crate::time::{AtMost, until_utc};
 use crate::tls;
@@ -41,6 +45,35 @@ use crate::token::OwnerToken;
 /// May be dropped; what was opened is closed.
 pub async fn open(at: &Endpoint) -> RedisResult<Line> {
     at.dial(AsyncConnectionConfig::new(), Limits::WORDS).await
+}
+
+/// Returns the nodes that settings name, not built yet.
+///
+/// # Errors
+/// The first invalid address, without possible secrets.
+pub fn nodes(settings: &Settings) -> Result<Vec<NodeUrl>, ConfigError> {
+    settings.nodes()
+}
+
+/// Returns where and how a server is reached.
+///
+/// # Errors
+/// The first invalid setting.
+pub fn endpoint(node: &RedisNodeBuilder) -> Result<Endpoint, ConfigError> {
+    node.endpoint()
+}
+
+/// Returns where and how a group is reached.
+///
+/// # Errors
+/// The first invalid setting.
+pub fn group_access(node: &SentinelNodeBuilder) -> Result<GroupAccess, ConfigError> {
+    node.access()
+}
+
+/// Returns why no server with this `INFO` may vote, whatever its role; `None` if it may.
+pub fn objection(info: &str) -> Option<NodeError> {
+    crate::node::redis::facts::objection(info)
 }
 
 /// Returns true if the token stands for no owner: a lock that is kept or reserved.

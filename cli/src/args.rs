@@ -3,16 +3,15 @@
 use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use clap_complete::Shell;
 
-use crate::access::{self, SECRETS, SETS, Sets};
-use crate::codes::{Fail, INTERNAL, TABLE};
+use crate::codes::{Fail, TABLE};
 use crate::doctor::DoctorArgs;
 use crate::handover::HandoverArgs;
 use crate::init::InitArgs;
+use crate::settings::SECRETS;
 use crate::verbs::cron::CronArgs;
 use crate::verbs::elect::ElectArgs;
 use crate::verbs::idem::IdemArgs;
 use crate::verbs::inspect::{ForceArgs, InspectArgs};
-use crate::verbs::inspect_node::InspectNodeArgs;
 use crate::verbs::leader::{CandidatesArgs, StepDownArgs};
 use crate::verbs::list::ListArgs;
 use crate::verbs::lock::LockArgs;
@@ -39,8 +38,6 @@ enum Command {
     Once(Box<OnceArgs>),
     #[command(after_help = after(INSPECT))]
     Inspect(Box<InspectArgs>),
-    #[command(after_help = after(INSPECT_NODE))]
-    InspectNode(Box<InspectNodeArgs>),
     #[command(after_help = after(LIST))]
     List(Box<ListArgs>),
     #[command(after_help = after(CANDIDATES))]
@@ -62,8 +59,6 @@ enum Command {
         /// The shell
         shell: Shell,
     },
-    /// Prints the manual page
-    Man,
 }
 
 const LOCK: &str = "Examples:
@@ -100,10 +95,6 @@ run may have taken effect.";
 const INSPECT: &str = "Examples:
   palisade inspect deploy --node redis://127.0.0.1";
 
-const INSPECT_NODE: &str = "Examples:
-  palisade inspect-node --node redis://127.0.0.1
-  palisade inspect-node --sentinel s1:26379,s2:26379,s3:26379 --master orders-a --json";
-
 const LIST: &str = "Examples:
   palisade list --node redis://127.0.0.1
   palisade list --prefix billing: --node redis://127.0.0.1 --json";
@@ -120,9 +111,8 @@ const FORCE: &str = "Examples:
   palisade force-release deploy --node redis://127.0.0.1 --reason 'host is gone' --yes";
 
 const DOCTOR: &str = "Examples:
-  palisade doctor --sentinel s1:26379,s2:26379,s3:26379 --master orders-a
-  palisade doctor --sentinel s1:26379,s2:26379 --master orders-a --master orders-b \\
-                  --sentinel t1:26379,t2:26379 --master orders-c \\
+  palisade doctor --node sentinel://s1,s2,s3/orders-a
+  palisade doctor --node sentinel://s1,s2,s3/orders-a --node sentinel://t1,t2,t3/orders-b \\
                   --node redis://10.0.2.1 --json
 
 Exit code: 0 no errors, 1 warnings (with --strict), 2 errors, 64 wrong use, 69 nothing could be
@@ -130,13 +120,13 @@ reached.";
 
 const INIT: &str = "Examples:
   palisade init --new --node redis://10.0.2.1
-  palisade init --new --sentinel s1:26379,s2:26379,s3:26379 --master orders-a --prefix orders:
+  palisade init --new --node sentinel://s1,s2,s3/orders-a --prefix orders:
 
 All nodes are marked, or none. Exit code: 0 marked, now or before, 2 refused, 64 wrong use, 69 not
 reached.";
 
 const HANDOVER: &str = "Examples:
-  palisade handover --sentinel s1:26379,s2:26379,s3:26379 --master orders-a --user operator
+  palisade handover --node sentinel://s1,s2,s3/orders-a --username operator
   palisade handover --node redis://10.0.2.1 -- systemctl restart redis
 
 The user needs EVAL, WAIT, REPLICAOF, MULTI and CONFIG REWRITE at the servers, and SENTINEL FAILOVER
@@ -144,17 +134,16 @@ at the Sentinels. Exit code: 0 handed over, 2 not handed over, 64 wrong
 use, 69 not reached.";
 
 fn after(examples: &str) -> String {
-    format!("{SETS}\n\n{examples}\n\n{SECRETS}")
+    format!("{examples}\n\n{SECRETS}")
 }
 
 fn commands(examples: &str) -> String {
-    format!("{examples}\n\n{TABLE}\n\n{SETS}\n\n{SECRETS}")
+    format!("{examples}\n\n{TABLE}\n\n{SECRETS}")
 }
 
-/// The command, and the order of its arguments.
+/// The command.
 pub(crate) struct Line {
     command: Command,
-    sets: Sets,
     /// Whether messages are objects.
     pub(crate) json: bool,
 }
@@ -165,7 +154,7 @@ pub(crate) fn read() -> Result<Line, clap::Error> {
     let command = Palisade::from_arg_matches(&matches)?.command;
     let matches = deepest(&matches);
     let json = matches!(matches.try_get_one("json"), Ok(Some(true)));
-    Ok(Line { command, sets: access::sets(matches), json })
+    Ok(Line { command, json })
 }
 
 /// The matches of the innermost subcommand.
@@ -176,81 +165,36 @@ fn deepest(matches: &ArgMatches) -> &ArgMatches {
 impl Line {
     /// What to print and the exit code.
     pub(crate) fn run(self) -> Result<Done, Fail> {
-        let sets = self.sets;
         let coded = |code| Done { text: String::new(), code };
         match self.command {
-            Command::Lock(args) => run(args.run(sets)).map(coded),
-            Command::Elect(args) => run(args.run(sets)).map(coded),
-            Command::Cron(args) => run(args.run(sets)).map(coded),
-            Command::Once(args) => run(args.run(sets)).map(coded),
-            Command::Inspect(args) => run(args.run(sets)),
-            Command::InspectNode(args) => args.run(sets),
-            Command::List(args) => args.run(sets),
-            Command::Candidates(args) => run(args.run(sets)),
-            Command::StepDown(args) => run(args.run(sets)),
-            Command::ForceRelease(args) => run(args.run(sets)).map(coded),
-            Command::Idem(args) => run(args.run(sets)),
-            Command::Doctor(args) => Ok(args.run(sets)?),
-            Command::Init(args) => Ok(args.run(sets)?),
-            Command::Handover(args) => Ok(args.run(sets)?),
+            Command::Lock(args) => run(args.run()).map(coded),
+            Command::Elect(args) => run(args.run()).map(coded),
+            Command::Cron(args) => run(args.run()).map(coded),
+            Command::Once(args) => run(args.run()).map(coded),
+            Command::Inspect(args) => run(args.run()),
+            Command::List(args) => args.run(),
+            Command::Candidates(args) => run(args.run()),
+            Command::StepDown(args) => run(args.run()),
+            Command::ForceRelease(args) => run(args.run()).map(coded),
+            Command::Idem(args) => run(args.run()),
+            Command::Doctor(args) => Ok(args.run()?),
+            Command::Init(args) => Ok(args.run()?),
+            Command::Handover(args) => Ok(args.run()?),
             Command::Completions { shell } => {
                 let mut text = Vec::new();
                 clap_complete::generate(shell, &mut Palisade::command(), "palisade", &mut text);
                 Ok(Done { text: String::from_utf8_lossy(&text).into_owned(), code: 0 })
             }
-            Command::Man => man().map_err(|e| Fail::new(INTERNAL, e.to_string())),
         }
     }
-}
-
-/// One page: the program, then each command.
-fn man() -> std::io::Result<Done> {
-    let mut text = Vec::new();
-    let mut program = Palisade::command();
-    program.build();
-    clap_mangen::Man::new(program.clone()).render(&mut text)?;
-    for command in program.get_subcommands() {
-        let page = clap_mangen::Man::new(command.clone());
-        text.extend_from_slice(format!(".SH \"{}\"\n", command.get_name()).as_bytes());
-        page.render_description_section(&mut text)?;
-        page.render_options_section(&mut text)?;
-        page.render_extra_section(&mut text)?;
-    }
-    Ok(Done { text: String::from_utf8_lossy(&text).into_owned(), code: 0 })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read_sets(line: &str) -> Vec<(Vec<String>, Vec<String>)> {
-        let line = line.split(' ');
-        let matches = Palisade::command().try_get_matches_from(line).expect("a good line");
-        access::sets(deepest(&matches))
-    }
-
     #[test]
     fn the_command_line_is_consistent() {
         Palisade::command().debug_assert();
-    }
-
-    #[test]
-    fn masters_belong_to_the_sentinels_before_them() {
-        let sets = read_sets(
-            "palisade doctor --sentinel a:1,b:1 --sentinel c:1 --master x --master y,z \
-             --node redis://h --sentinel d:1 --master x",
-        );
-        let want = [(vec!["a:1", "b:1", "c:1"], vec!["x", "y", "z"]), (vec!["d:1"], vec!["x"])];
-        assert_eq!(sets.len(), want.len());
-        for ((s, m), (ws, wm)) in sets.iter().zip(want) {
-            assert_eq!(
-                (s, m),
-                (
-                    &ws.iter().map(|t| (*t).to_owned()).collect(),
-                    &wm.iter().map(|t| (*t).to_owned()).collect()
-                )
-            );
-        }
-        assert!(read_sets("palisade doctor --node redis://h").is_empty());
     }
 }

@@ -59,6 +59,12 @@ impl From<String> for Fail {
     }
 }
 
+impl From<palisade::ConfigError> for Fail {
+    fn from(e: palisade::ConfigError) -> Self {
+        Self::from(e.to_string())
+    }
+}
+
 impl From<std::io::Error> for Fail {
     fn from(e: std::io::Error) -> Self {
         Self { code: INTERNAL, why: e.to_string() }

@@ -1,38 +1,24 @@
 //! `palisade doctor`.
 
-use std::time::Duration;
-
 use clap::Args;
-use palisade_ops::doctor::{About, Doctor, checks};
+use palisade_ops::doctor::Doctor;
 
-use crate::access::{AccessArgs, Sets, seconds};
+use crate::settings::Settings;
+use crate::span::Span;
 use crate::{Done, block_on};
 
 /// Examines a deployment: what would lose locks, why, and the command that corrects it.
 ///
 /// Reads only, except for a lock with a random name that it acquires and releases on each node.
 #[derive(Debug, Args)]
-#[expect(clippy::struct_excessive_bools, reason = "switches of a command line")]
 pub(crate) struct DoctorArgs {
     #[command(flatten)]
-    access: AccessArgs,
+    settings: Settings,
 
-    /// ACL user whose rights are checked, if --user is an operator [default: --user]
+    /// ACL user whose rights are checked, if --username is an operator [default: --username]
     #[arg(long, value_name = "NAME", help_heading = "Login")]
     rights_of: Option<String>,
 
-    /// The application's ttl in seconds (0.5 is possible): does it outlive a failover?
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
-    ttl: Option<Duration>,
-    /// The application's `max_ttl` in seconds, if it is not the library's default of 15
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
-    max_ttl: Option<Duration>,
-    /// The application's `clock_error` in seconds, if it is not the library's default
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
-    clock_error: Option<Duration>,
-    /// The application's `min_replicas(_, SECONDS)`, if it sets that
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
-    max_lag: Option<Duration>,
     /// Acquire no lock: write nothing anywhere
     #[arg(long)]
     no_trial: bool,
@@ -42,33 +28,21 @@ pub(crate) struct DoctorArgs {
     /// Exit with 1 after warnings
     #[arg(long)]
     strict: bool,
-    /// List the checks, and do nothing else
-    #[arg(long)]
-    list: bool,
 }
 
 impl DoctorArgs {
-    pub(crate) fn run(self, sets: Sets) -> Result<Done, String> {
-        if self.list {
-            let line = |c: About| format!("{:<8} {:<26} {}\n", c.severity, c.id, c.title);
-            return Ok(Done { text: checks().into_iter().map(line).collect(), code: 0 });
-        }
+    pub(crate) fn run(self) -> Result<Done, String> {
         let (json, strict) = (self.json, self.strict);
-        let mut doctor = Doctor::new(self.access.deployment(sets)?).trial(!self.no_trial);
+        let settings = self.settings.with_file()?;
+        let mut doctor = Doctor::new(settings.deployment()?).trial(!self.no_trial);
         if let Some(name) = self.rights_of {
             doctor = doctor.rights_of(name);
         }
-        if let Some(ttl) = self.ttl {
-            doctor = doctor.ttl(ttl);
-        }
-        if let Some(max_ttl) = self.max_ttl {
+        if let Some(Span(max_ttl)) = settings.max_ttl {
             doctor = doctor.max_ttl(max_ttl);
         }
-        if let Some(error) = self.clock_error {
+        if let Some(Span(error)) = settings.clock_error {
             doctor = doctor.clock_error(error);
-        }
-        if let Some(max_lag) = self.max_lag {
-            doctor = doctor.max_lag(max_lag);
         }
         let report = block_on(doctor.examine())?.map_err(|e| e.to_string())?;
         let text = if json { report.to_json() + "\n" } else { report.to_string() };

@@ -9,8 +9,9 @@ use palisade_ops::{HandedOver, Handover};
 use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::access::{AccessArgs, Sets, seconds};
 use crate::say::{escaped, plain};
+use crate::settings::Settings;
+use crate::span::Span;
 use crate::{Done, block_on};
 
 /// A planned handover of a group, or restart of a lone server, that loses no lock and no key.
@@ -20,15 +21,12 @@ use crate::{Done, block_on};
 #[derive(Debug, Args)]
 pub(crate) struct HandoverArgs {
     #[command(flatten)]
-    access: AccessArgs,
+    settings: Settings,
 
     /// The longest time that the server stays closed if nobody opens it again
-    /// [default: 20 for a group, 60 for a lone server]
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
-    closed_for: Option<Duration>,
-    /// The application's `clock_error` in seconds, if it is not the library's default of 2
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
-    clock_error: Option<Duration>,
+    /// [default: 20s for a group, 60s for a lone server]
+    #[arg(long, value_name = "SPAN")]
+    closed_for: Option<Span>,
     /// Each step and what it came to as JSON
     #[arg(long)]
     json: bool,
@@ -38,13 +36,15 @@ pub(crate) struct HandoverArgs {
 }
 
 impl HandoverArgs {
-    pub(crate) fn run(self, sets: Sets) -> Result<Done, String> {
-        let (deployment, group) = self.access.group_or_lone(sets)?;
-        let mut handover = Handover::new(deployment);
-        if let Some(span) = self.closed_for.or((!group).then_some(Duration::from_secs(60))) {
+    pub(crate) fn run(self) -> Result<Done, String> {
+        let settings = self.settings.with_file()?;
+        let group = settings.has_groups();
+        let mut handover = Handover::new(settings.deployment()?);
+        let minute = Span(Duration::from_secs(60));
+        if let Some(Span(span)) = self.closed_for.or((!group).then_some(minute)) {
             handover = handover.closed_for(span);
         }
-        if let Some(error) = self.clock_error {
+        if let Some(Span(error)) = settings.clock_error {
             handover = handover.clock_error(error);
         }
         // Its reader has closed it and read enough.

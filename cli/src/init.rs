@@ -4,7 +4,7 @@ use clap::Args;
 use palisade_ops::{Init, Initialised};
 use serde_json::{Value, json};
 
-use crate::access::{AccessArgs, Sets};
+use crate::settings::Settings;
 use crate::{Done, block_on};
 
 /// Marks a new deployment: its nodes grant at once, and remember every key from the beginning.
@@ -19,7 +19,7 @@ use crate::{Done, block_on};
 #[derive(Debug, Args)]
 pub(crate) struct InitArgs {
     #[command(flatten)]
-    access: AccessArgs,
+    settings: Settings,
 
     /// The application's prefix; without it any key that looks like palisade's leads to a refusal
     #[arg(long, value_name = "TEXT", default_value = "")]
@@ -41,11 +41,11 @@ const WHICH: &str = "say what the servers are: with --new, if no key was ever us
                      incidents`, or add --lost-everything if nothing can be brought back";
 
 impl InitArgs {
-    pub(crate) fn run(self, sets: Sets) -> Result<Done, String> {
+    pub(crate) fn run(self) -> Result<Done, String> {
         if !self.new && !self.lost_everything {
             return Err(WHICH.to_owned());
         }
-        let deployment = self.access.deployment(sets)?;
+        let deployment = self.settings.with_file()?.deployment()?;
         let done = block_on(async {
             if self.lost_everything {
                 palisade_ops::init_lost(&deployment).await

@@ -1,7 +1,6 @@
 //! The program `palisade`: locks, leaders, once-only commands from a shell, and operations on
 //! nodes.
 
-mod access;
 mod args;
 mod capture;
 mod child;
@@ -13,6 +12,7 @@ mod metrics;
 mod say;
 mod settings;
 mod signals;
+mod span;
 mod verbs;
 mod warnings;
 mod watchdog;

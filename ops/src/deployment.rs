@@ -1,23 +1,22 @@
 //! The nodes that an operation is about, and how to log in at them.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
 
 use super::facts::is_plain;
-use super::gather::{Lone, Watch, Ways};
-use super::login::{self, Certificates, Login};
-use palisade::ConfigError;
-use palisade::internal::Secrets;
-use palisade::node::SentinelNodeBuilder;
-use palisade::node::spi::LockNode as _;
-use palisade::{RedisNode, Redlock, RedlockBuilder, SentinelNode};
+use super::login::{Login, Lone, by_hand};
+use palisade::internal::{self, GroupAccess, NodeUrl, Secrets};
+use palisade::{ConfigError, RedlockBuilder, Settings};
 
 /// The nodes that an operation is about, how to log in there, and how long to wait.
+///
+/// Nodes are named by the addresses of [`Redlock::from_urls`](palisade::Redlock::from_urls).
 ///
 /// ```
 /// use palisade_ops::Deployment;
 /// let group = Deployment::new()
-///     .groups(["10.0.0.1:26379", "10.0.0.2:26379", "10.0.0.3:26379"], ["orders-a"])
+///     .node("sentinel://10.0.0.1,10.0.0.2,10.0.0.3/orders-a")
 ///     .username("operator")
 ///     .password("secret");
 /// # drop(group);
@@ -25,15 +24,25 @@ use palisade::{RedisNode, Redlock, RedlockBuilder, SentinelNode};
 #[derive(Clone, Debug)]
 #[must_use = "a deployment only describes nodes"]
 pub struct Deployment {
-    pub(super) watches: Vec<Watch>,
-    pub(super) nodes: Vec<String>,
-    pub(super) data: Login,
-    pub(super) sentinels: Login,
-    pub(super) tls: Option<Certificates>,
-    pub(super) node_tls: Option<Certificates>,
-    pub(super) sentinel_tls: Option<Certificates>,
+    settings: Settings,
+    certificates: Option<Certificates>,
     pub(super) within: Duration,
-    pub(super) map: BTreeMap<String, String>,
+    map: BTreeMap<String, String>,
+    redis_cli: String,
+}
+
+/// PEM: a root certificate in place of the system's, and a client certificate with its key.
+#[derive(Clone)]
+#[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "nothing to give them to"))]
+struct Certificates {
+    root: Option<Vec<u8>>,
+    client: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+impl fmt::Debug for Certificates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Certificates").finish_non_exhaustive()
+    }
 }
 
 impl Default for Deployment {
@@ -42,18 +51,29 @@ impl Default for Deployment {
     }
 }
 
-/// Logins, and lone servers from their addresses.
+/// How to reach each node.
 pub(super) struct Access {
-    pub(super) data: Login,
-    pub(super) sentinels: Login,
+    pub(super) groups: Vec<GroupLogin>,
     pub(super) lone: Vec<Lone>,
+}
+
+/// A group with its logins.
+pub(super) struct GroupLogin {
+    pub(super) name: String,
+    /// `host:port` of the Sentinels that were named.
+    pub(super) sentinels: Vec<String>,
+    /// At the data servers.
+    pub(super) data: Login,
+    /// At the Sentinels.
+    pub(super) sentinel: Login,
 }
 
 impl Access {
     /// The passwords that are sent. User names are not secret: findings contain them.
     pub(super) fn secrets(&self) -> Secrets {
-        let both = self.data.secrets().and(&self.sentinels.secrets());
-        self.lone.iter().fold(both, |all, lone| all.and(&lone.target.secrets())).passwords()
+        let logins = self.groups.iter().flat_map(|g| [&g.data.like, &g.sentinel.like]);
+        let all = logins.chain(self.lone.iter().map(|lone| &lone.target));
+        all.fold(Secrets::default(), |all, at| all.and(&at.secrets())).passwords()
     }
 }
 
@@ -61,61 +81,56 @@ impl Deployment {
     /// No nodes yet.
     pub fn new() -> Self {
         Self {
-            watches: Vec::new(),
-            nodes: Vec::new(),
-            data: Login::default(),
-            sentinels: Login::default(),
-            tls: None,
-            node_tls: None,
-            sentinel_tls: None,
+            settings: Settings::default(),
+            certificates: None,
             within: Duration::from_secs(2),
             map: BTreeMap::new(),
+            redis_cli: String::new(),
         }
+    }
+
+    /// A node by its address: `redis://…` for a lone server, `sentinel://host,host,host/master` for
+    /// a group, as in `PALISADE_URLS`.
+    pub fn node(mut self, url: impl Into<String>) -> Self {
+        self.settings.urls.push(url.into());
+        self
     }
 
     /// Sentinels (`host:port`) and the names of the masters that they monitor: each master is one
     /// node.
-    pub fn groups<S, M>(mut self, sentinels: S, masters: M) -> Self
+    pub fn groups<S, M>(self, sentinels: S, masters: M) -> Self
     where
         S: IntoIterator,
         S::Item: Into<String>,
         M: IntoIterator,
         M::Item: Into<String>,
     {
-        self.watches.push(Watch {
-            sentinels: sentinels.into_iter().map(Into::into).collect(),
-            masters: masters.into_iter().map(Into::into).collect(),
-        });
-        self
+        let sentinels: Vec<String> = sentinels.into_iter().map(Into::into).collect();
+        let url = |master| format!("sentinel://{}/{master}", sentinels.join(","));
+        masters.into_iter().map(Into::into).fold(self, |all, master: String| all.node(url(master)))
     }
 
-    /// A lone server that is a node by itself: `redis://…`, as `RedisNode` takes it.
-    pub fn node(mut self, url: impl Into<String>) -> Self {
-        self.nodes.push(url.into());
-        self
-    }
-
-    /// The ACL user at the groups' data servers, and at lone nodes whose address has no user.
+    /// The ACL user at data servers whose address has no login.
     pub fn username(mut self, name: impl Into<String>) -> Self {
-        self.data.username = Some(name.into());
+        self.settings.username = Some(name.into());
         self
     }
 
-    /// The password at the groups' data servers, and at lone nodes whose address has none.
+    /// The password at data servers whose address has no login.
     pub fn password(mut self, password: impl Into<String>) -> Self {
-        self.data.password = Some(password.into());
+        self.settings.password = Some(password.into());
         self
     }
 
     /// The ACL user at the Sentinels.
     pub fn sentinel_username(mut self, name: impl Into<String>) -> Self {
-        self.sentinels.username = Some(name.into());
+        self.settings.sentinel_username = Some(name.into());
         self
     }
 
     /// The password at the Sentinels.
     pub fn sentinel_password(mut self, password: impl Into<String>) -> Self {
-        self.sentinels.password = Some(password.into());
+        self.settings.sentinel_password = Some(password.into());
         self
     }
 
@@ -133,53 +148,51 @@ impl Deployment {
         self
     }
 
+    /// Certificates (PEM) for every connection over TLS: a root in place of the system's and, if
+    /// given, a client certificate with its key. Addresses say which connections use TLS:
+    /// `rediss://…`, and `?tls=true&sentinel_tls=true` for a group.
+    #[cfg(feature = "tls")]
+    pub fn certificates(
+        mut self,
+        root: Option<Vec<u8>>,
+        client: Option<(Vec<u8>, Vec<u8>)>,
+    ) -> Self {
+        self.certificates = Some(Certificates { root, client });
+        self
+    }
+
+    /// Options that `redis-cli` needs for TLS, such as `--cacert ca.pem`. Findings put them into
+    /// their commands, so they must not contain secrets.
+    pub fn redis_cli(mut self, options: &str) -> Self {
+        options.clone_into(&mut self.redis_cli);
+        self
+    }
+
     /// A builder of a handle over these nodes, one vote each, to which more settings can be added.
     ///
     /// # Errors
     /// [`ConfigError`] if no node is named, or an address or a login is invalid.
     pub fn handle(&self) -> Result<RedlockBuilder, ConfigError> {
         self.check()?;
-        let mut builder = Redlock::builder();
-        for watch in &self.watches {
-            for master in &watch.masters {
-                builder = builder.node(self.group_node(watch, master).build()?);
-            }
-        }
-        for url in &self.nodes {
-            builder = builder.node(self.lone_node(url)?);
+        let mut builder = palisade::Redlock::builder();
+        for node in self.nodes()? {
+            builder = builder.node_arc(node.build()?);
         }
         Ok(builder)
     }
 
-    /// Options that `redis-cli` needs for TLS, such as `--cacert ca.pem`. Findings put them into
-    /// their commands, so they must not contain secrets.
-    pub fn redis_cli(mut self, options: &str) -> Self {
-        options.clone_into(&mut self.data.more);
-        options.clone_into(&mut self.sentinels.more);
-        self
-    }
-
     /// Whether the settings are valid.
-    pub(super) fn check(&self) -> Result<(), ConfigError> {
-        let nothing = |field, rule: &str| Err(ConfigError::new(field, "missing", rule));
-        if self.watches.is_empty() && self.nodes.is_empty() {
-            return nothing("node", "name Sentinels with a master, or a node");
+    fn check(&self) -> Result<(), ConfigError> {
+        let of = &self.settings;
+        if of.urls.is_empty() {
+            let rule = "name a node, as redis://host or sentinel://host,host,host/master";
+            return Err(ConfigError::new("node", "missing", rule));
         }
-        for watch in &self.watches {
-            if watch.masters.is_empty() {
-                return nothing("master", "Sentinels need the name of a master");
-            }
-            if let Some(odd) = watch.masters.iter().find(|name| !is_plain(name)) {
-                // The name goes into commands to paste; Sentinels accept no others either.
-                let rule = "a master's name has letters, digits and . _ - only";
-                return Err(ConfigError::new("master", format!("{odd:?}"), rule));
-            }
-            if watch.sentinels.is_empty() {
-                return nothing("sentinel", "a master needs the Sentinels that know it");
-            }
-        }
-        for (field, login) in [("username", &self.data), ("sentinel_username", &self.sentinels)] {
-            if let (Some(name), None) = (&login.username, &login.password) {
+        for (field, name, password) in [
+            ("username", &of.username, &of.password),
+            ("sentinel_username", &of.sentinel_username, &of.sentinel_password),
+        ] {
+            if let (Some(name), None) = (name, password) {
                 // Without a password a client would stay the default user: the wrong user would be
                 // examined.
                 let rule = "needs its password; give an empty one if it has none";
@@ -194,116 +207,82 @@ impl Deployment {
         Ok(())
     }
 
-    /// How to reach everybody.
+    /// How to reach each node.
     pub(super) fn access(&self) -> Result<Access, ConfigError> {
-        // Building the nodes as an application does reports invalid settings.
-        for watch in &self.watches {
-            for master in &watch.masters {
-                self.group_node(watch, master).build()?;
+        self.check()?;
+        let mut access = Access { groups: Vec::new(), lone: Vec::new() };
+        let login = |like| Login { like, more: self.redis_cli.clone() };
+        for node in self.nodes()? {
+            match node {
+                NodeUrl::Group(node) => {
+                    let GroupAccess { name, sentinels, data, sentinel } =
+                        internal::group_access(&node)?;
+                    if !is_plain(&name) {
+                        // The name goes into commands to paste; Sentinels accept no others either.
+                        let rule = "a master's name has letters, digits and . _ - only";
+                        return Err(ConfigError::new("master", format!("{name:?}"), rule));
+                    }
+                    let (data, sentinel) = (login(data), login(sentinel));
+                    access.groups.push(GroupLogin { name, sentinels, data, sentinel });
+                }
+                NodeUrl::Lone(node) => {
+                    let target = internal::endpoint(&node)?;
+                    let at = target.to_string();
+                    let hand = by_hand(&at, target.login(), target.is_tls(), &self.redis_cli);
+                    access.lone.push(Lone { at, hand, target });
+                }
+                NodeUrl::Memory(_) => {
+                    let rule = "it is in a process's memory: there is no server to look at";
+                    return Err(ConfigError::new("node", "memory://", rule));
+                }
             }
         }
-        let (data, sentinels) = (self.data.clone(), self.sentinels.clone());
-        let data = data.over("tls", self.tls.as_ref())?;
-        let sentinels = sentinels.over("sentinel_tls", self.sentinel_tls.as_ref())?;
-        let lone = |url: &String| {
-            let name = self.lone_node(url)?.name();
-            login::lone(url, &name, &data, self.node_tls.as_ref())
-        };
-        let lone = self.nodes.iter().map(lone).collect::<Result<_, _>>()?;
-        Ok(Access { data, sentinels, lone })
+        Ok(access)
     }
 
-    /// The same for `gather`; `whose`: the user whose rights are checked.
-    pub(super) fn ways<'a>(&'a self, access: &'a Access, whose: Option<&'a str>) -> Ways<'a> {
-        Ways {
-            data: &access.data,
-            sentinels: &access.sentinels,
-            whose,
-            map: &self.map,
-            within: self.within,
-        }
+    /// Where an address that a Sentinel names is reached.
+    pub(super) fn reach<'a>(&'a self, at: &'a str) -> &'a str {
+        self.map.get(at).map_or(at, String::as_str)
     }
 
-    /// A group as an application makes it.
-    pub(super) fn group_node(&self, watch: &Watch, master: &str) -> SentinelNodeBuilder {
-        let node = SentinelNode::builder(master, watch.sentinels.iter().cloned());
-        let mut node = node.map_address(self.map.clone());
-        if let Some(name) = &self.data.username {
-            node = node.username(name);
-        }
-        if let Some(password) = &self.data.password {
-            node = node.password(password);
-        }
-        if let Some(name) = &self.sentinels.username {
-            node = node.sentinel_username(name);
-        }
-        if let Some(password) = &self.sentinels.password {
-            node = node.sentinel_password(password);
-        }
-        #[cfg(feature = "tls")]
-        {
-            if let Some(Certificates { root, client }) = self.tls.clone() {
-                node = node.tls(root, client);
+    /// The builders of all nodes, as an application has them.
+    pub(super) fn nodes(&self) -> Result<Vec<NodeUrl>, ConfigError> {
+        let nodes = internal::nodes(&self.settings)?.into_iter();
+        nodes.map(|node| self.with_certificates(node)).collect()
+    }
+
+    #[cfg(feature = "tls")]
+    fn with_certificates(&self, node: NodeUrl) -> Result<NodeUrl, ConfigError> {
+        let certificates = || self.certificates.clone().map(|all| (all.root, all.client));
+        Ok(match node {
+            NodeUrl::Group(node) => {
+                let access = internal::group_access(&node)?;
+                let mut node = node.map_address(self.map.clone());
+                if let (true, Some((root, client))) = (access.data.is_tls(), certificates()) {
+                    node = node.tls(root, client);
+                }
+                if let (true, Some((root, client))) = (access.sentinel.is_tls(), certificates()) {
+                    node = node.sentinel_tls(root, client);
+                }
+                NodeUrl::Group(node)
             }
-            if let Some(Certificates { root, client }) = self.sentinel_tls.clone() {
-                node = node.sentinel_tls(root, client);
+            NodeUrl::Lone(node) => {
+                let is_tls = internal::endpoint(&node)?.is_tls();
+                NodeUrl::Lone(match certificates().filter(|_| is_tls) {
+                    Some((root, client)) => node.tls(root, client),
+                    None => node,
+                })
             }
-        }
-        node
+            memory @ NodeUrl::Memory(_) => memory,
+        })
     }
 
-    /// A lone server as an application makes it.
-    pub(super) fn lone_node(&self, url: &str) -> Result<RedisNode, ConfigError> {
-        let mut node = RedisNode::builder(url);
-        let (user, password) = login_in(url);
-        if let (false, Some(name)) = (user, &self.data.username) {
-            node = node.username(name);
-        }
-        if let (false, Some(secret)) = (password, &self.data.password) {
-            node = node.password(secret);
-        }
-        #[cfg(feature = "tls")]
-        if let (true, Some(Certificates { root, client })) =
-            (url.starts_with("rediss://"), self.node_tls.clone())
-        {
-            node = node.tls(root, client);
-        }
-        node.build()
-    }
-}
-
-/// Whether the address itself names a user, and a password.
-fn login_in(url: &str) -> (bool, bool) {
-    use redis::IntoConnectionInfo as _;
-    // An invalid address is reported, without its secrets, when its node is built.
-    url.into_connection_info().map_or((true, true), |info| {
-        let redis = info.redis_settings();
-        (redis.username().is_some(), redis.password().is_some())
-    })
-}
-
-#[cfg(feature = "tls")]
-impl Deployment {
-    /// TLS to the groups' data servers, with the system's or the given root certificate (PEM) and,
-    /// if given, a client certificate with its key (PEM).
-    pub fn tls(mut self, root: Option<Vec<u8>>, client: Option<(Vec<u8>, Vec<u8>)>) -> Self {
-        self.tls = Some(Certificates { root, client });
-        self
-    }
-
-    /// Certificates for lone nodes whose address begins with `rediss://`.
-    pub fn node_tls(mut self, root: Option<Vec<u8>>, client: Option<(Vec<u8>, Vec<u8>)>) -> Self {
-        self.node_tls = Some(Certificates { root, client });
-        self
-    }
-
-    /// TLS to the Sentinels, as [`Self::tls`] and independent of it.
-    pub fn sentinel_tls(
-        mut self,
-        root: Option<Vec<u8>>,
-        client: Option<(Vec<u8>, Vec<u8>)>,
-    ) -> Self {
-        self.sentinel_tls = Some(Certificates { root, client });
-        self
+    #[cfg(not(feature = "tls"))]
+    #[expect(clippy::unnecessary_wraps, reason = "as with the feature")]
+    fn with_certificates(&self, node: NodeUrl) -> Result<NodeUrl, ConfigError> {
+        Ok(match node {
+            NodeUrl::Group(node) => NodeUrl::Group(node.map_address(self.map.clone())),
+            other => other,
+        })
     }
 }

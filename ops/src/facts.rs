@@ -41,8 +41,6 @@ pub(crate) struct Facts {
     pub(crate) groups: Vec<Group>,
     /// Lone servers: one node each.
     pub(crate) nodes: Vec<Server>,
-    /// The application's usual ttl, if it was given.
-    pub(crate) ttl: Option<Duration>,
     /// The application's longest lease.
     pub(crate) max_ttl: Duration,
     /// E, as the application has it.
@@ -84,10 +82,6 @@ pub(crate) struct Sentinel {
     pub(crate) others: Read<Vec<Fields>>,
     /// `SENTINEL CKQUORUM`, also its refusals (`NOQUORUM …`).
     pub(crate) quorum: Read<String>,
-    /// `INFO`.
-    pub(crate) info: Read<Fields>,
-    /// `SENTINEL CONFIG GET *`, without passwords.
-    pub(crate) config: Read<Fields>,
 }
 
 /// A data server.
@@ -123,32 +117,8 @@ pub(crate) struct Server {
 pub(crate) const REPLAYED: &str = "SET palisade:doctor x";
 
 /// The settings that are read. `CONFIG GET *` would also bring the passwords.
-pub(crate) const SETTINGS: &[&str] = &[
-    "min-replicas-to-write",
-    "min-replicas-max-lag",
-    "appendonly",
-    "appendfsync",
-    "save",
-    "maxmemory",
-    "maxmemory-policy",
-    "replica-priority",
-    "replica-read-only",
-    "replica-serve-stale-data",
-    "replica-announce-ip",
-    "replica-announce-port",
-    "repl-backlog-size",
-    "repl-backlog-ttl",
-    "repl-diskless-sync",
-    "repl-diskless-sync-delay",
-    "repl-timeout",
-    "client-output-buffer-limit",
-    "protected-mode",
-    "bind",
-    "port",
-    "tcp-keepalive",
-    "timeout",
-    "dir",
-];
+pub(crate) const SETTINGS: &[&str] =
+    &["min-replicas-to-write", "min-replicas-max-lag", "appendfsync", "save", "replica-priority"];
 
 /// What the library sends to a data server, as `ACL DRYRUN` is asked about it.
 pub(crate) const COMMANDS: &[&str] = &[
@@ -175,28 +145,11 @@ pub(crate) const COMMANDS: &[&str] = &[
     "SUBSCRIBE palisade:changed:x",
 ];
 
-/// The min-replicas check of a server, with what was read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum MinReplicas {
-    /// With so many replicas, where CONFIG may be read.
-    On(Option<u64>, String),
-    Off(String),
-    Unknown(String),
-}
-
 /// What a server says it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    Master {
-        offset: u64,
-        replicas: Vec<String>,
-    },
-    Replica {
-        master: String,
-        /// `connected`, `connect`, `connecting`, `sync`.
-        link: String,
-        offset: u64,
-    },
+    Master,
+    Replica { master: String },
     Sentinel,
 }
 
@@ -214,7 +167,7 @@ pub(crate) struct Clock {
 pub(crate) struct Trial {
     /// The node's name, or `all nodes`.
     pub(crate) subject: String,
-    pub(crate) came_to: Outcome,
+    pub(crate) outcome: Outcome,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -230,10 +183,18 @@ pub(crate) enum Outcome {
 }
 
 impl Facts {
-    /// Every data server with the name of what it belongs to.
-    pub(crate) fn servers(&self) -> impl Iterator<Item = (&str, &Server)> {
-        let of_groups = self.groups.iter().flat_map(|g| g.servers.iter().map(|s| (&*g.name, s)));
-        of_groups.chain(self.nodes.iter().map(|s| ("node", s)))
+    /// Every data server with its name in findings.
+    pub(crate) fn servers(&self) -> impl Iterator<Item = (String, &Server)> {
+        let named = |of: &str, s: &Server| format!("{of} {}", s.at);
+        let of_group = move |g: &Group, s| (named(&g.name, s), s);
+        let of_groups =
+            self.groups.iter().flat_map(move |g| g.servers.iter().map(move |s| of_group(g, s)));
+        of_groups.chain(self.nodes.iter().map(move |s| (named("node", s), s)))
+    }
+
+    /// The same of those that were reached.
+    pub(crate) fn reached(&self) -> impl Iterator<Item = (String, &Server)> {
+        self.servers().filter(|(_, s)| s.reached.is_ok())
     }
 
     /// Every node with the server that speaks for it now, if it was reached.
@@ -244,15 +205,9 @@ impl Facts {
         all.filter(move |(_, s)| s.reached.is_ok() && is_master(s))
     }
 
-    /// Every group with each of its Sentinels that answered.
-    pub(crate) fn watches(&self) -> impl Iterator<Item = (&Group, &Sentinel)> {
-        self.groups.iter().flat_map(|g| g.heard().map(move |s| (g, s)))
-    }
-
     /// Whether anything at all could be reached.
     pub(crate) fn any_reached(&self) -> bool {
-        self.servers().any(|(_, s)| s.reached.is_ok())
-            || self.groups.iter().any(|g| g.heard().next().is_some())
+        self.reached().next().is_some() || self.groups.iter().any(|g| g.heard().next().is_some())
     }
 }
 
@@ -294,32 +249,32 @@ impl Group {
         self.servers.iter().filter(move |s| Some(&s.at) != master.as_ref())
     }
 
-    /// Each `min-replicas-max-lag` with the servers that have it, of those that could be reached;
-    /// or why one of them is unknown.
-    pub(crate) fn lags(&self) -> Result<BTreeMap<u64, Vec<&Server>>, String> {
-        let mut lags: BTreeMap<u64, Vec<&Server>> = BTreeMap::new();
-        for server in self.servers.iter().filter(|s| s.reached.is_ok()) {
-            lags.entry(server.number("min-replicas-max-lag")?).or_default().push(server);
-        }
-        Ok(lags)
+    /// The servers that could be reached.
+    pub(crate) fn reached(&self) -> impl Iterator<Item = &Server> {
+        self.servers.iter().filter(|s| s.reached.is_ok())
     }
 
     /// L: for how long a replaced master may go on granting, whichever of the servers it was.
     pub(crate) fn window(&self) -> Result<Duration, String> {
-        let lags = self.lags()?;
-        let (longest, _) = lags.last_key_value().ok_or("no server was reached")?;
-        Ok(Duration::from_secs(*longest).saturating_add(LAG_SLACK))
+        let lags: Vec<u64> =
+            self.reached().map(|s| s.number("min-replicas-max-lag")).collect::<Result<_, _>>()?;
+        let longest = lags.into_iter().max().ok_or("no server was reached")?;
+        Ok(Duration::from_secs(longest).saturating_add(LAG_SLACK))
     }
 
-    /// The longest and the shortest `down-after-milliseconds` that Sentinels go by.
-    pub(crate) fn down_after(&self) -> Option<(Duration, Duration)> {
+    /// The shortest `down-after-milliseconds` of any Sentinel.
+    pub(crate) fn down_after(&self) -> Option<Duration> {
         let all = self.heard().filter_map(|s| s.number("down-after-milliseconds"));
-        let all: Vec<Duration> = all.map(Duration::from_millis).collect();
-        Some((*all.iter().min()?, *all.iter().max()?))
+        all.min().map(Duration::from_millis)
     }
 }
 
 impl Sentinel {
+    /// Its name in findings.
+    pub(crate) fn subject(&self, of: &Group) -> String {
+        format!("{} Sentinel {}", of.name, self.at)
+    }
+
     /// A number in `SENTINEL MASTER`.
     pub(crate) fn number(&self, name: &str) -> Option<u64> {
         self.master.ok()?.get(name)?.parse().ok()
@@ -362,22 +317,17 @@ impl Server {
         all.get(name).map(String::as_str).ok_or_else(|| format!("INFO has no {name}"))
     }
 
-    /// Its min-replicas check. `INFO` has the field only while both settings are above zero.
-    pub(crate) fn min_replicas(&self) -> MinReplicas {
-        let (needed, lag) = ("min-replicas-to-write", "min-replicas-max-lag");
-        let why = match (self.number(needed), self.number(lag)) {
-            (Ok(k), Ok(lag)) => {
-                let read = format!("min-replicas-to-write {k}, min-replicas-max-lag {lag}");
-                let on = k > 0 && lag > 0;
-                return if on { MinReplicas::On(Some(k), read) } else { MinReplicas::Off(read) };
-            }
-            (Err(why), _) | (_, Err(why)) => why,
-        };
-        let Some(info) = self.info.ok() else { return MinReplicas::Unknown(why) };
-        if info.contains_key("min_slaves_good_slaves") {
-            return MinReplicas::On(None, format!("INFO: check on ({why})"));
-        }
-        MinReplicas::Off(format!("INFO: no min_slaves_good_slaves ({why})"))
+    /// `INFO` as it was sent, in another order.
+    pub(crate) fn info_text(&self) -> Result<String, String> {
+        let all = self.info.known()?;
+        let lines = all.iter().flat_map(|(name, value)| [name, ":", value, "\r\n"]);
+        Ok(lines.collect())
+    }
+
+    /// The replicas in its `INFO`: `ip=10.0.0.2,port=6379,state=online,offset=1000,lag=0`.
+    pub(crate) fn replica_lines(&self) -> impl Iterator<Item = BTreeMap<&str, &str>> {
+        let lines = (0..).map_while(|n| self.info(&format!("slave{n}")).ok());
+        lines.map(|line| line.split(',').filter_map(|pair| pair.split_once('=')).collect())
     }
 
     /// A command to it as a person would type it.

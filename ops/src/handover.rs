@@ -183,16 +183,15 @@ impl Handover {
     /// Dropped at an await the master opens again by itself after `closed_for`; if a replica was
     /// promoted by then, that was an ordinary failover.
     pub async fn group(&self, tell: impl Fn(&str)) -> Result<HandedOver, ConfigError> {
-        self.check(
-            self.deployment.watches.len() == 1 && self.deployment.nodes.is_empty(),
-            "group",
-        )?;
+        let access = self.deployment.access()?;
+        self.check(access.groups.len() == 1 && access.lone.is_empty(), "group")?;
         let (access, found) = masters::find(&self.deployment).await?;
-        let (master, name) = match only(found) {
-            Ok(found) => found,
+        let Some(group) = access.groups.first() else { return Err(not_one("group")) };
+        let master = match only(found) {
+            Ok(master) => master,
             Err(absent) => return Ok(absent),
         };
-        let promotion = Promotion { of: self, access: &access, name: &name, master: &master };
+        let promotion = Promotion { of: self, group, master: &master };
         let closed = match promotion.rights().await {
             Ok(()) => self.close(&master).await,
             Err(why) => Err(why),
@@ -245,11 +244,11 @@ impl Handover {
         restart: impl Future<Output = Result<(), String>>,
         tell: impl Fn(&str),
     ) -> Result<HandedOver, ConfigError> {
-        let one = self.deployment.nodes.len() == 1 && self.deployment.watches.is_empty();
-        self.check(one, "node")?;
+        let access = self.deployment.access()?;
+        self.check(access.lone.len() == 1 && access.groups.is_empty(), "node")?;
         let (_, found) = masters::find(&self.deployment).await?;
         let master = match only(found) {
-            Ok((master, _)) => master,
+            Ok(master) => master,
             Err(absent) => return Ok(absent),
         };
         if master.keeps_nothing {
@@ -286,11 +285,8 @@ impl Handover {
     }
 
     fn check(&self, one: bool, what: &'static str) -> Result<(), ConfigError> {
-        self.deployment.check()?;
-        let masters: usize = self.deployment.watches.iter().map(|w| w.masters.len()).sum();
-        if !one || masters > 1 {
-            let rule = "one at a time: name one group, or one lone server";
-            return Err(ConfigError::new(what, "another number", rule));
+        if !one {
+            return Err(not_one(what));
         }
         let value = format!("{:?}", self.closed_for);
         if !(Duration::from_secs(1)..=Duration::from_secs(600)).contains(&self.closed_for) {
@@ -465,8 +461,13 @@ impl Handover {
     }
 }
 
+fn not_one(what: &'static str) -> ConfigError {
+    let rule = "one at a time: name one group, or one lone server";
+    ConfigError::new(what, "another number", rule)
+}
+
 /// The only node there is.
-fn only(found: Vec<Found>) -> Result<(Master, String), HandedOver> {
+fn only(found: Vec<Found>) -> Result<Master, HandedOver> {
     let Some(found) = found.into_iter().next() else {
         return Err(HandedOver::Refused(
             "no node was named: name a group or a lone \
@@ -475,7 +476,7 @@ fn only(found: Vec<Found>) -> Result<(Master, String), HandedOver> {
         ));
     };
     match found.master {
-        Ok(master) => Ok((master, found.node)),
+        Ok(master) => Ok(master),
         Err(Absent::Refused(why)) => Err(HandedOver::Refused(why)),
         Err(Absent::Unreachable(why)) => Err(HandedOver::Unreachable(why)),
     }

@@ -7,10 +7,10 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use redis::Value;
 
+use super::Deployment;
 use super::gather::conn::Conn;
 use super::init::{escaped, scan_for};
 use super::masters::{self, Absent, Master};
-use super::{Deployment, facts::Read};
 use palisade::FencingToken;
 use palisade::election::Leader;
 use palisade::error::{ConfigError, Resource};
@@ -158,28 +158,19 @@ async fn holders(conn: &Conn, page: &[String]) -> Result<Vec<Option<Seen>>, Stri
         let keys = LockKeys::new(key);
         command.arg(keys.lock()).arg(keys.fence()).arg(keys.meta());
     }
-    let answer: Read<Value> = conn.ask(&command, "EVAL").await;
-    let Value::Array(found) = answer.known()? else {
-        return Err("EVAL: answer not understood".to_owned());
-    };
-    Ok(found.iter().map(seen).collect())
+    let found: Vec<Value> = conn.read(&command, "EVAL").await?;
+    Ok(found.into_iter().map(seen).collect())
 }
 
-fn seen(found: &Value) -> Option<Seen> {
-    let Value::Array(parts) = found else { return None };
-    let [Value::BulkString(owner), Value::BulkString(fence), Value::Int(left), meta] = &parts[..]
-    else {
-        return None;
-    };
-    let meta = match meta {
-        Value::BulkString(bytes) if !bytes.is_empty() => Some(bytes.as_slice().into()),
-        _ => None,
-    };
+fn seen(found: Value) -> Option<Seen> {
+    let (owner, fence, left, meta): (Vec<u8>, u64, i64, Vec<u8>) =
+        redis::from_redis_value(found).ok()?;
     Some(Seen {
-        owner: OwnerToken::parse(owner).filter(|owner| !is_nobodys(*owner))?,
-        fence: std::str::from_utf8(fence).ok()?.parse().ok().filter(|fence| *fence < 1 << 53)?,
-        left: Duration::from_millis(u64::try_from(*left).ok()?),
-        meta,
+        owner: OwnerToken::parse(&owner).filter(|owner| !is_nobodys(*owner))?,
+        fence: Some(fence).filter(|fence| *fence < 1 << 53)?,
+        // A negative number would wrap as an unsigned one.
+        left: Duration::from_millis(u64::try_from(left).ok()?),
+        meta: (!meta.is_empty()).then(|| meta.into()),
     })
 }
 
@@ -192,7 +183,7 @@ mod tests {
         let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
         let found = |owner: OwnerToken| {
             let parts = [text(owner.as_str()), text("7"), Value::Int(40), text("")];
-            seen(&Value::Array(parts.to_vec())).is_some()
+            seen(Value::Array(parts.to_vec())).is_some()
         };
         assert!(found(OwnerToken::from_random(1)));
         assert!(!found(OwnerToken::reserved_for(1)) && !found(OwnerToken::KEPT));
@@ -225,7 +216,7 @@ mod tests {
         let text = |text: &str| Value::BulkString(text.into());
         let owner = OwnerToken::from_random(7);
         let good = [text(owner.as_str()), text("9"), Value::Int(5), text("")];
-        assert!(seen(&Value::Array(good.to_vec())).is_some());
+        assert!(seen(Value::Array(good.to_vec())).is_some());
         for (at, odd) in [
             (0, text("classic client's value")),
             (1, text("9007199254740992")),
@@ -235,9 +226,9 @@ mod tests {
         ] {
             let mut parts = good.clone();
             parts[at] = odd;
-            let is_there = seen(&Value::Array(parts.to_vec()));
+            let is_there = seen(Value::Array(parts.to_vec()));
             assert_eq!(is_there.is_some(), at == 3, "{at}");
         }
-        assert!(seen(&Value::Array(Vec::new())).is_none());
+        assert!(seen(Value::Array(Vec::new())).is_none());
     }
 }

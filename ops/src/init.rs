@@ -16,10 +16,9 @@ use std::fmt;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use redis::Value;
 
 use super::Deployment;
-use super::gather::conn::{Conn, text};
+use super::gather::conn::Conn;
 use super::masters::{self, Absent, Master};
 use super::script;
 use palisade::ConfigError;
@@ -293,10 +292,8 @@ async fn older(conn: &Conn, keys: Vec<Vec<u8>>, began: &str) -> Result<Option<Ve
     }
     let mut command = redis::cmd("EVAL");
     command.arg(script::OLDER).arg(keys.len()).arg(keys).arg(began);
-    match conn.ask(&command, "EVAL").await.known()? {
-        Value::BulkString(key) => Ok(Some(key.clone()).filter(|key| !key.is_empty())),
-        _ => Err("EVAL: unexpected answer".to_owned()),
-    }
+    let key: Vec<u8> = conn.read(&command, "EVAL").await?;
+    Ok(Some(key).filter(|key| !key.is_empty()))
 }
 
 async fn scan(conn: &Conn, from: &str, prefix: &str) -> Result<(String, Vec<Vec<u8>>), String> {
@@ -316,17 +313,7 @@ pub(super) async fn scan_for(
     if let Some(pattern) = pattern {
         command.arg("MATCH").arg(pattern);
     }
-    let answer = conn.ask(&command, "SCAN").await;
-    let Value::Array(parts) = answer.known()? else { return Err("SCAN: unexpected answer".into()) };
-    let [cursor, Value::Array(keys)] = parts.as_slice() else {
-        return Err("SCAN: unexpected answer".into());
-    };
-    let bytes = |key: &Value| match key {
-        Value::BulkString(bytes) => Some(bytes.clone()),
-        _ => None,
-    };
-    let cursor = text(cursor).ok_or("SCAN: no cursor")?;
-    Ok((cursor, keys.iter().filter_map(bytes).collect()))
+    conn.read(&command, "SCAN").await
 }
 
 /// Escapes the special characters of `MATCH`.

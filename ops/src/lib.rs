@@ -22,7 +22,6 @@ mod init;
 mod login;
 mod marker;
 mod masters;
-mod nodes;
 mod promotion;
 mod records;
 mod script;
@@ -37,7 +36,6 @@ pub use self::handover::{HandedOver, Handover};
 pub use self::held::{Held, HeldList, held};
 pub use self::incidents::{DecidedLoss, Incident, Incidents, NodeLoss, incidents};
 pub use self::init::{Init, Initialised, init, init_lost};
-pub use self::nodes::{KeptData, NodeData, nodes};
 pub use self::records::{
     Audit, Change, KeyChange, KeyFacts, KeyList, KeyState, NodeChange, Purge, Purged, Records,
     Select, namespaces, resolve,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::deployment::Access;
 use super::facts::{Group, Read, Role, Sentinel, Server, flagged, place};
-use super::gather::conn::{Conn, info_for};
+use super::gather::conn::Conn;
 use super::{Deployment, gather};
 use palisade::ConfigError;
 use palisade::internal::Endpoint;
@@ -68,15 +68,13 @@ async fn find_with(
     deployment: &Deployment,
     whole: bool,
 ) -> Result<(Access, Vec<Found>), ConfigError> {
-    deployment.check()?;
     let access = deployment.access()?;
-    let ways = deployment.ways(&access, None);
-    let (groups, nodes) = gather::everything(&deployment.watches, &access.lone, &ways).await;
+    let (groups, nodes) = gather::everything(deployment, &access, None).await;
     let mut found: Vec<Found> = Vec::new();
-    for group in &groups {
+    for (group, login) in groups.iter().zip(&access.groups) {
         let master = of_group(group).and_then(|server| {
+            let target = login.data.at(deployment.reach(&server.at));
             if !whole {
-                let target = info_for(ways.reach(&server.at), &access.data);
                 return Ok(master(server, target, Vec::new()));
             }
             let replicas = following(server, &known_replicas(group))?;
@@ -85,7 +83,6 @@ async fn find_with(
                            when the first one connects; attach the replicas first";
                 return Err(Absent::Refused(format!("{}: {why}", server.at)));
             }
-            let target = info_for(ways.reach(&server.at), &access.data);
             Ok(master(server, target, replicas))
         });
         found.push(Found { node: group.name.clone(), master });
@@ -143,8 +140,8 @@ fn is_master(server: &Server) -> Result<(), Absent> {
         return Err(Absent::Unreachable(format!("{}: {why}", server.at)));
     }
     match &server.role {
-        Read::Got(Role::Master { .. }) => Ok(()),
-        Read::Got(Role::Replica { master, .. }) => {
+        Read::Got(Role::Master) => Ok(()),
+        Read::Got(Role::Replica { master }) => {
             let why = format!("{} is a replica of {master}: name the master instead", server.at);
             Err(Absent::Refused(why))
         }
@@ -165,13 +162,9 @@ fn known_replicas(group: &Group) -> BTreeSet<String> {
 /// All replicas of the server, if each follows and no Sentinel knows more.
 fn following(server: &Server, known: &BTreeSet<String>) -> Result<Vec<String>, Absent> {
     let refused = |why: String| Err(Absent::Refused(format!("{}: {why}", server.at)));
-    let lines = (0..).map_while(|n| server.info(&format!("slave{n}")).ok());
     let mut online = Vec::new();
-    for line in lines {
-        let field = |name: &str| {
-            let pair = line.split(',').filter_map(|p| p.split_once('='));
-            pair.filter(|(n, _)| *n == name).map(|(_, v)| v).next().unwrap_or_default()
-        };
+    for line in server.replica_lines() {
+        let field = |name| line.get(name).copied().unwrap_or_default();
         let at = super::facts::join(field("ip"), field("port"));
         if field("state") != "online" {
             return refused(format!("its replica {at} does not follow yet ({})", field("state")));

@@ -5,9 +5,9 @@ use std::time::Duration;
 use redis::Value;
 use tokio::time::{Instant, sleep};
 
-use super::deployment::Access;
+use super::deployment::GroupLogin;
 use super::facts::{Read, is_plain};
-use super::gather::conn::{Conn, info_for, raw, text};
+use super::gather::conn::{Conn, raw, text};
 use super::handover::{Closed, Handover, LOOK, Stopped};
 use super::masters::{self, Absent, Master};
 use palisade::internal::Endpoint;
@@ -19,8 +19,7 @@ const TOGETHER: Duration = Duration::from_secs(30);
 /// A group on its way from one master to the next.
 pub(super) struct Promotion<'a> {
     pub(super) of: &'a Handover,
-    pub(super) access: &'a Access,
-    pub(super) name: &'a str,
+    pub(super) group: &'a GroupLogin,
     pub(super) master: &'a Master,
 }
 
@@ -73,7 +72,7 @@ impl Promotion<'_> {
     /// Asks one Sentinel after the other until one begins.
     async fn ask_for_failover(&self) -> Result<String, String> {
         let mut reasons = Vec::new();
-        for at in self.of.deployment.watches.iter().flat_map(|w| &w.sentinels) {
+        for at in &self.group.sentinels {
             let conn = match self.sentinel(at).await {
                 Ok(conn) => conn,
                 Err(why) => {
@@ -81,7 +80,7 @@ impl Promotion<'_> {
                     continue;
                 }
             };
-            let command = redis::cmd("SENTINEL").arg("FAILOVER").arg(self.name).take();
+            let command = redis::cmd("SENTINEL").arg("FAILOVER").arg(&self.group.name).take();
             match conn.ask(&command, "SENTINEL FAILOVER").await {
                 Read::Got(_) => return Ok(at.clone()),
                 Read::Closed(why) | Read::Failed(why) => reasons.push(format!("{at}: {why}")),
@@ -91,14 +90,12 @@ impl Promotion<'_> {
     }
 
     async fn sentinel(&self, at: &str) -> Result<Conn, String> {
-        let target = info_for(at, &self.access.sentinels);
-        masters::open(&target, &self.of.deployment).await
+        masters::open(&self.group.sentinel.at(at), &self.of.deployment).await
     }
 
     /// How to reach a server of the group.
     pub(super) fn target(&self, at: &str) -> Endpoint {
-        let ways = self.of.deployment.ways(self.access, None);
-        info_for(ways.reach(at), &self.access.data)
+        self.group.data.at(self.of.deployment.reach(at))
     }
 
     /// Makes the old master a replica of the new one, if it has answered nothing since it was

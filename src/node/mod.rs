@@ -11,8 +11,8 @@ mod lock_node;
 mod lost_claims;
 pub(crate) mod memory;
 mod min_replicas;
-mod redis;
-mod sentinel;
+pub(crate) mod redis;
+pub(crate) mod sentinel;
 pub mod spi;
 
 pub(crate) use self::event::NodeSignal;

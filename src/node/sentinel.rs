@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use tokio::sync::broadcast;
 
-pub use self::builder::SentinelNodeBuilder;
+pub use self::builder::{GroupAccess, SentinelNodeBuilder};
 pub use self::status::SentinelStatus;
 pub use crate::sentinel::min_replicas::MinReplicas;
 

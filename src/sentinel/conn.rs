@@ -13,6 +13,7 @@ use tokio::time::timeout;
 use super::address::Address;
 use super::discovery::{Answer, MasterFacts, Peer, Said, Trouble};
 use super::events::Ear;
+use crate::dial::endpoint::Endpoint;
 use crate::dial::frames::Limits;
 use crate::dial::said::{refusal, said};
 use crate::dial::{Line, Place, dial};
@@ -54,6 +55,19 @@ impl fmt::Debug for Access {
 }
 
 impl Access {
+    /// Login and transport, without a place.
+    pub(crate) fn endpoint(&self) -> Endpoint {
+        let tls = self.tls.clone().map(|tls| tls.named(self.tls_name.as_ref()));
+        let mut like = Endpoint::over(tls);
+        if let Some(name) = &self.username {
+            like = like.username(name);
+        }
+        if let Some(password) = &self.password {
+            like = like.password(password);
+        }
+        like
+    }
+
     fn secrets(&self) -> Secrets {
         Secrets::of(self.username.as_deref(), self.password.as_deref())
     }

@@ -145,7 +145,7 @@ impl fmt::Display for MinReplicasFacts {
 
 /// What follows from the facts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Checked {
+pub struct Checked {
     /// What is wrong and the command that mends it; `None` if nothing is.
     pub fault: Option<String>,
     /// Worth a warning although the node may vote.
@@ -163,7 +163,7 @@ pub const ADVISED_DOWN_AFTER: Duration = Duration::from_secs(4);
 impl MinReplicasRule {
     /// Judges a master by its own facts and by the group's `down-after` and number of replicas, as
     /// far as the Sentinels show them.
-    pub(crate) fn judge(
+    pub fn judge(
         &self,
         facts: &MinReplicasFacts,
         down_after: Option<Duration>,

@@ -1,14 +1,14 @@
 //! A handle from settings of the deployment: addresses, environment variables, a file.
 
 mod span;
-mod url;
+pub(crate) mod url;
 
 use std::fmt;
 use std::time::Duration;
 
 use serde::Deserialize;
 
-use self::url::Logins;
+use self::url::{Logins, NodeUrl};
 use crate::error::ConfigError;
 use crate::redlock::{Redlock, RedlockBuilder};
 use crate::time::Drift;
@@ -249,12 +249,7 @@ impl Settings {
     /// # Errors
     /// The first invalid address, without possible secrets.
     pub fn builder(&self) -> Result<RedlockBuilder, ConfigError> {
-        let logins = Logins {
-            username: self.username.clone(),
-            password: self.password.clone(),
-            sentinel_username: self.sentinel_username.clone(),
-            sentinel_password: self.sentinel_password.clone(),
-        };
+        let logins = self.logins();
         let mut builder = Redlock::builder();
         for (n, url) in self.urls.iter().enumerate() {
             builder = builder.node_arc(url::node("urls", n + 1, url, &logins)?);
@@ -278,6 +273,22 @@ impl Settings {
             builder = builder.prefix(prefix.clone());
         }
         Ok(if self.allow_even_nodes { builder.allow_even_nodes() } else { builder })
+    }
+
+    /// The nodes, not built yet.
+    pub(crate) fn nodes(&self) -> Result<Vec<NodeUrl>, ConfigError> {
+        let logins = self.logins();
+        let urls = self.urls.iter().enumerate();
+        urls.map(|(n, url)| url::parse("urls", n + 1, url, &logins)).collect()
+    }
+
+    fn logins(&self) -> Logins {
+        Logins {
+            username: self.username.clone(),
+            password: self.password.clone(),
+            sentinel_username: self.sentinel_username.clone(),
+            sentinel_password: self.sentinel_password.clone(),
+        }
     }
 
     /// The handle. Connects to nothing.

@@ -23,6 +23,31 @@ pub(super) struct Logins {
     pub(super) sentinel_password: Option<String>,
 }
 
+/// A node as its address describes it.
+#[derive(Debug)]
+pub enum NodeUrl {
+    /// A server.
+    Lone(RedisNodeBuilder),
+    /// A group that Sentinels watch.
+    Group(SentinelNodeBuilder),
+    /// A node in this process's memory.
+    Memory(MemoryNode),
+}
+
+impl NodeUrl {
+    /// Builds the node.
+    ///
+    /// # Errors
+    /// The first invalid setting.
+    pub fn build(self) -> Result<Arc<dyn LockNode>, ConfigError> {
+        Ok(match self {
+            Self::Lone(node) => Arc::new(node.build()?),
+            Self::Group(node) => Arc::new(node.build()?),
+            Self::Memory(node) => Arc::new(node),
+        })
+    }
+}
+
 /// The node at this address, the `n`th of those in `field`.
 pub(super) fn node(
     field: &str,
@@ -30,23 +55,35 @@ pub(super) fn node(
     url: &str,
     logins: &Logins,
 ) -> Result<Arc<dyn LockNode>, ConfigError> {
+    parse(field, n, url, logins)?.build().map_err(|e| refused(field, n, url, &e))
+}
+
+/// An error inside of an address, for the setting that holds the address.
+pub(super) fn refused(field: &str, n: usize, url: &str, e: &ConfigError) -> ConfigError {
+    ConfigError::new(format!("{field}, address {n}"), shown(url), e.to_string())
+}
+
+/// The settings at this address, the `n`th of those in `field`.
+pub(super) fn parse(
+    field: &str,
+    n: usize,
+    url: &str,
+    logins: &Logins,
+) -> Result<NodeUrl, ConfigError> {
     let refuse = |rule: String| ConfigError::new(format!("{field}, address {n}"), shown(url), rule);
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
-    let made: Result<Arc<dyn LockNode>, ConfigError> = match scheme {
+    let made = match scheme {
         "redis" | "rediss" | "valkey" | "valkeys" | "unix" | "redis+unix" | "valkey+unix" => {
-            lone(url, logins).and_then(RedisNodeBuilder::build).map(|n| Arc::new(n) as _)
+            lone(url, logins).map(NodeUrl::Lone)
         }
-        "sentinel" => {
-            group(rest, logins).and_then(SentinelNodeBuilder::build).map(|n| Arc::new(n) as _)
-        }
-        "memory" => memory(rest).map(|n| Arc::new(n) as _),
+        "sentinel" => group(rest, logins).map(NodeUrl::Group),
+        "memory" => memory(rest).map(NodeUrl::Memory),
         _ => {
             let rule = "must begin with redis://, rediss://, unix://, sentinel:// or memory://";
             return Err(refuse(rule.to_owned()));
         }
     };
-    // An error inside of the address is reported for the setting that holds it.
-    made.map_err(|e| refuse(e.to_string()))
+    made.map_err(|e| refused(field, n, url, &e))
 }
 
 /// An address without possible secrets.

@@ -13,8 +13,8 @@ use serde_json::json;
 use tokio::sync::Mutex;
 
 use self::server::Pages;
-use crate::access::{HandleArgs, Sets};
 use crate::codes::{Fail, INTERNAL, USAGE};
+use crate::settings::HandleArgs;
 use crate::verbs::{Ground, SayArgs};
 
 /// Histogram buckets for times, in seconds: a round trip on one machine is about a millisecond,
@@ -41,13 +41,8 @@ pub(crate) struct MetricsArgs {
 
 impl MetricsArgs {
     /// What a verb works with; counted and served if that was asked for.
-    pub(crate) fn ground(
-        &self,
-        handle: HandleArgs,
-        sets: Sets,
-        say: SayArgs,
-    ) -> Result<Ground, Fail> {
-        let Some(address) = self.metrics else { return Ground::new(handle, sets, say) };
+    pub(crate) fn ground(&self, handle: HandleArgs, say: SayArgs) -> Result<Ground, Fail> {
+        let Some(address) = self.metrics else { return Ground::new(handle, say) };
         let failed = |e: std::io::Error| Fail::new(USAGE, format!("--metrics {address}: {e}"));
         let listener = TcpListener::bind(address).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
@@ -55,7 +50,7 @@ impl MetricsArgs {
         let listener = tokio::net::TcpListener::from_std(listener).map_err(failed)?;
         // Before the handle: that counts where it finds a recorder when it is built.
         let counted = install().map_err(|e| Fail::new(INTERNAL, format!("no metrics: {e}")))?;
-        let ground = Ground::new(handle, sets, say)?;
+        let ground = Ground::new(handle, say)?;
         let url = format!("http://{address}/metrics");
         ground.say.warn("metrics", json!({ "url": url }), &format!("metrics at {url}"));
         if !address.ip().is_loopback() {

@@ -13,13 +13,13 @@ use serde_json::{Value, json};
 
 use super::lock::environment;
 use super::{CommandArgs, SayArgs, unavailable};
-use crate::access::{HandleArgs, Sets};
 use crate::child::{self, DIES, Ended, Held};
 use crate::codes::{Fail, NOT_ACQUIRED, USAGE};
 use crate::metrics::MetricsArgs;
 use crate::say::{escaped, plain};
-use crate::settings::Span;
+use crate::settings::HandleArgs;
 use crate::signals::Signals;
+use crate::span::Span;
 use crate::warnings;
 
 /// Runs a command at each tick of a schedule, once among all hosts where this runs.
@@ -129,10 +129,10 @@ impl CronArgs {
         job
     }
 
-    pub(crate) async fn run(self, sets: Sets) -> Result<u8, Fail> {
+    pub(crate) async fn run(self) -> Result<u8, Fail> {
         let job = self.job();
         let json = self.say.json;
-        let ground = self.metrics.ground(self.handle, sets, self.say)?;
+        let ground = self.metrics.ground(self.handle, self.say)?;
         warnings::show(ground.say);
         let cron = Cron::new(&ground.redlock).name(format!("cron:{}", self.name));
         if let Some(n) = self.history {

@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 use super::leader::{leader_json, leader_line};
 use super::lock::environment;
 use super::{CommandArgs, Ground, SayArgs, is_nothing_there, unavailable};
-use crate::access::{HandleArgs, Sets};
 use crate::child::{self, Ended};
 use crate::codes::{Fail, INTERNAL, NOT_ACQUIRED, USAGE};
 use crate::metrics::MetricsArgs;
 use crate::say::{Say, escaped, plain};
-use crate::settings::Span;
+use crate::settings::HandleArgs;
+use crate::span::Span;
 use crate::warnings;
 
 /// Runs a command on the host that leads the election NAME, and nowhere else.
@@ -64,9 +64,9 @@ pub(crate) struct ElectArgs {
 }
 
 impl ElectArgs {
-    pub(crate) async fn run(self, sets: Sets) -> Result<u8, Fail> {
+    pub(crate) async fn run(self) -> Result<u8, Fail> {
         let json = self.say.json;
-        let mut ground = self.metrics.ground(self.handle, sets, self.say)?;
+        let mut ground = self.metrics.ground(self.handle, self.say)?;
         let wait = if self.nonblock { Some(Duration::ZERO) } else { self.wait.map(|Span(w)| w) };
         let election = ground.redlock.election(&self.name);
         let election = match wait {
@@ -77,7 +77,7 @@ impl ElectArgs {
             Some(priority) => election.priority(priority),
             None => election,
         };
-        let election = election.build().map_err(|e| Fail::from(e.to_string()))?;
+        let election = election.build()?;
         if self.observe {
             return observe(&election, &mut ground, json).await;
         }

@@ -18,8 +18,8 @@ use self::redrive::RedriveArgs;
 use super::once::{KeyArgs, Record, empty};
 use super::{Ground, SayArgs, unavailable};
 use crate::Done;
-use crate::access::{HandleArgs, Sets};
 use crate::codes::{Fail, NOT_ACQUIRED, UNAVAILABLE, USAGE};
+use crate::settings::HandleArgs;
 
 /// Looks at idempotency keys, or decides about them.
 #[derive(Debug, Subcommand)]
@@ -74,24 +74,24 @@ pub(crate) struct ResolveArgs {
 }
 
 impl IdemArgs {
-    pub(crate) async fn run(self, sets: Sets) -> Result<Done, Fail> {
+    pub(crate) async fn run(self) -> Result<Done, Fail> {
         match self {
-            Self::List(args) => args.run(sets).await,
-            Self::Show(args) => args.run(sets).await,
-            Self::Rerun(args) => args.run(sets).await,
-            Self::Release(args) => args.run(sets).await,
-            Self::Purge(args) => args.run(sets).await,
-            Self::Resolve(args) => args.run(sets).await,
-            Self::Incidents(args) => args.run(sets).await,
-            Self::Decide(args) => args.run(sets).await,
+            Self::List(args) => args.run().await,
+            Self::Show(args) => args.run().await,
+            Self::Rerun(args) => args.run().await,
+            Self::Release(args) => args.run().await,
+            Self::Purge(args) => args.run().await,
+            Self::Resolve(args) => args.run().await,
+            Self::Incidents(args) => args.run().await,
+            Self::Decide(args) => args.run().await,
             Self::Redrive(args) => args.run().await,
         }
     }
 }
 
 impl ShowArgs {
-    async fn run(self, sets: Sets) -> Result<Done, Fail> {
-        let ground = Ground::without_signals(self.handle, sets, self.say)?;
+    async fn run(self) -> Result<Done, Fail> {
+        let ground = Ground::without_signals(self.handle, self.say)?;
         let status = self.key.call(&ground.redlock, false)?.lookup::<Record>().await;
         let object = match status.map_err(failed)? {
             Status::Stored(record) => json!({ "state": "stored", "result": record }),
@@ -112,8 +112,8 @@ impl ShowArgs {
 }
 
 impl ResolveArgs {
-    async fn run(self, sets: Sets) -> Result<Done, Fail> {
-        let ground = Ground::without_signals(self.handle, sets, self.say)?;
+    async fn run(self) -> Result<Done, Fail> {
+        let ground = Ground::without_signals(self.handle, self.say)?;
         let call = self.key.call(&ground.redlock, false)?;
         let audit = self.audit.audit()?;
         let of = (&*ground.redlock.config().prefix, self.key.namespace(), self.key.key());

@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use super::leader::{leader_json, leader_line};
 use super::{Ground, SayArgs, refused};
 use crate::Done;
-use crate::access::{HandleArgs, Sets};
 use crate::codes::{Fail, NOT_ACQUIRED, UNAVAILABLE, USAGE};
 use crate::say::Say;
+use crate::settings::HandleArgs;
 
 /// Says who holds the lock NAME, by each node. Changes nothing.
 ///
@@ -55,9 +55,9 @@ pub(crate) struct ForceArgs {
 }
 
 impl InspectArgs {
-    pub(crate) async fn run(self, sets: Sets) -> Result<Done, Fail> {
+    pub(crate) async fn run(self) -> Result<Done, Fail> {
         let json = self.say.json;
-        let ground = Ground::without_signals(self.handle, sets, self.say)?;
+        let ground = Ground::without_signals(self.handle, self.say)?;
         let seen = ground.mutex(&self.name, None)?.inspect().await;
         let seen = seen.map_err(|e| refused(&e, None))?;
         let known = seen.holder().is_some() || seen.is_free();
@@ -72,11 +72,11 @@ impl InspectArgs {
 }
 
 impl ForceArgs {
-    pub(crate) async fn run(self, sets: Sets) -> Result<u8, Fail> {
-        let ground = Ground::new(self.handle, sets, self.say)?;
+    pub(crate) async fn run(self) -> Result<u8, Fail> {
+        let ground = Ground::new(self.handle, self.say)?;
         // Not renewed: what is said of its end is true also if this process dies.
         let mutex = ground.redlock.mutex(&self.name).auto_renew(false).build();
-        let mutex = mutex.map_err(|e| Fail::from(e.to_string()))?;
+        let mutex = mutex?;
         let seen = mutex.inspect().await.map_err(|e| refused(&e, None))?;
         let Some(holder) = seen.holder() else {
             let free = seen.is_free();

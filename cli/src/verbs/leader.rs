@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 
 use super::{Ground, SayArgs, unavailable};
 use crate::Done;
-use crate::access::{HandleArgs, Sets};
 use crate::codes::{Fail, NOT_ACQUIRED, REFUSED, USAGE};
-use crate::settings::Span;
+use crate::settings::HandleArgs;
+use crate::span::Span;
 
 /// How long the leader may take to resign where `-w` does not say.
 const WAIT: Duration = Duration::from_secs(30);
@@ -56,11 +56,10 @@ pub(crate) struct CandidatesArgs {
 }
 
 impl CandidatesArgs {
-    pub(crate) async fn run(self, sets: Sets) -> Result<Done, Fail> {
+    pub(crate) async fn run(self) -> Result<Done, Fail> {
         let json = self.say.json;
-        let ground = Ground::without_signals(self.handle, sets, self.say)?;
-        let election = ground.redlock.election(&self.name).build();
-        let election = election.map_err(|e| Fail::from(e.to_string()))?;
+        let ground = Ground::without_signals(self.handle, self.say)?;
+        let election = ground.redlock.election(&self.name).build()?;
         let all = match election.candidates().await {
             Ok(all) => all,
             Err(LeaderError::NoQuorum(why)) => return Err(unavailable(&why)),
@@ -102,11 +101,10 @@ fn candidate_line(c: &Candidate) -> String {
 }
 
 impl StepDownArgs {
-    pub(crate) async fn run(self, sets: Sets) -> Result<Done, Fail> {
+    pub(crate) async fn run(self) -> Result<Done, Fail> {
         let json = self.say.json;
-        let ground = Ground::new(self.handle, sets, self.say)?;
-        let election = ground.redlock.election(&self.name).build();
-        let election = election.map_err(|e| Fail::from(e.to_string()))?;
+        let ground = Ground::new(self.handle, self.say)?;
+        let election = ground.redlock.election(&self.name).build()?;
         let wait = self.wait.map_or(WAIT, |Span(wait)| wait);
         let asked = tokio::select! {
             biased;

@@ -6,8 +6,8 @@ use palisade_ops::{Held, HeldList, held};
 use serde_json::{Value, json};
 
 use super::leader::leader_json;
-use crate::access::{AccessArgs, Sets};
 use crate::codes::{Fail, UNAVAILABLE};
+use crate::settings::Settings;
 use crate::{Done, block_on};
 
 /// Lists the locks and elections that somebody holds now. Changes nothing.
@@ -17,9 +17,9 @@ use crate::{Done, block_on};
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
     #[command(flatten)]
-    access: AccessArgs,
+    settings: Settings,
     /// Only names of programs with this prefix [default: of all]
-    #[arg(long, value_name = "TEXT", help_heading = "Nodes")]
+    #[arg(long, value_name = "TEXT", env = "PALISADE_PREFIX", help_heading = "Nodes")]
     prefix: Option<String>,
     /// As JSON
     #[arg(long)]
@@ -27,10 +27,10 @@ pub(crate) struct ListArgs {
 }
 
 impl ListArgs {
-    pub(crate) fn run(self, sets: Sets) -> Result<Done, Fail> {
-        let (deployment, prefix) = self.access.servers(sets, self.prefix)?;
+    pub(crate) fn run(self) -> Result<Done, Fail> {
+        let (deployment, prefix) = self.settings.servers(self.prefix)?;
         let list = block_on(held(&deployment, &prefix)).map_err(Fail::from)?;
-        let list = list.map_err(|e| Fail::from(e.to_string()))?;
+        let list = list?;
         let text = if self.json { whole(&list).to_string() } else { table(&list) };
         let code = if list.unread.is_empty() { 0 } else { UNAVAILABLE };
         Ok(Done { text: text + "\n", code })

@@ -10,12 +10,12 @@ use tokio::time::Instant;
 
 use super::inspect::line;
 use super::{CommandArgs, Ground, SayArgs, is_nothing_there, refused};
-use crate::access::{HandleArgs, Sets};
 use crate::child::{self, Ended};
 use crate::codes::{Fail, INTERNAL, NOT_ACQUIRED};
 use crate::metrics::MetricsArgs;
 use crate::say::Say;
-use crate::settings::Span;
+use crate::settings::HandleArgs;
+use crate::span::Span;
 use crate::warnings;
 
 /// Runs a command while nobody else holds the lock NAME.
@@ -49,8 +49,8 @@ pub(crate) struct LockArgs {
 }
 
 impl LockArgs {
-    pub(crate) async fn run(self, sets: Sets) -> Result<u8, Fail> {
-        let ground = self.metrics.ground(self.handle, sets, self.say)?;
+    pub(crate) async fn run(self) -> Result<u8, Fail> {
+        let ground = self.metrics.ground(self.handle, self.say)?;
         let command = self.command.command(&ground)?;
         let wait = self.wait.map(|Span(wait)| wait);
         let mutex = ground.mutex(&self.name, wait)?;

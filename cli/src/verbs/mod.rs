@@ -4,7 +4,6 @@ pub(crate) mod cron;
 pub(crate) mod elect;
 pub(crate) mod idem;
 pub(crate) mod inspect;
-pub(crate) mod inspect_node;
 pub(crate) mod leader;
 pub(crate) mod list;
 pub(crate) mod lock;
@@ -19,12 +18,12 @@ use palisade::{Mutex, Redlock};
 use palisade_ops::Deployment;
 use serde_json::json;
 
-use crate::access::{HandleArgs, Opened, Sets};
 use crate::child::Command;
 use crate::codes::{Fail, NOT_ACQUIRED, UNAVAILABLE, USAGE};
 use crate::say::Say;
-use crate::settings::Span;
+use crate::settings::{HandleArgs, Opened};
 use crate::signals::Signals;
+use crate::span::Span;
 use crate::warnings;
 use crate::watchdog::MARGIN;
 
@@ -100,22 +99,18 @@ pub(crate) struct Ground {
 }
 
 impl Ground {
-    pub(crate) fn new(handle: HandleArgs, sets: Sets, say: SayArgs) -> Result<Self, Fail> {
-        let mut ground = Self::without_signals(handle, sets, say)?;
+    pub(crate) fn new(handle: HandleArgs, say: SayArgs) -> Result<Self, Fail> {
+        let mut ground = Self::without_signals(handle, say)?;
         ground.signals = Signals::new()?;
         Ok(ground)
     }
 
     /// For a verb that has nothing to end in order: a signal ends the program, also while nobody
     /// reads what it writes.
-    pub(crate) fn without_signals(
-        handle: HandleArgs,
-        sets: Sets,
-        say: SayArgs,
-    ) -> Result<Self, Fail> {
+    pub(crate) fn without_signals(handle: HandleArgs, say: SayArgs) -> Result<Self, Fail> {
         let say = Say::new(say.json, say.verbose);
         warnings::keep(say);
-        let Opened { redlock, servers, secrets } = handle.open(sets)?;
+        let Opened { redlock, servers, secrets } = handle.open()?;
         if servers.is_none() {
             let text = "--embedded: this protects from no other process";
             say.progress("embedded", json!({}), text);
@@ -130,7 +125,7 @@ impl Ground {
             Some(wait) => mutex.acquire_timeout(wait),
             None => mutex,
         };
-        mutex.build().map_err(|e| Fail::from(e.to_string()))
+        Ok(mutex.build()?)
     }
 
     /// The length of a lease.
@@ -161,8 +156,8 @@ pub(crate) fn unavailable(why: &NoQuorum) -> Fail {
     let mut text = why.to_string();
     if is_nothing_there(why) {
         text.push_str(
-            "; start the server (`redis-server`), name another one by --node or by --sentinel and \
-             --master, or use --embedded, which protects from this one process only",
+            "; start the server (`redis-server`), name another one by --node, or \
+             use --embedded, which protects from this one process only",
         );
     }
     Fail::new(UNAVAILABLE, text)

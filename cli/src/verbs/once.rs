@@ -14,13 +14,13 @@ use serde_json::json;
 
 use super::lock::environment;
 use super::{CommandArgs, Ground, SayArgs, unavailable};
-use crate::access::{HandleArgs, Sets};
 use crate::capture::{Capture, Output};
 use crate::child::{self, Command, Ended};
 use crate::codes::{Fail, INTERNAL, MISMATCH, NOT_ACQUIRED, NOT_RECORDED, PARKED, USAGE};
 use crate::say::Say;
-use crate::settings::Span;
+use crate::settings::HandleArgs;
 use crate::signals::Signals;
+use crate::span::Span;
 
 /// How much of each stream is kept, so that a record with escapes stays below one mebibyte.
 const KEPT: usize = 80 * 1024;
@@ -86,7 +86,7 @@ impl KeyArgs {
     pub(crate) fn call(&self, redlock: &Redlock, again: bool) -> Result<Call, Fail> {
         let builder = redlock.idempotency(&self.namespace).retention(self.retention.0);
         let builder = if again { builder.at_least_once() } else { builder.at_most_once() };
-        let keys = builder.build().map_err(|e| Fail::from(e.to_string()))?;
+        let keys = builder.build()?;
         Ok(keys.key(&self.key))
     }
 }
@@ -103,8 +103,8 @@ pub(crate) struct Record {
 }
 
 impl OnceArgs {
-    pub(crate) async fn run(self, sets: Sets) -> Result<u8, Fail> {
-        let ground = Ground::new(self.handle, sets, self.say)?;
+    pub(crate) async fn run(self) -> Result<u8, Fail> {
+        let ground = Ground::new(self.handle, self.say)?;
         let command = self.command.command(&ground)?;
         let mut call = self.namespace.call(&ground.redlock, self.at_least_once)?;
         call = call.fingerprint_bytes(&request(&command.argv));

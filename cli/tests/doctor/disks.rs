@@ -1,7 +1,6 @@
 //! Disks that take no more, on a lone node.
 
 use std::fs;
-use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 
 use crate::bench::Bench;
@@ -58,7 +57,8 @@ fn a_user_default_that_may_not_write() {
     let users = "user default off ~* &* +@all\nuser admin on >pw ~* &* +@all\n";
     let args = ["--appendonly", "yes", "--appendfsync", "always"];
     let mut server = Server::start_with_users(users, &args, ("admin", "pw"));
-    let patient = Patient::default().arg("--node").arg(&server.url()).arg("--user").arg("admin");
+    let patient =
+        Patient::default().arg("--node").arg(&server.url()).arg("--username").arg("admin");
     let bench = Bench::new(patient.secret("PALISADE_PASSWORD", "pw"));
     let subject = format!("node {}", server.addr());
     let report = bench.exactly(
@@ -99,19 +99,4 @@ fn a_server_that_was_restarted() {
     assert_eq!(found.verdict, Info, "{found:#?}");
     assert!(found.says.starts_with("lost at most "), "{found:#?}");
     assert!(found.says.contains("accept_loss"), "{found:#?}");
-}
-
-/// 11: a supervisor is faster than any Sentinel. A datagram says that the server is ready.
-#[test]
-fn an_empty_server_that_is_started_again_by_itself() {
-    let plain = Server::start(&["--appendonly", "yes"]);
-    let path = plain.dir().join("notify");
-    let _supervisor = UnixDatagram::bind(&path).unwrap();
-    let notify = format!("NOTIFY_SOCKET={}", path.display());
-    let args = [&notify, "redis-server", "--supervised", "systemd", "--save", ""];
-    let server = Server::start_program("env", &args);
-    let report = Patient::default().arg("--node").arg(&server.url()).arg("--no-trial").examine();
-    let found = report.of("persistence", &format!("node {}", server.addr()));
-    assert_eq!(found.verdict, Error, "{found:#?}");
-    assert!(found.says.contains("its supervisor restarts it at once"), "{found:#?}");
 }

@@ -57,7 +57,7 @@ pub(crate) struct Run {
 impl Patient {
     /// A group by the addresses of its Sentinels.
     pub(crate) fn group(name: &str, sentinels: &[String]) -> Self {
-        Self::default().arg("--sentinel").arg(&sentinels.join(",")).arg("--master").arg(name)
+        Self::default().arg("--node").arg(&format!("sentinel://{}/{name}", sentinels.join(",")))
     }
 
     pub(crate) fn arg(mut self, arg: &str) -> Self {

@@ -28,7 +28,7 @@ fn exit_codes() {
 
     let nobody = format!("127.0.0.1:{}", free_port());
     assert_eq!(Patient::group("orders", &[nobody]).run(&[]).code, 69);
-    for wrong in [&[][..], &["--sentinel", "127.0.0.1:1"], &["--master", "x"], &["--no-such"]] {
+    for wrong in [&[][..], &["--node", "sentinel://127.0.0.1:1"], &["--no-such"]] {
         let run = Patient::default().run(wrong);
         assert_eq!(run.code, 64, "{wrong:?}: {}{}", run.out, run.err);
         assert!(!run.err.is_empty(), "{wrong:?}");
@@ -38,12 +38,11 @@ fn exit_codes() {
 #[test]
 fn json_holds_every_field() {
     let ward = Ward::new();
-    ward.set(2, "maxmemory-policy", "allkeys-lru");
     let run = ward.patient().run(&["--json"]);
     let json: serde_json::Value = serde_json::from_str(&run.out).unwrap();
     assert_eq!(json["reached"], true);
     let all = json["findings"].as_array().unwrap();
-    assert!(all.len() > 40, "{}", all.len());
+    assert!(all.len() > 30, "{}", all.len());
     for finding in all {
         for name in ["check", "subject", "verdict", "says", "read", "why"] {
             assert!(finding[name].is_string(), "{name}: {finding}");
@@ -78,7 +77,7 @@ fn who_does_not_answer_keeps_nobody_waiting() {
     // The others are examined as ever.
     assert_eq!(is(&ward.server(0)), Fine);
     assert_eq!(report.of("persistence", &ward.server(2)).verdict, Fine);
-    assert_eq!(report.of("failover-timeout", &ward.sentinel(0)).verdict, Fine);
+    assert_eq!(report.of("sentinel-times", &ward.sentinel(0)).verdict, Fine);
     let of_frozen = |f: &&crate::doctor::Finding| f.subject == ward.server(1);
     let reported: Vec<_> = report.findings.iter().filter(of_frozen).collect();
     assert!(
@@ -94,8 +93,7 @@ fn a_lone_node_is_examined_too() {
     let patient = Patient::default().arg("--node").arg(&server.url()).arg("--no-trial");
     let report = patient.examine();
     let subject = format!("node {}", server.addr());
-    for check in ["persistence", "appendfsync", "eviction", "clock-skew", "version", "permissions"]
-    {
+    for check in ["persistence", "refused", "clock-skew", "permissions"] {
         assert_eq!(report.of(check, &subject).verdict, Fine, "{check}");
     }
     server.freeze();

@@ -348,7 +348,7 @@ fn nobody_there_and_wrong_use_have_their_exit_codes() {
     assert_eq!(out.status.code(), Some(69), "{}", words(&out));
     let out = palisade(&["init", "--new"]);
     assert_eq!(out.status.code(), Some(64), "{}", words(&out));
-    let out = palisade(&["init", "--new", "--master", "orders-a"]);
+    let out = palisade(&["init", "--new", "--node", "sentinel:///orders-a"]);
     assert_eq!(out.status.code(), Some(64), "{}", words(&out));
 }
 
@@ -356,7 +356,7 @@ fn nobody_there_and_wrong_use_have_their_exit_codes() {
 fn a_handover_reads_the_group_from_the_environment() {
     let nobody = format!("127.0.0.1:{}", support::server::free_port());
     let mut command = Command::new(env!("CARGO_BIN_EXE_palisade"));
-    command.env("PALISADE_SENTINEL", nobody).env("PALISADE_MASTER", "orders-a");
+    command.env("PALISADE_URLS", format!("sentinel://{nobody}/orders-a"));
     let out = command.args(["handover", "--timeout", "300ms"]).output().expect("it can be run");
     // Not: `name one server`.
     assert_eq!(out.status.code(), Some(69), "{}", words(&out));

@@ -3,7 +3,6 @@
 mod handover;
 mod init;
 mod keys;
-mod nodes;
 mod stopped;
 #[path = "../../../tests/support/mod.rs"]
 mod support;

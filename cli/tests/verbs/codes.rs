@@ -156,9 +156,9 @@ fn the_command_finds_what_it_needs_in_its_environment() {
 }
 
 #[test]
-fn completions_and_the_manual_page_name_every_verb() {
-    for args in [&["completions", "bash"][..], &["completions", "fish"], &["man"]] {
-        let run = run(args);
+fn completions_name_every_verb() {
+    for args in [["completions", "bash"], ["completions", "fish"]] {
+        let run = run(&args);
         assert_eq!(run.code, 0);
         for verb in [
             "lock",

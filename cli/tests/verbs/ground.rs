@@ -45,7 +45,7 @@ impl Ground {
     /// The program with these arguments, not yet started.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = palisade();
-        command.env("PALISADE_NODE", self.url());
+        command.env("PALISADE_URLS", self.url());
         // Short quarantines: the longest lease of any client is that of this one.
         let given = args.iter().skip_while(|arg| **arg != "--ttl").nth(1);
         command.env("PALISADE_TTL", "2s").env("PALISADE_MAX_TTL", given.unwrap_or(&"2s"));

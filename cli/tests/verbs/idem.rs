@@ -229,7 +229,8 @@ fn one_command_decides_about_every_key_that_a_loss_made_forgotten() {
     // Who may not list the keys of a server can name a namespace.
     ground.server.cli(&["ACL", "SETUSER", "app", "on", ">pw", "~*", "&*", "+@all", "-scan"]);
     let as_app = |args: &[&str]| {
-        let mut command = ground.command(&[&["idem", "incidents", "--user", "app"], args].concat());
+        let mut command =
+            ground.command(&[&["idem", "incidents", "--username", "app"], args].concat());
         let out = command.env("PALISADE_PASSWORD", "pw").output().expect("it can be run");
         (out.status.code(), String::from_utf8_lossy(&out.stdout).into_owned())
     };

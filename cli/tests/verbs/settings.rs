@@ -8,7 +8,7 @@ fn flags_come_before_the_environment_and_that_before_the_file() {
     let ground = Ground::new();
     let nobody = format!("redis://127.0.0.1:{}", free_port());
     let file = ground.file("palisade.toml");
-    std::fs::write(&file, format!("node = [{:?}]\nttl = \"3s\"\n", ground.url())).unwrap();
+    std::fs::write(&file, format!("urls = [{:?}]\nttl = \"3s\"\n", ground.url())).unwrap();
     let run = |env: &[(&str, &str)], args: &[&str]| {
         let mut command = palisade();
         command.envs(env.iter().copied()).args(args).args(["--", "true"]);
@@ -17,14 +17,14 @@ fn flags_come_before_the_environment_and_that_before_the_file() {
     let path = file.to_str().unwrap();
     assert_eq!(run(&[], &["lock", "a", "--config", path]).code, 0);
     assert_eq!(run(&[("PALISADE_CONFIG", path)], &["lock", "a"]).code, 0);
-    let both = [("PALISADE_CONFIG", path), ("PALISADE_NODE", &*nobody)];
+    let both = [("PALISADE_CONFIG", path), ("PALISADE_URLS", &*nobody)];
     assert_eq!(run(&both, &["lock", "a"]).code, 69);
     assert_eq!(run(&both, &["lock", "a", "--node", &ground.url()]).code, 0);
     // What is wrong is named, with where it is.
-    std::fs::write(&file, "nodes = []\n").unwrap();
+    std::fs::write(&file, "node = []\n").unwrap();
     let odd = run(&[], &["lock", "a", "--config", path]);
     assert_eq!(odd.code, 64);
-    assert!(odd.err.contains("nodes") && odd.err.contains("palisade.toml"), "{}", odd.err);
+    assert!(odd.err.contains("\"node\"") && odd.err.contains("palisade.toml"), "{}", odd.err);
     assert_eq!(run(&[], &["lock", "a", "--config", "/no/such/file"]).code, 64);
 }
 
@@ -32,7 +32,7 @@ fn flags_come_before_the_environment_and_that_before_the_file() {
 fn a_file_that_is_not_toml_is_refused_without_the_line_that_has_the_password() {
     let ground = Ground::new();
     let file = ground.file("palisade.toml");
-    std::fs::write(&file, "ttl = 3\nnode = \"redis://:S3cret@127.0.0.1\n").unwrap();
+    std::fs::write(&file, "ttl = 3\nurls = \"redis://:S3cret@127.0.0.1\n").unwrap();
     let run = ground.run(&["lock", "a", "--config", file.to_str().unwrap(), "--", "true"]);
     assert_eq!(run.code, 64, "{}", run.err);
     assert!(run.err.contains("palisade.toml: line 2, column"), "{}", run.err);
@@ -56,13 +56,13 @@ fn what_the_library_reads_from_the_environment_the_program_reads_too() {
 #[test]
 fn the_command_does_not_inherit_passwords_unless_that_is_asked_for() {
     let ground = Ground::new();
-    let print = "echo [$PALISADE_PASSWORD$PALISADE_SENTINEL_PASSWORD$MINE$PALISADE_NODE]";
+    let print = "echo [$PALISADE_PASSWORD$PALISADE_SENTINEL_PASSWORD$PALISADE_URLS]";
     let run = |args: &[&str]| {
         let login = ground.url().replace("://", "://default:ign0red@");
         let mut command = palisade();
-        command.env("PALISADE_NODE", login).env("MINE", "s3cret");
+        command.env("PALISADE_URLS", login);
         command.env("PALISADE_PASSWORD", "s3cret").env("PALISADE_SENTINEL_PASSWORD", "s3cret");
-        command.args([&["lock", "a", "--password-env", "MINE"], args, &["-c", print]].concat());
+        command.args([&["lock", "a"], args, &["-c", print]].concat());
         Run::of(&command.output().unwrap())
     };
     let without = run(&[]);
@@ -76,7 +76,7 @@ fn a_short_ttl_does_not_expect_short_leases_of_all_other_clients() {
     let ground = Ground::new();
     let run = |args: &[&str]| {
         let mut command = palisade();
-        command.env("PALISADE_NODE", ground.url()).args(args).args(["--", "sleep", "0.3"]);
+        command.env("PALISADE_URLS", ground.url()).args(args).args(["--", "sleep", "0.3"]);
         Run::of(&command.output().unwrap())
     };
     // As every client with the defaults.

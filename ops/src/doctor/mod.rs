@@ -9,29 +9,28 @@
 //! # async fn demo() -> Result<(), palisade::error::ConfigError> {
 //! use palisade_ops::Deployment;
 //! use palisade_ops::doctor::Doctor;
-//! let sentinels = ["10.0.0.1:26379", "10.0.0.2:26379", "10.0.0.3:26379"];
-//! let report = Doctor::new(Deployment::new().groups(sentinels, ["orders-a"])).examine().await?;
+//! let group = Deployment::new().node("sentinel://10.0.0.1,10.0.0.2,10.0.0.3/orders-a");
+//! let report = Doctor::new(group).examine().await?;
 //! println!("{report}");
 //! # Ok(()) }
 //! ```
 //!
-//! The same from a shell: `palisade doctor --sentinel 10.0.0.1:26379,… --master orders-a`
+//! The same from a shell: `palisade doctor --node sentinel://10.0.0.1,…/orders-a`
 //! (package `palisade-cli`).
 //!
 //! # How it is built, and how a check is added
 //!
 //! `gather` queries all servers and Sentinels concurrently, each within a deadline, and returns
-//! plain values (`facts`). Checks are pure functions from facts to findings, one a file in
-//! `checks/`, so each is tested on made-up facts. A new one:
+//! plain values (`facts`). Checks are pure functions from facts to findings, in `checks/` by their
+//! subject, so each is tested on made-up facts. A new one:
 //!
-//! 1. `checks/its_name.rs`: `pub(super) const CHECK: Check = Check { id: "its-name", severity,
-//!    title, why, run }` and `fn run(facts: &Facts) -> Vec<Finding>`. One finding for each subject
-//!    that was looked at: `Finding::fine(subject, read)`, `Finding::unknown(subject, why)` where a
-//!    `Read` is closed or failed, else `Finding::error | warning | info(subject, says, read)` with
-//!    `.mend([command])`. Write subjects as the others do: `orders-a`, `orders-a 10.0.0.1:6379`,
-//!    `orders-a Sentinel 10.0.0.1:26379`, `nodes`. Commands to paste come from `by_hand` and `set`.
-//!    `unreachable` reports servers that could not be reached; other checks skip them.
-//! 2. `mod its_name;` and a line in `CHECKS` (`checks/mod.rs`).
+//! 1. In the file of its subject a `Check` and its function, which returns `Finding::fine(read)`,
+//!    or `Finding::error | warning | info(says, read)` with `.mend([command])`; an error is the
+//!    reason for which the facts are unknown. Commands to paste come from `by_hand` and `set`.
+//!    `unreachable` reports servers that could not be reached; other checks are not called for
+//!    them. It measures what no client reports by itself: what a client refuses is judged by the
+//!    client's own code (`refused`, `min-replicas`, `trial`).
+//! 2. A line in `CHECKS` (`checks/mod.rs`).
 //! 3. Its tests: `fine(id)` on the good deployment, `broken(id, change)` for each thing it finds,
 //!    `unknown(id, close_config)` if it reads settings (`checks/tests.rs`). If it needs a setting
 //!    that is not read yet, add it to `facts::SETTINGS`.
@@ -46,32 +45,16 @@ mod trial;
 
 use std::time::Duration;
 
-pub use self::report::{Finding, Report, Severity, Verdict};
+pub use self::report::{Finding, Report, Verdict};
 use super::facts::{self, Facts, Marker, is_plain};
 use super::{Deployment, gather};
 use palisade::Config;
 use palisade::ConfigError;
 use palisade::internal::default_clock_error;
 
-/// A check of the doctor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct About {
-    /// Its stable id.
-    pub id: &'static str,
-    /// The worst that it can find.
-    pub severity: Severity,
-    /// What is checked, in one line.
-    pub title: &'static str,
-    /// Why it matters.
-    pub why: &'static str,
-}
-
-/// All checks, in the order of reports.
-pub fn checks() -> Vec<About> {
-    let about =
-        |c: &checks::Check| About { id: c.id, severity: c.severity, title: c.title, why: c.why };
-    checks::CHECKS.iter().map(about).collect()
+/// The ids of all checks, in the order of reports.
+pub fn checks() -> impl Iterator<Item = &'static str> {
+    checks::CHECKS.iter().map(|check| check.id)
 }
 
 /// What to examine, and what the application is set to.
@@ -79,10 +62,8 @@ pub fn checks() -> Vec<About> {
 #[must_use = "nothing is asked before `examine`"]
 pub struct Doctor {
     deployment: Deployment,
-    ttl: Option<Duration>,
     max_ttl: Duration,
     clock_error: Option<Duration>,
-    max_lag: Option<Duration>,
     whose: Option<String>,
     trial: bool,
 }
@@ -92,19 +73,11 @@ impl Doctor {
     pub fn new(deployment: Deployment) -> Self {
         Self {
             deployment,
-            ttl: None,
             max_ttl: Config::default().max_ttl,
             clock_error: None,
-            max_lag: None,
             whose: None,
             trial: true,
         }
-    }
-
-    /// The application's usual ttl. With it the doctor checks that a lease outlives a failover.
-    pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.ttl = Some(ttl);
-        self
     }
 
     /// The application's `max_ttl`; default 15 s, as in the library. Nodes keep the longest value
@@ -117,13 +90,6 @@ impl Doctor {
     /// The application's `clock_error`. The default is the library's, which depends on `max_ttl`.
     pub fn clock_error(mut self, error: Duration) -> Self {
         self.clock_error = Some(error);
-        self
-    }
-
-    /// The second argument of the application's call of `SentinelNodeBuilder::min_replicas`, if it
-    /// makes one. The trial lock uses it where `CONFIG GET` is not allowed.
-    pub fn max_lag(mut self, max_lag: Duration) -> Self {
-        self.max_lag = Some(max_lag);
         self
     }
 
@@ -157,13 +123,11 @@ impl Doctor {
         self.check()?;
         let plan = trial::Plan::new(self)?;
         let access = self.deployment.access()?;
-        let ways = self.deployment.ways(&access, self.whose.as_deref());
-        let (groups, nodes) =
-            gather::everything(&self.deployment.watches, &access.lone, &ways).await;
+        let whose = self.whose.as_deref();
+        let (groups, nodes) = gather::everything(&self.deployment, &access, whose).await;
         let mut facts = Facts {
             groups,
             nodes,
-            ttl: self.ttl,
             max_ttl: self.max_ttl,
             clock_error: self.error_bound(),
             trials: Vec::new(),
@@ -184,7 +148,6 @@ impl Doctor {
     }
 
     fn check(&self) -> Result<(), ConfigError> {
-        self.deployment.check()?;
         if let Some(odd) = self.whose.as_ref().filter(|name| !is_plain(name)) {
             let rule = "write a user name without spaces and shell characters";
             return Err(ConfigError::new("rights_of", format!("{odd:?}"), rule));

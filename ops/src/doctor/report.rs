@@ -10,52 +10,30 @@ use palisade::internal::{SENTENCE_MAX, Secrets};
 /// cut.
 const COMMAND_MAX: usize = 8_000;
 
-/// How bad a finding is.
+/// The result of a check for one subject, the worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Severity {
-    /// Good to know.
-    Info,
-    /// Locks may be lost in a rare situation, or wait longer than necessary.
-    Warning,
+pub enum Verdict {
     /// A failover or restart can grant a lock twice or lose it, or nothing is granted at all.
     Error,
-}
-
-impl fmt::Display for Severity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Info => "info",
-            Self::Warning => "warning",
-            Self::Error => "error",
-        })
-    }
-}
-
-/// The result of a check for one subject.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Verdict {
-    /// As it should be.
-    Fine,
+    /// Locks may be lost in a rare situation, or wait longer than necessary.
+    Warning,
     /// It could not be read: neither good nor bad.
     Unknown,
     /// Good to know.
     Info,
-    /// See [`Severity::Warning`].
-    Warning,
-    /// See [`Severity::Error`].
-    Error,
+    /// As it should be.
+    Fine,
 }
 
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Self::Fine => "fine",
+            Self::Error => "error",
+            Self::Warning => "warning",
             Self::Unknown => "unknown",
             Self::Info => "info",
-            Self::Warning => "warning",
-            Self::Error => "error",
+            Self::Fine => "fine",
         })
     }
 }
@@ -64,7 +42,7 @@ impl fmt::Display for Verdict {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Finding {
-    /// The check's id, as `min-replicas-off`.
+    /// The check's id, as `min-replicas`.
     pub check: &'static str,
     /// What was checked: a group, a server, a Sentinel, the set of nodes.
     pub subject: String,
@@ -81,57 +59,37 @@ pub struct Finding {
 }
 
 impl Finding {
-    fn new(subject: impl Into<String>, verdict: Verdict, says: String, read: String) -> Self {
+    fn new(verdict: Verdict, says: impl Into<String>, read: impl Into<String>) -> Self {
         // `checks::run` fills in `check` and `why`.
-        Self { check: "", subject: subject.into(), verdict, says, read, why: "", mend: Vec::new() }
+        let (says, read, subject) = (says.into(), read.into(), String::new());
+        Self { check: "", subject, verdict, says, read, why: "", mend: Vec::new() }
     }
 
     /// All is well; `read` shows the values.
-    pub(crate) fn fine(subject: impl Into<String>, read: impl Into<String>) -> Self {
-        Self::new(subject, Verdict::Fine, String::new(), read.into())
+    pub(crate) fn fine(read: impl Into<String>) -> Self {
+        Self::new(Verdict::Fine, "", read)
     }
 
     /// The facts could not be read, because of `why`.
-    pub(crate) fn unknown(subject: impl Into<String>, why: impl fmt::Display) -> Self {
-        Self::new(subject, Verdict::Unknown, format!("unknown ({why})"), String::new())
+    pub(crate) fn unknown(why: impl fmt::Display) -> Self {
+        Self::new(Verdict::Unknown, format!("unknown ({why})"), "")
     }
 
-    pub(crate) fn of(
-        severity: Severity,
-        subject: impl Into<String>,
-        says: impl Into<String>,
-        read: impl Into<String>,
-    ) -> Self {
-        let verdict = match severity {
-            Severity::Info => Verdict::Info,
-            Severity::Warning => Verdict::Warning,
-            Severity::Error => Verdict::Error,
-        };
-        Self::new(subject, verdict, says.into(), read.into())
+    pub(crate) fn error(says: impl Into<String>, read: impl Into<String>) -> Self {
+        Self::new(Verdict::Error, says, read)
     }
 
-    pub(crate) fn error(
-        subject: impl Into<String>,
-        says: impl Into<String>,
-        read: impl Into<String>,
-    ) -> Self {
-        Self::of(Severity::Error, subject, says, read)
+    pub(crate) fn warning(says: impl Into<String>, read: impl Into<String>) -> Self {
+        Self::new(Verdict::Warning, says, read)
     }
 
-    pub(crate) fn warning(
-        subject: impl Into<String>,
-        says: impl Into<String>,
-        read: impl Into<String>,
-    ) -> Self {
-        Self::of(Severity::Warning, subject, says, read)
+    pub(crate) fn info(says: impl Into<String>, read: impl Into<String>) -> Self {
+        Self::new(Verdict::Info, says, read)
     }
 
-    pub(crate) fn info(
-        subject: impl Into<String>,
-        says: impl Into<String>,
-        read: impl Into<String>,
-    ) -> Self {
-        Self::of(Severity::Info, subject, says, read)
+    /// Names the subject.
+    pub(crate) fn on(self, subject: impl Into<String>) -> Self {
+        Self { subject: subject.into(), ..self }
     }
 
     /// Adds the commands that correct it.
@@ -163,14 +121,7 @@ impl Report {
             ..f
         };
         let mut findings: Vec<Finding> = findings.into_iter().map(cleaned).collect();
-        let rank = |f: &Finding| match f.verdict {
-            Verdict::Error => 0,
-            Verdict::Warning => 1,
-            Verdict::Unknown => 2,
-            Verdict::Info => 3,
-            Verdict::Fine => 4,
-        };
-        findings.sort_by_key(rank);
+        findings.sort_by_key(|f| f.verdict);
         Self { reached, findings }
     }
 

@@ -93,14 +93,14 @@ mod tests {
         let with = |f: Finding, check, why| Finding { check, why, ..f };
         let weak = |at: &str| {
             let mend = [format!("redis-cli -h {at} CONFIG SET x 1")];
-            with(Finding::error(at, "x is off", "x 0").mend(mend), "x-off", "it hurts")
+            with(Finding::error("x is off", "x 0").mend(mend).on(at), "x-off", "it hurts")
         };
         let findings = vec![
-            with(Finding::fine("a", "all"), "y", "never shown"),
-            with(Finding::fine("c", "x 1"), "x-off", "it hurts"),
+            with(Finding::fine("all").on("a"), "y", "never shown"),
+            with(Finding::fine("x 1").on("c"), "x-off", "it hurts"),
             weak("a"),
             weak("b"),
-            with(Finding::unknown("a", "CONFIG not allowed"), "z", "never shown"),
+            with(Finding::unknown("CONFIG not allowed").on("a"), "z", "never shown"),
         ];
         let report = Report::new(true, findings, &Secrets::default());
         let want = "\
@@ -122,11 +122,11 @@ unknown  z
 
     #[test]
     fn exit_codes() {
-        let warned = || vec![Finding::warning("a", "x", "y")];
+        let warned = || vec![Finding::warning("x", "y")];
         assert_eq!(Report::new(true, warned(), &Secrets::default()).exit_code(false), 0);
         assert_eq!(Report::new(true, warned(), &Secrets::default()).exit_code(true), 1);
         assert_eq!(Report::new(false, warned(), &Secrets::default()).exit_code(true), 69);
-        let unknown = vec![Finding::unknown("a", "x")];
+        let unknown = vec![Finding::unknown("x")];
         assert_eq!(Report::new(true, unknown, &Secrets::default()).exit_code(true), 0);
     }
 }

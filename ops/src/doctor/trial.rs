@@ -12,6 +12,7 @@ use super::facts::{Outcome, Trial};
 use palisade::Redlock;
 use palisade::TryAcquire;
 use palisade::error::{AcquireError, Advice, ConfigError, NoQuorum, NodeOutcome};
+use palisade::internal::NodeUrl;
 use palisade::node::spi::LockNode;
 use palisade::node::spi::{Env as _, SystemEnv};
 
@@ -23,7 +24,8 @@ const DEADLINE: Duration = Duration::from_secs(1);
 /// The nodes as an application configures them, each alone and all together.
 pub(super) struct Plan {
     nodes: Vec<(Arc<dyn LockNode>, Redlock)>,
-    lone: usize,
+    /// How many of them, the first ones, are groups.
+    groups: usize,
     /// All together, if there are several; or why that configuration is invalid.
     all: Option<Result<Redlock, ConfigError>>,
 }
@@ -32,48 +34,43 @@ impl Plan {
     /// # Errors
     /// Invalid names, addresses, certificates or ranges.
     pub(super) fn new(doctor: &Doctor) -> Result<Self, ConfigError> {
-        let mut nodes: Vec<Arc<dyn LockNode>> = Vec::new();
-        let deployment = &doctor.deployment;
-        for watch in &deployment.watches {
-            for master in &watch.masters {
-                let mut node = deployment.group_node(watch, master);
-                if let Some(max_lag) = doctor.max_lag {
-                    node = node.min_replicas(1, max_lag);
-                }
-                nodes.push(Arc::new(node.build()?));
+        // Groups come first, as in the facts.
+        let (mut nodes, mut lone): (Vec<Arc<dyn LockNode>>, Vec<_>) = (Vec::new(), Vec::new());
+        for node in doctor.deployment.nodes()? {
+            match node {
+                group @ NodeUrl::Group(_) => nodes.push(group.build()?),
+                other => lone.push(other.build()?),
             }
         }
-        for url in &deployment.nodes {
-            nodes.push(Arc::new(deployment.lone_node(url)?));
-        }
+        let groups = nodes.len();
+        nodes.extend(lone);
         let all = (nodes.len() > 1).then(|| handle(doctor, &nodes));
         let alone = |node: Arc<dyn LockNode>| {
             let redlock = handle(doctor, &[Arc::clone(&node)])?;
             Ok((node, redlock))
         };
         let nodes = nodes.into_iter().map(alone).collect::<Result<_, ConfigError>>()?;
-        Ok(Self { nodes, lone: deployment.nodes.len(), all })
+        Ok(Self { nodes, groups, all })
     }
 
     /// Tries each node alone, concurrently, then all together; skips the nodes in `alone`.
     pub(super) async fn run(self, alone: &BTreeSet<String>) -> Vec<Trial> {
-        let first_lone = self.nodes.len() - self.lone;
         let subject = |(n, (node, redlock)): (usize, &'_ (Arc<dyn LockNode>, Redlock))| {
             let name = node.name();
-            let subject = if n < first_lone { name.to_string() } else { format!("node {name}") };
+            let subject = if n < self.groups { name.to_string() } else { format!("node {name}") };
             (subject, redlock.clone())
         };
         let each = self.nodes.iter().enumerate().map(subject).filter(|(s, _)| !alone.contains(s));
         let each = each.map(|(subject, redlock)| async move {
-            Trial { subject, came_to: warm(&redlock).await }
+            Trial { subject, outcome: warm(&redlock).await }
         });
         let mut trials = join_all(each).await;
         if let Some(all) = self.all.as_ref().filter(|_| alone.is_empty()) {
-            let came_to = match all {
+            let outcome = match all {
                 Ok(redlock) => warm(redlock).await,
                 Err(e) => Outcome::Refused { why: e.to_string(), misconfigured: true },
             };
-            trials.push(Trial { subject: "nodes".to_owned(), came_to });
+            trials.push(Trial { subject: "nodes".to_owned(), outcome });
         }
         trials
     }

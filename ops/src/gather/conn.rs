@@ -1,11 +1,10 @@
 //! One connection to a server or Sentinel. Every question ends at the same deadline, so a frozen
 //! server costs one time-out and not one per question.
 
-use redis::{Cmd, RedisResult, Value};
+use redis::{Cmd, FromRedisValue, RedisResult, Value};
 use tokio::time::{Instant, timeout_at};
 
-use super::super::facts::{Fields, Read, host_of};
-use super::super::login::Login;
+use super::super::facts::{Fields, Read};
 use palisade::internal::{self, Endpoint, Line, Secrets, said};
 
 /// An open connection and when its questions end.
@@ -40,33 +39,24 @@ impl Conn {
         }
     }
 
+    /// As [`Self::ask`], with the answer as a value of this type.
+    pub(crate) async fn read<T: FromRedisValue>(
+        &self,
+        command: &Cmd,
+        what: &str,
+    ) -> Result<T, String> {
+        match self.ask(command, what).await {
+            Read::Got(value) => {
+                redis::from_redis_value(value).map_err(|_| format!("{what}: answer not understood"))
+            }
+            Read::Closed(why) | Read::Failed(why) => Err(why),
+        }
+    }
+
     /// As [`Self::ask`], with the command split at spaces.
     pub(crate) async fn say(&self, command: &str, what: &str) -> Read<Value> {
         self.ask(&split(command), what).await
     }
-
-    /// Sends a command only to see whether it is allowed.
-    pub(crate) async fn try_out(&self, command: &str) -> Tried {
-        let (mut handle, command) = (self.line.clone(), split(command));
-        let sent = async { handle.send_packed_command(&command).await };
-        match timeout_at(self.until, sent).await.map(|a| a.and_then(Value::extract_error)) {
-            Err(_) => Tried::Silent(LATE.to_owned()),
-            Ok(Err(e)) if e.code() == Some("NOPERM") => Tried::Refused(said(&e, self.secrets())),
-            Ok(Err(e)) if e.is_io_error() || e.is_timeout() => {
-                Tried::Silent(said(&e, self.secrets()))
-            }
-            // Any other error comes after the check of rights, so the command is allowed.
-            Ok(_) => Tried::Allowed,
-        }
-    }
-}
-
-/// The result of a command that was only tried.
-pub(crate) enum Tried {
-    Allowed,
-    Refused(String),
-    /// No answer.
-    Silent(String),
 }
 
 fn split(command: &str) -> Cmd {
@@ -141,17 +131,4 @@ pub(crate) fn info(value: &Value) -> Option<Fields> {
     let pairs = all.lines().filter_map(|line| line.split_once(':'));
     let clean = |text: &str| Secrets::default().clean(text.trim_end());
     Some(pairs.map(|(name, value)| (clean(name), clean(value))).collect())
-}
-
-/// Where and how to connect to `host:port`.
-pub(crate) fn info_for(at: &str, login: &Login) -> Endpoint {
-    let port = at.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or(0);
-    let mut like = Endpoint::over(login.tls.clone());
-    if let Some(user) = &login.username {
-        like = like.username(user);
-    }
-    if let Some(password) = &login.password {
-        like = like.password(password);
-    }
-    Endpoint::at(host_of(at), port, &like)
 }

@@ -1,60 +1,44 @@
-//! What a Sentinel reports about each group.
+//! What a Sentinel reports about its group.
 
 use redis::Value;
 use tokio::time::Instant;
 
 use super::super::facts::{Fields, Read, Sentinel};
-use super::conn::{Conn, fields, info, text};
+use super::conn::{Conn, fields, text};
 use palisade::internal::Endpoint;
 
-/// Asks about each master, until the deadline; the answers are in the order of the masters.
+/// Asks about this master, until the deadline.
 pub(super) async fn ask(
     at: &str,
     given: bool,
     hand: String,
     target: Endpoint,
-    masters: &[String],
+    master: &str,
     until: Instant,
-) -> Vec<Sentinel> {
-    let mut base = Sentinel::unasked(at.to_owned(), given, hand);
-    let opened = Conn::open(&target, until).await;
-    let conn = match opened {
+) -> Sentinel {
+    let mut sentinel = Sentinel::unasked(at.to_owned(), given, hand);
+    let conn = match Conn::open(&target, until).await {
         Ok(conn) => conn,
         Err(why) => {
-            base.reached = Err(why);
-            return masters.iter().map(|_| base.clone()).collect();
+            sentinel.reached = Err(why);
+            return sentinel;
         }
     };
-    base.reached = Ok(());
-    let (id, all, config) = tokio::join!(
-        conn.say("SENTINEL MYID", "SENTINEL MYID"),
-        conn.say("INFO", "INFO"),
-        conn.say("SENTINEL CONFIG GET *", "SENTINEL CONFIG"),
-    );
-    base.id = id.then("SENTINEL MYID", text);
-    base.info = all.then("INFO", info);
-    base.config = config.then("SENTINEL CONFIG GET", |value| {
-        let mut all = fields(value)?;
-        all.retain(|name, _| !name.contains("pass"));
-        Some(all)
-    });
-    let (conn, base) = (&conn, &base);
-    let asked = masters.iter().map(|master| about(conn, base.clone(), master));
-    futures_util::future::join_all(asked).await
-}
-
-async fn about(conn: &Conn, mut sentinel: Sentinel, master: &str) -> Sentinel {
+    sentinel.reached = Ok(());
+    let conn = &conn;
     // Not split at spaces: the name is the user's.
     let question = |what: &'static str| async move {
         let command = redis::cmd("SENTINEL").arg(what).arg(master).take();
         conn.ask(&command, &format!("SENTINEL {what}")).await
     };
-    let (facts, replicas, others, quorum) = tokio::join!(
+    let (id, facts, replicas, others, quorum) = tokio::join!(
+        conn.say("SENTINEL MYID", "SENTINEL MYID"),
         question("MASTER"),
         question("REPLICAS"),
         question("SENTINELS"),
         question("CKQUORUM"),
     );
+    sentinel.id = id.then("SENTINEL MYID", text);
     sentinel.master = facts.then("SENTINEL MASTER", fields);
     sentinel.replicas = replicas.then("SENTINEL REPLICAS", list);
     sentinel.others = others.then("SENTINEL SENTINELS", list);
@@ -81,8 +65,6 @@ impl Sentinel {
             replicas: Read::Failed(not()),
             others: Read::Failed(not()),
             quorum: Read::Failed(not()),
-            info: Read::Failed(not()),
-            config: Read::Failed(not()),
         }
     }
 }

@@ -7,7 +7,6 @@ use super::super::facts::{
     COMMANDS, Clock, Fields, Kept, Marker, REPLAYED, Read, Role, SETTINGS, Server, is_plain, join,
 };
 use super::conn::{Conn, fields, info, raw, text};
-use super::trial;
 use palisade::internal::Endpoint;
 use palisade::internal::MARKER;
 use palisade::node::spi::{Env as _, SystemEnv};
@@ -26,7 +25,7 @@ pub(super) async fn ask(
     let conn = match opened {
         Ok(conn) => conn,
         Err(why) => {
-            server.fail(&why);
+            server.reached = Err(why);
             return server;
         }
     };
@@ -70,16 +69,6 @@ impl Server {
             may: Read::Failed(not()),
             replays: Read::Failed(not()),
         }
-    }
-
-    /// Whether it is part of a Redis Cluster.
-    pub(crate) fn is_cluster(&self) -> bool {
-        // Valkey says `server_mode`.
-        ["redis_mode", "server_mode"].iter().any(|name| self.info(name) == Ok("cluster"))
-    }
-
-    fn fail(&mut self, why: &str) {
-        self.reached = Err(why.to_owned());
     }
 }
 
@@ -134,24 +123,18 @@ async fn config(conn: &Conn) -> Read<Fields> {
     Read::Got(all)
 }
 
-/// The name of our user and the library's commands that it may not send: by `ACL DRYRUN` or, where
-/// that is not allowed or not known (before 7.0), by trying. Commands cannot be tried as another
-/// user.
+/// The name of our user and the library's commands that it may not send, by `ACL DRYRUN`.
 async fn permissions(
     conn: &Conn,
     whose: Option<&str>,
 ) -> (Read<String>, Read<Vec<(String, Option<String>)>>) {
-    if let Some(name) = whose {
-        return (Read::Got(name.to_owned()), asked(conn, name).await);
-    }
-    let user = conn.say("ACL WHOAMI", "ACL WHOAMI").await.then("ACL WHOAMI", plain);
+    let user = match whose {
+        Some(name) => Read::Got(name.to_owned()),
+        None => conn.say("ACL WHOAMI", "ACL WHOAMI").await.then("ACL WHOAMI", plain),
+    };
     let may = match &user {
         Read::Got(name) => asked(conn, name).await,
         Read::Closed(why) | Read::Failed(why) => Read::Closed(why.clone()),
-    };
-    let may = match may {
-        Read::Closed(_) => trial::commands(conn).await,
-        known => known,
     };
     (user, may)
 }
@@ -190,20 +173,8 @@ pub(super) fn read_marker(value: &Value, now: u64) -> Option<Marker> {
 pub(super) fn read_role(value: &Value) -> Option<Role> {
     let Value::Array(parts) = value else { return None };
     match (text(parts.first()?)?.as_str(), parts.as_slice()) {
-        ("master", [_, offset, Value::Array(replicas), ..]) => {
-            let place = |replica: &Value| match replica {
-                Value::Array(r) => at(r.first()?, r.get(1)?),
-                _ => None,
-            };
-            let replicas = replicas.iter().map(place).collect::<Option<_>>()?;
-            Some(Role::Master { offset: number(offset)?, replicas })
-        }
-        ("slave", [_, host, port, link, offset, ..]) => Some(Role::Replica {
-            master: at(host, port)?,
-            link: text(link)?,
-            // −1 before the first synchronisation.
-            offset: number(offset).unwrap_or(0),
-        }),
+        ("master", _) => Some(Role::Master),
+        ("slave", [_, host, port, ..]) => Some(Role::Replica { master: at(host, port)? }),
         ("sentinel", _) => Some(Role::Sentinel),
         _ => None,
     }
@@ -212,8 +183,4 @@ pub(super) fn read_role(value: &Value) -> Option<Role> {
 fn at(host: &Value, port: &Value) -> Option<String> {
     let (host, port) = (text(host)?, text(port)?);
     (is_plain(&host) && is_plain(&port)).then(|| join(&host, &port))
-}
-
-fn number(value: &Value) -> Option<u64> {
-    text(value)?.parse().ok()
 }

@@ -4,13 +4,11 @@ use std::fmt;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use redis::Value;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::facts::{Seen, facts};
 use super::{Nodes, PAGE, Records, Select};
-use crate::gather::conn::raw;
 use crate::masters::Master;
 use palisade::ConfigError;
 use palisade::idempotency::{Call, Resolved, RunError};
@@ -389,10 +387,9 @@ impl Records {
         for seen in seen {
             command.arg(seen.as_ref().map_or("", |seen| &seen.fence));
         }
-        let answer = conn.ask(&command, "EVAL").await;
+        let words: Vec<String> = conn.read(&command, "EVAL").await?;
+        let words: Option<Vec<_>> = words.iter().map(|word| said(word)).collect();
         let strange = || format!("{}: EVAL: answer not understood", master.at);
-        let Value::Array(words) = answer.known()? else { return Err(strange()) };
-        let words: Option<Vec<_>> = words.iter().map(|word| said(&raw(word)?)).collect();
         words.filter(|words| words.len() == keys.len()).ok_or_else(strange)
     }
 }

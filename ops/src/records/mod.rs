@@ -17,10 +17,10 @@ use redis::Value;
 pub use self::change::{Audit, Change, KeyChange, NodeChange, Purge, Purged, resolve};
 pub use self::facts::{KeyFacts, KeyState};
 use self::facts::{Seen, facts};
+use super::Deployment;
 use super::gather::conn::{Conn, raw};
 use super::init::{escaped, scan_for};
 use super::masters::{self, Absent, Found, Master};
-use super::{Deployment, facts::Read};
 use palisade::ConfigError;
 use palisade::internal::{DECISIONS, MARKER, check_namespace, check_prefix, of_record, record_key};
 
@@ -289,18 +289,18 @@ impl Records {
         for key in keys {
             command.arg(format!("{}{key}", self.begins));
         }
-        let answer: Read<Value> = conn.ask(&command, "EVAL").await;
         let strange = || format!("{}: EVAL: answer not understood", master.at);
-        let Value::Array(records) = answer.known()? else { return Err(strange()) };
-        let (Some(run_id), true) = (records.first().and_then(raw), records.len() == keys.len() + 1)
-        else {
+        let mut records: Vec<Value> = conn.read(&command, "EVAL").await?;
+        if records.len() != keys.len() + 1 {
             return Err(strange());
-        };
+        }
+        let records_seen = records.split_off(1);
+        let run_id = records.first().and_then(raw).ok_or_else(strange)?;
         if run_id != master.run_id {
             let why = "another process answers there than when the listing began; list again";
             return Err(format!("{}: {why}", master.at));
         }
-        Ok(records[1..].iter().map(seen).collect())
+        Ok(records_seen.into_iter().map(seen).collect())
     }
 }
 
@@ -357,20 +357,21 @@ async fn namespaces_on(
     }
 }
 
-fn seen(record: &Value) -> Option<Seen> {
-    let Value::Array(parts) = record else { return None };
-    let number = |at: usize| match parts.get(at) {
-        Some(Value::Int(n)) => u64::try_from(*n).ok(),
-        _ => None,
-    };
-    let span = |at| number(at).map(Duration::from_millis);
+fn seen(record: Value) -> Option<Seen> {
+    let (attempts, left, result, expires, fence, age, current): Numbers =
+        redis::from_redis_value(record).ok()?;
+    // A negative number would wrap as an unsigned one.
+    let span = |ms| u64::try_from(ms).ok().map(Duration::from_millis);
     Some(Seen {
-        attempts: u32::try_from(number(0)?).unwrap_or(u32::MAX),
-        left: span(1)?,
-        result: number(2)? == 1,
-        expires: span(3)?,
-        fence: raw(parts.get(4)?)?,
-        age: span(5)?,
-        current: number(6)? == 1,
+        attempts: u32::try_from(u64::try_from(attempts).ok()?).unwrap_or(u32::MAX),
+        left: span(left)?,
+        result,
+        expires: span(expires)?,
+        fence,
+        age: span(age)?,
+        current,
     })
 }
+
+/// What `records.lua` returns of a record.
+type Numbers = (i64, i64, bool, i64, String, i64, bool);

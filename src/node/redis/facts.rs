@@ -64,6 +64,16 @@ impl Eviction {
     }
 }
 
+/// Returns why no server with this `INFO` may vote, whatever its role; `None` if it may.
+pub(crate) fn objection(info: &str) -> Option<NodeError> {
+    let secrets = Secrets::default();
+    let evicts = || match eviction(info, &secrets) {
+        Ok(eviction) => eviction.map(|eviction| eviction.objection()),
+        Err(e) => Some(e),
+    };
+    kind_and_version(info, &secrets).err().or_else(evicts)
+}
+
 /// Logs in, asks all that is to be known of a new connection, and loads the script, in one round
 /// trip.
 pub(super) async fn introduce(

@@ -259,6 +259,11 @@ impl RedisNodeBuilder {
         self
     }
 
+    /// Where and how the server is reached.
+    pub(crate) fn endpoint(&self) -> Result<Endpoint, ConfigError> {
+        self.endpoint.clone()
+    }
+
     /// Makes the node. Nothing is connected yet.
     ///
     /// # Errors

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::SentinelNode;
 use super::find::Finder;
 use super::settings::{self, Settings};
+use crate::dial::endpoint::Endpoint;
 use crate::env::{Env, SystemEnv};
 use crate::error::ConfigError;
 use crate::node::link::{Link, LinkOptions};
@@ -25,6 +26,19 @@ pub struct SentinelNodeBuilder {
     env: Arc<dyn Env>,
 }
 
+/// A group with its logins.
+#[derive(Clone)]
+pub struct GroupAccess {
+    /// Name of the master.
+    pub name: String,
+    /// `host:port` of its Sentinels.
+    pub sentinels: Vec<String>,
+    /// Login and transport at data servers, without a place.
+    pub data: Endpoint,
+    /// Login and transport at Sentinels, without a place.
+    pub sentinel: Endpoint,
+}
+
 impl fmt::Debug for SentinelNodeBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.settings.as_ref().map(|s| &s.name);
@@ -35,6 +49,17 @@ impl fmt::Debug for SentinelNodeBuilder {
 impl SentinelNodeBuilder {
     pub(super) fn new(name: String, sentinels: impl Iterator<Item = String>) -> Self {
         Self { settings: Settings::new(name, sentinels), env: Arc::new(SystemEnv) }
+    }
+
+    /// Where and how the group is reached.
+    pub(crate) fn access(&self) -> Result<GroupAccess, ConfigError> {
+        let settings = self.settings.as_ref().map_err(Clone::clone)?;
+        Ok(GroupAccess {
+            name: settings.name.to_string(),
+            sentinels: settings.sentinels.iter().map(ToString::to_string).collect(),
+            data: settings.data.endpoint(),
+            sentinel: settings.access.endpoint(),
+        })
     }
 
     fn set(mut self, change: impl FnOnce(&mut Settings)) -> Self {

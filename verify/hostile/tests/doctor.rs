@@ -32,8 +32,6 @@ pub(crate) const SENTINEL_PHASES: &[Phase] = &[
     Phase::Peers,
     Phase::Replicas,
     Phase::Quorum,
-    Phase::Info,
-    Phase::Config,
 ];
 
 const LIMIT: Duration = Duration::from_millis(300);

@@ -8,10 +8,10 @@ use serde_json::json;
 
 use super::super::SayArgs;
 use crate::Done;
-use crate::access::{HandleArgs, Sets};
 use crate::codes::{Fail, UNAVAILABLE, USAGE};
 use crate::say::Say;
-use crate::settings::Span;
+use crate::settings::HandleArgs;
+use crate::span::Span;
 
 pub(super) const HELP: &str = "Examples:
   palisade idem rerun invoice-42 --reason 'printer was off' --node redis://127.0.0.1
@@ -37,7 +37,7 @@ impl AuditArgs {
     pub(super) fn audit(&self) -> Result<Audit, Fail> {
         let by = self.by.clone().or_else(|| std::env::var("USER").ok());
         let by = by.filter(|by| !by.is_empty()).unwrap_or_else(|| "somebody".to_owned());
-        Audit::new(by, &self.reason).map_err(|e| Fail::from(e.to_string()))
+        Ok(Audit::new(by, &self.reason)?)
     }
 }
 
@@ -133,27 +133,27 @@ fn code(change: &KeyChange) -> u8 {
 }
 
 impl RerunArgs {
-    pub(super) async fn run(self, sets: Sets) -> Result<Done, Fail> {
-        self.one.run(sets, "rerun").await
+    pub(super) async fn run(self) -> Result<Done, Fail> {
+        self.one.run("rerun").await
     }
 }
 
 impl ReleaseArgs {
-    pub(super) async fn run(self, sets: Sets) -> Result<Done, Fail> {
-        self.one.run(sets, "release").await
+    pub(super) async fn run(self) -> Result<Done, Fail> {
+        self.one.run("release").await
     }
 }
 
 impl OneArgs {
-    async fn run(self, sets: Sets, what: &str) -> Result<Done, Fail> {
+    async fn run(self, what: &str) -> Result<Done, Fail> {
         let say = Say::new(self.say.json, self.say.verbose);
         let audit = self.audit.audit()?;
-        let records = self.handle.records(sets, &self.namespace)?;
+        let records = self.handle.records(&self.namespace)?;
         let changed = match what {
             "rerun" => records.rerun(&self.key, &audit).await,
             _ => records.release(&self.key, &audit).await,
         };
-        let changed = changed.map_err(|e| Fail::from(e.to_string()))?;
+        let changed = changed?;
         // For one key that is not there the name is wrong; a purge has nothing left to do for it.
         let code = if changed.is_unknown() { 2 } else { code(&changed) };
         let of = (records.prefix(), records.namespace(), &*self.key);
@@ -163,7 +163,7 @@ impl OneArgs {
 }
 
 impl PurgeArgs {
-    pub(super) async fn run(self, sets: Sets) -> Result<Done, Fail> {
+    pub(super) async fn run(self) -> Result<Done, Fail> {
         let say = Say::new(self.say.json, self.say.verbose);
         let audit = self.audit.audit()?;
         let purge = match self.older_than {
@@ -171,7 +171,7 @@ impl PurgeArgs {
             None => Purge::late_copies_run_again(),
         };
         let purge = if self.unfinished_too { purge.unfinished_too() } else { purge };
-        let records = self.handle.records(sets, &self.namespace)?;
+        let records = self.handle.records(&self.namespace)?;
         let purged = records.purge(&purge.limit(self.limit), &audit).await;
         let purged = purged.map_err(|e| Fail::new(USAGE, e.to_string()))?;
         let mut text = String::new();

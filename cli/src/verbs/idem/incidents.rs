@@ -16,9 +16,9 @@ use super::super::{Ground, SayArgs};
 use super::change::{AuditArgs, event};
 use super::failed;
 use crate::Done;
-use crate::access::{HandleArgs, Sets};
 use crate::codes::{Fail, REFUSED, UNAVAILABLE};
-use crate::settings::Span;
+use crate::settings::HandleArgs;
+use crate::span::Span;
 
 /// Namespace in whose name the losses are asked for where none is known.
 const NO_NAMESPACE: &str = "once";
@@ -86,7 +86,7 @@ pub(crate) struct DecideArgs {
 
 fn keys(redlock: &Redlock, namespace: &str, retention: Duration) -> Result<Idempotency, Fail> {
     let keys = redlock.idempotency(namespace).retention(retention).at_most_once().build();
-    keys.map_err(|e| Fail::from(e.to_string()))
+    Ok(keys?)
 }
 
 fn word(decision: Decision) -> &'static str {
@@ -100,15 +100,15 @@ fn word(decision: Decision) -> &'static str {
 type Decisions = Result<Vec<(Loss, Option<Decided>)>, RunError>;
 
 impl IncidentsArgs {
-    pub(super) async fn run(self, sets: Sets) -> Result<Done, Fail> {
+    pub(super) async fn run(self) -> Result<Done, Fail> {
         let say = SayArgs { json: self.json, verbose: false };
         let (mut unnamed, mut names) = (Vec::new(), BTreeSet::new());
-        let ground = Ground::without_signals(self.handle, sets, say)?;
+        let ground = Ground::without_signals(self.handle, say)?;
         if let Some(name) = &self.namespace {
             names.insert(name.clone());
         } else if let Some(servers) = &ground.servers {
             let found = namespaces(servers, &ground.redlock.config().prefix).await;
-            (names, unnamed) = found.map_err(|e| Fail::from(e.to_string()))?;
+            (names, unnamed) = found?;
         }
         let asked = names.first().map_or(NO_NAMESPACE, String::as_str);
         let seen = incidents(&keys(&ground.redlock, asked, self.retention.0)?).await;
@@ -228,10 +228,10 @@ fn standing(decisions: &Decisions) -> String {
 }
 
 impl DecideArgs {
-    pub(super) async fn run(self, sets: Sets) -> Result<Done, Fail> {
+    pub(super) async fn run(self) -> Result<Done, Fail> {
         let audit = self.audit.audit()?;
         check_number(&self.loss)?;
-        let ground = Ground::without_signals(self.handle, sets, self.say)?;
+        let ground = Ground::without_signals(self.handle, self.say)?;
         let keys = keys(&ground.redlock, &self.namespace, self.retention.0)?;
         let decision = if self.runs { Decision::Run } else { Decision::Park };
         let seen = incidents(&keys).await;

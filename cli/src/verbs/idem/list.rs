@@ -8,9 +8,9 @@ use palisade_ops::{KeyFacts, KeyList, KeyState, Select};
 use serde_json::{Value, json};
 
 use crate::Done;
-use crate::access::{HandleArgs, Sets};
 use crate::codes::{Fail, UNAVAILABLE};
-use crate::settings::Span;
+use crate::settings::HandleArgs;
+use crate::span::Span;
 
 pub(super) const HELP: &str = "Examples:
   palisade idem list --running --older-than 5m --node redis://127.0.0.1
@@ -57,8 +57,8 @@ pub(crate) struct ListArgs {
 }
 
 impl ListArgs {
-    pub(super) async fn run(self, sets: Sets) -> Result<Done, Fail> {
-        let records = self.handle.records(sets, &self.namespace)?;
+    pub(super) async fn run(self) -> Result<Done, Fail> {
+        let records = self.handle.records(&self.namespace)?;
         let mut select = Select::all().limit(self.limit);
         for (wanted, add) in [
             (self.running, Select::running as fn(Select) -> Select),
@@ -74,7 +74,7 @@ impl ListArgs {
         if let Some(Span(span)) = self.expires_within {
             select = select.expires_within(span);
         }
-        let list = records.list(&select).await.map_err(|e| Fail::from(e.to_string()))?;
+        let list = records.list(&select).await?;
         let read = list.nodes - list.unread.len();
         if read == 0 {
             let why: Vec<_> = list.unread.iter().map(|(n, why)| format!("{n}: {why}")).collect();

@@ -5,9 +5,9 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 
 use super::super::facts::{Facts, Fields, Read, is_plain, place};
-use super::super::report::{Report, Severity, Verdict};
+use super::super::report::Report;
+use super::run;
 use super::tests::good;
-use super::{CHECKS, run};
 use crate::fuzzing::{any_bytes, config};
 use palisade::internal::Secrets;
 
@@ -20,10 +20,8 @@ fn all(facts: &mut Facts) -> Vec<&mut Fields> {
     let mut found = Vec::new();
     for group in &mut facts.groups {
         for sentinel in &mut group.sentinels {
-            for one in [&mut sentinel.master, &mut sentinel.info, &mut sentinel.config] {
-                if let Read::Got(fields) = one {
-                    found.push(fields);
-                }
+            if let Read::Got(fields) = &mut sentinel.master {
+                found.push(fields);
             }
             for many in [&mut sentinel.replicas, &mut sentinel.others] {
                 if let Read::Got(list) = many {
@@ -60,15 +58,6 @@ proptest! {
             fields.insert(name, value);
         }
         let report = Report::new(true, run(&facts), &Secrets::default());
-        for found in &report.findings {
-            let worst = CHECKS.iter().find(|c| c.id == found.check).expect("a check").severity;
-            let worse = match found.verdict {
-                Verdict::Error => worst < Severity::Error,
-                Verdict::Warning => worst < Severity::Warning,
-                _ => false,
-            };
-            prop_assert!(!worse, "{found:?}");
-        }
         for command in report.findings.iter().flat_map(|f| &f.mend) {
             let ours = command.split("    # ").next().unwrap_or_default();
             prop_assert!(!ours.contains(['$', '`', '\n', '\u{1b}']), "{command:?}");

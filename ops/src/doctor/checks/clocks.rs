@@ -1,77 +1,69 @@
-//! Do the servers agree on what time it is?
+//! The clocks of all servers, and of this machine.
 
 use std::time::Duration;
 
 use super::super::facts::{Clock, Facts};
-use super::super::report::{Finding, Severity};
-use super::Check;
+use super::super::report::Finding;
+use super::{Check, Run};
 
-/// Beyond this a difference is reported.
-const SKEW: Duration = Duration::from_millis(500);
-/// The subject where this machine itself is the one that differs.
-const HERE: &str = "this machine";
-
-/// Wall clocks that differ for certain: by more than half a second, or by more than E.
-pub(super) const CHECK: Check = Check {
+/// Clocks that certainly differ: by more than half a second, or by more than E.
+pub(super) const CLOCK_SKEW: Check = Check {
     id: "clock-skew",
-    severity: Severity::Error,
-    title: "wall clocks of servers and of this machine are within half a second, and clock_error",
     why: "locks expire by the server's wall clock, at an absolute time that replicas copy: after \
           the promotion of a replica that was 20 s ahead, a lock of 30 s lasted 9.7 s (measured); \
           and a node that lost its data takes its first fencing token from its own clock: if that \
           is wrong by more than clock_error, tokens may be smaller than earlier ones, and a fenced \
           resource then accepts the old holder's writes",
-    run,
+    run: Run::All(clock_skew),
 };
 
-fn run(facts: &Facts) -> Vec<Finding> {
+/// The difference from which on a clock is reported.
+const SKEW: Duration = Duration::from_millis(500);
+/// The subject where this machine itself is the one that differs.
+const HERE: &str = "this machine";
+
+fn clock_skew(facts: &Facts) -> Vec<Finding> {
     let mut found = Vec::new();
     let mut clocks: Vec<(String, Clock)> = Vec::new();
-    for (name, server) in facts.servers().filter(|(_, s)| s.reached.is_ok()) {
-        let subject = format!("{name} {}", server.at);
+    for (subject, server) in facts.reached() {
         match server.clock.known() {
             Ok(clock) => clocks.push((subject, *clock)),
-            Err(why) => found.push(Finding::unknown(subject, why)),
+            Err(why) => found.push(Finding::unknown(why).on(subject)),
         }
     }
-    let Some(usual) = usual(&clocks) else { return found };
-    // This machine is a client like others.
-    clocks.push((HERE.to_owned(), Clock { ahead: 0, error: 0 }));
-    found.extend(clocks.into_iter().map(|(at, clock)| judge(&at, clock, usual, facts.clock_error)));
+    if clocks.is_empty() {
+        return found;
+    }
+    // The median. With fewer than three clocks it is unknown which one is wrong, and this machine
+    // counts as right.
+    let here = Clock { ahead: 0, error: 0 };
+    let mut all: Vec<Clock> = clocks.iter().map(|(_, clock)| *clock).collect();
+    all.sort_by_key(|clock| clock.ahead);
+    let usual = if all.len() < 3 { here } else { all[all.len() / 2] };
+    clocks.push((HERE.to_owned(), here));
+    let differs = |(at, clock): (String, Clock)| skew(&at, clock, usual, facts.clock_error).on(at);
+    found.extend(clocks.into_iter().map(differs));
     found
 }
 
-/// The median clock. With fewer than three clocks it is unknown which one is wrong, and this
-/// machine counts as right.
-fn usual(clocks: &[(String, Clock)]) -> Option<Clock> {
-    let mut all: Vec<Clock> = clocks.iter().map(|(_, c)| *c).collect();
-    all.sort_by_key(|c| c.ahead);
-    match all.len() {
-        0 => None,
-        1 | 2 => Some(Clock { ahead: 0, error: 0 }),
-        n => Some(all[n / 2]),
-    }
-}
-
-fn judge(at: &str, clock: Clock, usual: Clock, bound: Duration) -> Finding {
+fn skew(at: &str, clock: Clock, usual: Clock, bound: Duration) -> Finding {
     let apart = clock.ahead.saturating_sub(usual.ahead);
     let doubt = clock.error.saturating_add(usual.error);
-    let ms = |micros: i64| micros / 1000;
-    let read =
-        format!("{:+} ms, to within {} ms; clock_error {bound:?}", ms(apart), doubt.div_ceil(1000));
+    let ms = apart / 1_000;
+    let read = format!("{ms:+} ms, to within {} ms; clock_error {bound:?}", doubt.div_ceil(1_000));
     let certain = Duration::from_micros(apart.unsigned_abs().saturating_sub(doubt));
-    if certain <= SKEW.min(bound) {
-        return Finding::fine(at, read);
-    }
     let way = if apart > 0 { "ahead of" } else { "behind" };
-    let differs = format!("its clock is {} ms {way} the others", ms(apart).abs());
+    let says = format!("its clock is {} ms {way} the others", ms.abs());
     let host = if at == HERE { "here".to_owned() } else { format!("on the box of: {at}") };
     let mend = [format!("timedatectl timesync-status || chronyc tracking    # {host}")];
-    if certain <= bound {
-        return Finding::warning(at, differs, read).mend(mend);
+    if certain <= SKEW.min(bound) {
+        Finding::fine(read)
+    } else if certain <= bound {
+        Finding::warning(says, read).mend(mend)
+    } else {
+        let says = format!("{says}, more than clock_error ({bound:?}): fencing tokens may go back");
+        Finding::error(says, read).mend(mend)
     }
-    let says = format!("{differs}, more than clock_error ({bound:?}): fencing tokens may go back");
-    Finding::error(at, says, read).mend(mend)
 }
 
 #[cfg(test)]

@@ -1,0 +1,417 @@
+//! Settings from the command line, the environment and a file, in this order. Their names are the
+//! library's: `--ttl` is `PALISADE_TTL` in the environment and `ttl` in the file.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use palisade::{MemoryNode, Redlock};
+use palisade_ops::{Deployment, Records};
+use serde::{Deserialize, Deserializer};
+
+use crate::codes::Fail;
+use crate::span::Span;
+
+/// Help text of every command.
+pub(crate) const SECRETS: &str = "\
+Options that are not given are taken from the environment (PALISADE_URLS, PALISADE_TTL, ...), then
+from --config, $PALISADE_CONFIG or /etc/palisade.toml (urls, ttl, ...). Passwords come from the
+environment (PALISADE_PASSWORD, PALISADE_SENTINEL_PASSWORD) or a file, never from the command
+line.";
+
+/// The default file, if it exists.
+const FILE: &str = "/etc/palisade.toml";
+
+/// The variables of passwords.
+const PASSWORD: &str = "PALISADE_PASSWORD";
+const SENTINEL_PASSWORD: &str = "PALISADE_SENTINEL_PASSWORD";
+
+/// The answer where no node is named.
+const START: &str = "no server is named: start one with `redis-server` and add `--node \
+                     redis://127.0.0.1` (or set PALISADE_URLS), or use `--embedded`, which \
+                     protects from this one process only";
+/// The same, for a command that reads or changes what servers have.
+const WHICH: &str = "no server is named: add `--node redis://HOST:PORT` for each, or `--node \
+                     sentinel://…` (or set PALISADE_URLS), as the programs that use them have it";
+const NO_SERVERS: &str = "--embedded: there are no servers to look at";
+
+/// The settings that commands share.
+#[derive(Clone, Debug, Default, Args, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[command(next_help_heading = "Nodes")]
+pub(crate) struct Settings {
+    /// A node: `redis://host[:port]`, `rediss://…`, `unix://…`, or a group as
+    /// `sentinel://host,host,host/master`; once for each (visible in process lists)
+    #[arg(long = "node", value_name = "URL", env = "PALISADE_URLS", hide_env_values = true)]
+    #[serde(deserialize_with = "texts")]
+    urls: Vec<String>,
+    /// Reach an address that Sentinels report at another one (NAT, names in certificates)
+    #[arg(long, value_name = "REPORTED=REACHED", value_parser = mapping)]
+    map: Vec<(String, String)>,
+    /// File with settings (TOML)
+    #[arg(long, value_name = "FILE", env = "PALISADE_CONFIG")]
+    #[serde(skip)]
+    config: Option<PathBuf>,
+    /// Length of the lease; it is renewed while a command runs [default: 15s]
+    #[arg(long, value_name = "SPAN", env = "PALISADE_TTL")]
+    ttl: Option<Span>,
+    /// The longest lease of any client of these nodes [default: 15s, or --ttl if that is longer]
+    #[arg(long, value_name = "SPAN", env = "PALISADE_MAX_TTL")]
+    pub(crate) max_ttl: Option<Span>,
+    /// How wrong any clock may be [default: 2s, at most a quarter of --max-ttl]
+    #[arg(long, value_name = "SPAN", env = "PALISADE_CLOCK_ERROR")]
+    pub(crate) clock_error: Option<Span>,
+    /// How long one node may take to answer [default: 250ms]
+    #[arg(long, value_name = "SPAN", env = "PALISADE_NODE_DEADLINE")]
+    node_deadline: Option<Span>,
+    /// Time-out for each server and Sentinel that is examined or changed [default: 2s]
+    #[arg(long, value_name = "SPAN", env = "PALISADE_TIMEOUT")]
+    timeout: Option<Span>,
+    /// ACL user at the data servers
+    #[arg(long, value_name = "NAME", env = "PALISADE_USERNAME", help_heading = "Login")]
+    username: Option<String>,
+    /// File with the data servers' password, as its first line
+    #[arg(long, value_name = "FILE", env = "PALISADE_PASSWORD_FILE", help_heading = "Login")]
+    password_file: Option<PathBuf>,
+    /// ACL user at the Sentinels
+    #[arg(long, value_name = "NAME", env = "PALISADE_SENTINEL_USERNAME", help_heading = "Login")]
+    sentinel_username: Option<String>,
+    /// As --password-file, for the Sentinels
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "PALISADE_SENTINEL_PASSWORD_FILE",
+        help_heading = "Login"
+    )]
+    sentinel_password_file: Option<PathBuf>,
+    /// Root certificate (PEM) in place of the system's. Addresses say what uses TLS: `rediss://…`,
+    /// `sentinel://…/master?tls=true&sentinel_tls=true`
+    #[arg(long, value_name = "FILE", env = "PALISADE_CACERT", help_heading = "TLS")]
+    cacert: Option<PathBuf>,
+    /// Client certificate (PEM)
+    #[arg(long, value_name = "FILE", env = "PALISADE_CERT", help_heading = "TLS")]
+    cert: Option<PathBuf>,
+    /// Its key (PEM)
+    #[arg(long, value_name = "FILE", env = "PALISADE_KEY", help_heading = "TLS")]
+    key: Option<PathBuf>,
+    /// Of the commands that have it.
+    #[arg(skip)]
+    prefix: Option<String>,
+    #[arg(skip)]
+    embedded: bool,
+}
+
+/// How locks are held over the nodes.
+#[derive(Debug, Args)]
+pub(crate) struct HandleArgs {
+    #[command(flatten)]
+    settings: Settings,
+    /// Keep everything in this process's memory: protects from this one process only
+    #[arg(long, help_heading = "Nodes", conflicts_with = "urls")]
+    embedded: bool,
+    /// Prefix of every name; the same in every program that shares the names
+    #[arg(long, value_name = "TEXT", env = "PALISADE_PREFIX", help_heading = "Nodes")]
+    prefix: Option<String>,
+}
+
+/// A handle over the nodes that the settings name.
+pub(crate) struct Opened {
+    pub(crate) redlock: Redlock,
+    /// The servers; none if the nodes are in this process's memory.
+    pub(crate) servers: Option<Deployment>,
+    /// The environment variables that hold passwords.
+    pub(crate) secrets: Vec<String>,
+}
+
+impl Settings {
+    /// These settings, and those of the file for what they lack.
+    pub(crate) fn with_file(self) -> Result<Self, String> {
+        let below = match &self.config {
+            Some(path) if !path.is_file() => {
+                let path = path.display();
+                return Err(format!("{path}: no such file; correct --config or $PALISADE_CONFIG"));
+            }
+            Some(path) => from_file(path)?,
+            None if Path::new(FILE).is_file() => from_file(Path::new(FILE))?,
+            None => Self::default(),
+        };
+        Ok(self.over(below))
+    }
+
+    /// This layer, with `below` for the settings that it lacks. The nodes are one setting.
+    fn over(self, below: Self) -> Self {
+        let names_nodes = self.embedded || !self.urls.is_empty();
+        // A password in the environment comes before the file that the settings below name.
+        let file = |own: Option<PathBuf>, variable, below: Option<PathBuf>| {
+            own.or_else(|| below.filter(|_| std::env::var_os(variable).is_none()))
+        };
+        Self {
+            urls: if names_nodes { self.urls } else { below.urls },
+            embedded: self.embedded || (!names_nodes && below.embedded),
+            map: if self.map.is_empty() { below.map } else { self.map },
+            config: self.config,
+            prefix: self.prefix.or(below.prefix),
+            ttl: self.ttl.or(below.ttl),
+            max_ttl: self.max_ttl.or(below.max_ttl),
+            clock_error: self.clock_error.or(below.clock_error),
+            node_deadline: self.node_deadline.or(below.node_deadline),
+            timeout: self.timeout.or(below.timeout),
+            username: self.username.or(below.username),
+            password_file: file(self.password_file, PASSWORD, below.password_file),
+            sentinel_username: self.sentinel_username.or(below.sentinel_username),
+            sentinel_password_file: file(
+                self.sentinel_password_file,
+                SENTINEL_PASSWORD,
+                below.sentinel_password_file,
+            ),
+            cacert: self.cacert.or(below.cacert),
+            cert: self.cert.or(below.cert),
+            key: self.key.or(below.key),
+        }
+    }
+
+    fn urls(&self) -> impl Iterator<Item = &str> {
+        self.urls.iter().flat_map(|text| text.split_whitespace())
+    }
+
+    /// Whether a group is among the nodes.
+    pub(crate) fn has_groups(&self) -> bool {
+        self.urls().any(|url| url.starts_with("sentinel://"))
+    }
+
+    /// The nodes, for people who operate them.
+    pub(crate) fn deployment(&self) -> Result<Deployment, String> {
+        let mut deployment = self.urls().fold(Deployment::new(), Deployment::node);
+        if let Some(Span(timeout)) = self.timeout {
+            deployment = deployment.timeout(timeout);
+        }
+        for (reported, reached) in &self.map {
+            deployment = deployment.map_address(reported, reached);
+        }
+        if let Some(name) = &self.username {
+            deployment = deployment.username(name);
+        }
+        if let Some(secret) = secret(self.password_file.as_ref(), PASSWORD)? {
+            deployment = deployment.password(secret);
+        }
+        if let Some(name) = &self.sentinel_username {
+            deployment = deployment.sentinel_username(name);
+        }
+        if let Some(secret) = secret(self.sentinel_password_file.as_ref(), SENTINEL_PASSWORD)? {
+            deployment = deployment.sentinel_password(secret);
+        }
+        self.secured(deployment)
+    }
+
+    #[cfg(feature = "tls")]
+    fn secured(&self, deployment: Deployment) -> Result<Deployment, String> {
+        // A program chooses the TLS provider; a library leaves the choice to its program.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let pem =
+            |path: &PathBuf| std::fs::read(path).map_err(|e| format!("{}: {e}", path.display()));
+        let root = self.cacert.as_ref().map(pem).transpose()?;
+        let client = match (&self.cert, &self.key) {
+            (Some(cert), Some(key)) => Some((pem(cert)?, pem(key)?)),
+            (None, None) => None,
+            _ => return Err("--cert and --key belong together: give both".to_owned()),
+        };
+        let given = [("--cacert", &self.cacert), ("--cert", &self.cert), ("--key", &self.key)];
+        let flags = given.iter().filter_map(|(name, path)| Some((name, path.as_ref()?)));
+        let flags: Vec<_> =
+            flags.map(|(name, path)| format!("{name} {}", path.display())).collect();
+        let deployment = deployment.redis_cli(&flags.join(" "));
+        Ok(if root.is_some() || client.is_some() {
+            deployment.certificates(root, client)
+        } else {
+            deployment
+        })
+    }
+
+    #[cfg(not(feature = "tls"))]
+    fn secured(&self, deployment: Deployment) -> Result<Deployment, String> {
+        if self.cacert.is_some() || self.cert.is_some() {
+            return Err(
+                "this program was built without TLS; install it with the feature `tls`".to_owned()
+            );
+        }
+        Ok(deployment)
+    }
+
+    /// The servers themselves, and the prefix of the names that are looked for.
+    pub(crate) fn servers(self, prefix: Option<String>) -> Result<(Deployment, String), Fail> {
+        let settings = Self { prefix, ..self }.with_file()?;
+        if settings.embedded {
+            return Err(Fail::from(NO_SERVERS.to_owned()));
+        }
+        if settings.urls.is_empty() {
+            return Err(Fail::from(WHICH.to_owned()));
+        }
+        Ok((settings.deployment()?, settings.prefix.unwrap_or_default()))
+    }
+
+    fn redlock(&self) -> Result<Redlock, Fail> {
+        let mut builder = if self.embedded {
+            Redlock::builder().node(MemoryNode::new())
+        } else if self.urls.is_empty() {
+            return Err(Fail::from(START.to_owned()));
+        } else {
+            self.deployment()?.handle()?
+        };
+        if let Some(prefix) = &self.prefix {
+            builder = builder.prefix(prefix);
+        }
+        if let Some(Span(ttl)) = self.ttl {
+            // A shorter ttl here is no reason to expect shorter leases of all other clients.
+            builder = builder.ttl(ttl).max_ttl(ttl.max(palisade::Config::default().max_ttl));
+        }
+        if let Some(Span(max_ttl)) = self.max_ttl {
+            builder = builder.max_ttl(max_ttl);
+        }
+        if let Some(Span(error)) = self.clock_error {
+            builder = builder.clock_error(error);
+        }
+        if let Some(Span(deadline)) = self.node_deadline {
+            builder = builder.node_deadline(deadline);
+        }
+        Ok(builder.build()?)
+    }
+}
+
+impl HandleArgs {
+    fn settings(self) -> Result<Settings, String> {
+        Settings { embedded: self.embedded, prefix: self.prefix, ..self.settings }.with_file()
+    }
+
+    /// A handle over the nodes, and the servers themselves if there are any.
+    pub(crate) fn open(self) -> Result<Opened, Fail> {
+        let settings = self.settings()?;
+        let redlock = settings.redlock()?;
+        let servers = if settings.embedded { None } else { Some(settings.deployment()?) };
+        Ok(Opened { redlock, servers, secrets: secret_variables() })
+    }
+
+    /// The idempotency keys of a namespace, on the servers themselves.
+    pub(crate) fn records(self, namespace: &str) -> Result<Records, Fail> {
+        let settings = self.settings()?;
+        if settings.embedded {
+            return Err(Fail::from(NO_SERVERS.to_owned()));
+        }
+        let prefix = settings.prefix.as_deref().unwrap_or_default();
+        Ok(Records::new(&settings.deployment()?, prefix, namespace)?)
+    }
+}
+
+/// The environment variables that hold a password, by themselves or in an address.
+fn secret_variables() -> Vec<String> {
+    let has_login = std::env::var_os("PALISADE_URLS").is_some_and(|urls| {
+        let urls = urls.to_string_lossy();
+        urls.contains('@') || urls.contains("pass")
+    });
+    let urls = has_login.then_some("PALISADE_URLS");
+    [PASSWORD, SENTINEL_PASSWORD].into_iter().chain(urls).map(str::to_owned).collect()
+}
+
+/// A password from a file, or from its variable if no file is named.
+fn secret(file: Option<&PathBuf>, variable: &str) -> Result<Option<String>, String> {
+    let Some(path) = file else { return Ok(std::env::var(variable).ok()) };
+    let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
+    Ok(Some(text.lines().next().unwrap_or_default().to_owned()))
+}
+
+/// The settings of a TOML file.
+fn from_file(path: &Path) -> Result<Settings, String> {
+    let file = path.display();
+    let text = std::fs::read_to_string(path).map_err(|e| format!("{file}: {e}"))?;
+    of_text(&text).map_err(|why| format!("{file}: {why}"))
+}
+
+/// The settings of a TOML text. An error shows no part of the text and no value, because they may
+/// hold passwords.
+fn of_text(text: &str) -> Result<Settings, String> {
+    let table: toml::Table = toml::from_str(text).map_err(|e: toml::de::Error| {
+        let before = e.span().map_or("", |span| text.get(..span.start).unwrap_or_default());
+        let line = before.matches('\n').count() + 1;
+        let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+        format!("line {line}, column {column} is not TOML: {}", e.message())
+    })?;
+    let is_good = |(name, value): &(&String, &toml::Value)| {
+        let alone = toml::Table::from_iter([((*name).clone(), (*value).clone())]);
+        alone.try_into::<Settings>().is_ok()
+    };
+    if let Some((name, _)) = table.iter().find(|one| !is_good(one)) {
+        return Err(format!("{name:?} is no setting, or its value has another form"));
+    }
+    table.try_into().map_err(|_| "the settings contradict each other".to_owned())
+}
+
+/// One text or a list of texts.
+fn texts<'de, D: Deserializer<'de>>(de: D) -> Result<Vec<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Either {
+        One(String),
+        Many(Vec<String>),
+    }
+    Ok(match Either::deserialize(de)? {
+        Either::One(text) => vec![text],
+        Either::Many(texts) => texts,
+    })
+}
+
+fn mapping(text: &str) -> Result<(String, String), String> {
+    let (reported, reached) = text.split_once('=').ok_or("write host:port=host:port")?;
+    Ok((reported.to_owned(), reached.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn layer(toml: &str) -> Settings {
+        of_text(toml).expect("good settings")
+    }
+
+    #[test]
+    fn a_layer_that_names_nodes_names_all_of_them() {
+        let file = layer("urls = ['redis://a', 'redis://b']\nttl = '5s'\nembedded = false");
+        let flags = Settings { urls: vec!["redis://c redis://d".into()], ..Settings::default() };
+        let both = flags.over(file.clone());
+        assert_eq!(both.urls().collect::<Vec<_>>(), ["redis://c", "redis://d"]);
+        assert_eq!(both.ttl, Some(Span(Duration::from_secs(5))));
+        assert!(!both.has_groups());
+        assert_eq!(Settings::default().over(file).urls.len(), 2);
+        let memory = Settings { embedded: true, ..Settings::default() };
+        assert!(memory.over(layer("urls = 'sentinel://a,b/m'")).urls.is_empty());
+    }
+
+    #[test]
+    fn no_error_about_a_file_shows_a_part_of_it() {
+        for (text, words) in [
+            ("urls = \"redis://:S3cret@h", "line 1, column"),
+            ("ttl = 5\nurls = redis://:S3cret@h\n", "line 2, column"),
+            ("urls = \"redis://:S3\\cret@h\"", "line 1, column"),
+            ("urls = [\"redis://:S3cret@h\"\nttl = 5\n", "is not TOML"),
+            ("urls = \"a\"\nurls = \"S3cret\"", "is not TOML"),
+            ("urls = { url = \"redis://:S3cret@h\" }", "\"urls\" is no setting, or"),
+            ("urls = [\"redis://:S3cret@h\", 5]", "\"urls\" is no setting, or"),
+            ("ttl = \"S3cret\"", "\"ttl\" is no setting, or"),
+            ("node = \"S3cret\"", "\"node\" is no setting, or"),
+            ("map = [[\"S3cret\"]]", "\"map\" is no setting, or"),
+            ("username = [\"S3cret\"]", "\"username\" is no setting, or"),
+        ] {
+            let why = of_text(text).unwrap_err();
+            assert!(why.contains(words), "{text}: {why}");
+            assert!(!why.contains("S3") && !why.contains("cret"), "{text}: {why}");
+        }
+    }
+
+    #[test]
+    fn a_layer_that_says_where_the_password_is_says_it_for_all_below() {
+        let below = || layer("password_file = 'old'\nsentinel_password_file = 'old'");
+        let flags = Settings { password_file: Some("new".into()), ..Settings::default() };
+        let both = flags.over(below());
+        assert_eq!(both.password_file, Some("new".into()));
+        assert_eq!(both.sentinel_password_file, Some("old".into()));
+    }
+}

@@ -1,0 +1,370 @@
+//! The marker of a node: whether it is new, what it lost, and how long its quarantine is.
+
+use std::time::Duration;
+
+use super::super::facts::{Facts, Kept, Marker, Server};
+use super::super::report::Finding;
+use super::{Answer, Check, Run};
+use palisade::internal::{AtMost, LAG_SLACK, MinReplicasRule, RETENTION, objection, until_utc};
+use palisade::node::spi::Loss;
+
+pub(super) const NOT_INITIALISED: Check = Check {
+    id: "not-initialised",
+    why: "a server without the marker is new or was emptied, and palisade cannot tell which: it \
+          grants nothing for one quarantine, and may have forgotten any idempotency key that it \
+          does not know; the trial lock is left out there, because it would begin that quarantine. \
+          If another node has data, the deployment is not new: a server that is marked as new all \
+          the same denies keys that it forgot, and a handler runs twice",
+    run: Run::Masters(not_initialised),
+};
+
+const REPLACED: &str = "replaced or emptied, because other nodes have data: do not initialise it; \
+                        it joins by itself one quarantine after an application connects";
+
+fn not_initialised(facts: &Facts, subject: &str, server: &Server) -> Answer {
+    let was_used = |marker: &Marker| matches!(marker, Marker::Kept(k) if k.empty_for.is_none());
+    let in_use = facts.masters().any(|(_, s)| s.marker.ok().is_some_and(was_used));
+    let servers = named(facts, subject, server);
+    let init = || [format!("palisade init --new {servers}    # if it never had any data")];
+    let kept = match server.marker.known()? {
+        Marker::Kept(kept) => kept,
+        // A Redis Cluster, for example, cannot be initialised.
+        Marker::Absent if server.info_text().is_ok_and(|info| objection(&info).is_some()) => {
+            return Err("the library refuses this server".to_owned());
+        }
+        Marker::Absent => {
+            let read = format!("{} has no key palisade:generation", server.at);
+            if in_use {
+                return Ok(Finding::warning(REPLACED, read));
+            }
+            let says = "new or emptied: if the whole deployment is new, initialise it before it is \
+                        used; if it had data, do not: used keys would run again";
+            return Ok(Finding::warning(says, read).mend(init()));
+        }
+    };
+    let Some(empty_for) = kept.empty_for else { return Ok(Finding::fine("it is there")) };
+    let read = format!("palisade:generation of {} began empty {empty_for:.0?} ago", server.at);
+    let rest = (RETENTION + kept.quarantine).saturating_sub(empty_for);
+    if rest.is_zero() {
+        return Ok(Finding::fine(read));
+    }
+    let waits = kept.quarantine_left();
+    let waits = waits.map(|left| format!(" and grants nothing for another {left:.0?}"));
+    let says = format!(
+        "it began without palisade data{}; keys without created_at count as forgotten for another \
+         {:.1} h (with a retention of 24 h)",
+        waits.unwrap_or_default(),
+        rest.as_secs_f64() / 3_600.0
+    );
+    Ok(if in_use {
+        Finding::warning(says, read)
+    } else {
+        let says = format!(
+            "{says}; if the whole deployment is new, initialise it; if it had data, do not: used \
+             keys would run again"
+        );
+        let lost = format!("palisade idem incidents {servers}    # if it had data");
+        Finding::warning(says, read).mend([lost]).mend(init())
+    })
+}
+
+/// The options that name the node for `palisade init` and other commands.
+fn named(facts: &Facts, subject: &str, server: &Server) -> String {
+    let Some(group) = facts.groups.iter().find(|g| g.name == subject) else {
+        return format!("--node redis://{}", server.at);
+    };
+    let sentinels: Vec<&str> = group.heard().map(|s| s.at.as_str()).collect();
+    format!("--node sentinel://{}/{}", sentinels.join(","), group.name)
+}
+
+pub(super) const DATA_LOSS: Check = Check {
+    id: "data-loss",
+    why: "after a restart, a failover or from a backup a server may lack what was written last; \
+          the keys of requests that were made before then may have been used and forgotten, so \
+          palisade does not run them as new ones",
+    run: Run::Masters(data_loss),
+};
+
+/// Instruction for an operator about a server that lost everything.
+const LOST_EVERYTHING: &str = "keys of before wait or are parked: list the loss by \
+    `palisade idem incidents`, and decide about it by `palisade idem decide`; only where no key of \
+    before can come again, mark all nodes as new by `palisade init --lost-everything`";
+
+/// The longest loss for which it is worth accepting it: of a restart or failover.
+const SHORT: u128 = 60;
+
+fn data_loss(facts: &Facts, subject: &str, server: &Server) -> Answer {
+    // As is added to the length of a loss (idempotency 6).
+    let margin = 2 * facts.clock_error;
+    let Marker::Kept(marker) = server.marker.known()? else {
+        return Ok(Finding::fine("no marker"));
+    };
+    let read = format!(
+        "{} losses in palisade:generation of {}; data history {}; token floor {}",
+        marker.losses.len(),
+        server.at,
+        marker.history,
+        marker.floor
+    );
+    // A server that began without data is reported as not initialised.
+    let began_so = |loss: &Loss| loss.from == 0 && marker.empty_for.is_some();
+    let Some((loss, left)) = marker.loss(RETENTION).filter(|(loss, _)| !began_so(loss)) else {
+        return Ok(Finding::fine(read));
+    };
+    let until = u64::try_from(margin.as_millis()).unwrap_or(u64::MAX).saturating_add(loss.to);
+    let accepted = loss.length().map(|length| length.saturating_add(margin).as_millis());
+    let accept = match accepted.map(|ms| ms.div_ceil(1_000)) {
+        Some(secs) if secs <= SHORT => format!(
+            "; where a request of those moments may run again, accept_loss of {secs} s or more on \
+             its namespace ends that"
+        ),
+        _ => String::new(),
+    };
+    let says = format!(
+        "{loss}; keys whose created_at is not after {}, or is not given, count as forgotten for \
+         another {} (with a retention of 24 h){accept}",
+        until_utc(until),
+        AtMost(left.saturating_add(margin))
+    );
+    if !marker.lost_everything {
+        return Ok(Finding::info(says, read));
+    }
+    let says = format!("its clients knew data that it lost; {says}; {LOST_EVERYTHING}");
+    let list = format!("palisade idem incidents {}", named(facts, subject, server));
+    Ok(Finding::warning(says, read).mend([list]))
+}
+
+pub(super) const QUARANTINE_LONG: Check = Check {
+    id: "quarantine-long",
+    why: "all clients of a node share the longest quarantine that any of them requires; after one \
+          client with a large max_ttl, each restart and each failover costs everybody that much, \
+          until one or two of those lengths after its last request",
+    run: Run::Masters(quarantine_long),
+};
+
+fn quarantine_long(facts: &Facts, subject: &str, server: &Server) -> Answer {
+    let Marker::Kept(Kept { quarantine, agreed, .. }) = server.marker.known()? else {
+        return Ok(Finding::fine("no marker"));
+    };
+    // A client that cannot read the settings assumes at least this L.
+    let unread = MinReplicasRule::default().max_lag + LAG_SLACK;
+    let group = facts.groups.iter().find(|g| g.name == subject);
+    let window = group.map_or(Duration::ZERO, |g| g.window().unwrap_or(unread).max(unread));
+    let asked = facts.max_ttl.saturating_add(window);
+    let read = format!("quarantine {quarantine:?}; max_ttl {:?}, L {window:?}", facts.max_ttl);
+    // The node counts in whole milliseconds, rounded up.
+    if *quarantine <= asked.saturating_add(Duration::from_millis(1)) {
+        return Ok(Finding::fine(read));
+    }
+    let ends = if agreed.is_zero() {
+        "it gets shorter with the next request that requires less".to_owned()
+    } else {
+        let secs = agreed.as_secs_f64().ceil();
+        format!("it gets shorter in {secs} s, unless a client requires as much before then")
+    };
+    let says = format!(
+        "after a restart or a failover nothing is granted for {quarantine:?}, {:?} longer than the \
+         settings given here require; {ends}",
+        quarantine.saturating_sub(asked),
+    );
+    let mend = format!(
+        "palisade doctor --max-ttl {}    # with your other options, if an application has that \
+         max_ttl; else find the client that has it",
+        quarantine.saturating_sub(window).as_secs_f64()
+    );
+    Ok(Finding::warning(says, read).mend([mend]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::facts::{Kept, Read, Role};
+    use super::super::super::report::Verdict;
+    use super::super::tests::{broken, fine, unknown, with};
+    use super::*;
+    use crate::marker::between;
+
+    #[test]
+    fn a_new_deployment_is_told_how_to_begin() {
+        fine("not-initialised");
+        let found = broken("not-initialised", |f| {
+            f.groups[0].servers[0].marker = Read::Got(Marker::Absent);
+        });
+        assert_eq!((found.verdict, &*found.subject), (Verdict::Warning, "orders-a"));
+        let sentinels = "10.0.0.1:26379,10.0.0.2:26379,10.0.0.3:26379";
+        let group = format!("--node sentinel://{sentinels}/orders-a");
+        let mend = format!("palisade init --new {group}    # if it never had any data");
+        assert_eq!(found.mend, [mend]);
+        // What a replica has comes from its master.
+        let replica = |f: &mut Facts| f.groups[0].servers[1].marker = Read::Got(Marker::Absent);
+        with("not-initialised", replica, |_| {});
+        let closed = |f: &mut Facts| {
+            f.groups[0].servers[0].marker = Read::Closed("GET not allowed".into());
+        };
+        assert_eq!(unknown("not-initialised", closed).says, "unknown (GET not allowed)");
+    }
+
+    /// Two lone servers with these markers.
+    fn two(f: &mut Facts, markers: [Marker; 2]) {
+        let group = f.groups.remove(0);
+        for (mut server, marker) in group.servers.into_iter().zip(markers) {
+            server.role = Read::Got(Role::Master);
+            server.marker = Read::Got(marker);
+            f.nodes.push(server);
+        }
+    }
+
+    fn kept(empty_secs: Option<u64>) -> Marker {
+        let secs = Duration::from_secs;
+        let empty_for = empty_secs.map(secs);
+        Marker::Kept(Kept { quarantine: secs(15), agreed: secs(30), empty_for, ..Kept::default() })
+    }
+
+    #[test]
+    fn a_replaced_node_of_a_deployment_in_use_is_not_to_be_initialised() {
+        for second in [Marker::Absent, kept(Some(5)), kept(Some(60))] {
+            let found = broken("not-initialised", |f| two(f, [kept(None), second.clone()]));
+            assert_eq!(found.subject, "node 10.0.0.2:6379");
+            assert_eq!(found.mend, [""; 0], "{second:?}");
+            assert_eq!(found.says == REPLACED, second == Marker::Absent, "{found:?}");
+        }
+        // Applications came before `init`: to one of the new nodes, or to both.
+        for first in [Marker::Absent, kept(Some(5))] {
+            let found = broken("not-initialised", |f| two(f, [first, kept(Some(5))]));
+            let last = found.mend.last().map(String::as_str).unwrap_or_default();
+            assert!(last.starts_with("palisade init --new"), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn what_began_empty_is_said_until_nothing_of_before_counts() {
+        let of = |empty| broken("not-initialised", |f| two(f, [kept(empty), kept(empty)]));
+        let found = of(Some(5));
+        assert!(found.says.contains("grants nothing for another 10s"), "{found:?}");
+        let found = of(Some(60 * 60));
+        assert!(found.says.contains("count as forgotten for another 23.0 h"), "{found:?}");
+        // Programs have used it: an emptied server looks the same.
+        assert!(found.mend[0].starts_with("palisade idem incidents"), "{found:?}");
+        assert!(found.mend[1].starts_with("palisade init --new"), "{found:?}");
+        let old = kept(Some(25 * 60 * 60));
+        with("not-initialised", |f| two(f, [old.clone(), old]), |_| {});
+    }
+
+    #[test]
+    fn a_lone_server_too() {
+        let found = broken("not-initialised", |f| {
+            let mut server = f.groups.remove(0).servers.remove(0);
+            server.marker = Read::Got(Marker::Absent);
+            f.nodes.push(server);
+        });
+        assert_eq!(found.subject, "node 10.0.0.1:6379");
+        let begin =
+            "palisade init --new --node redis://10.0.0.1:6379    # if it never had any data";
+        assert_eq!(found.mend, [begin]);
+    }
+
+    const NOON: u64 = 1_763_906_600_000;
+
+    fn lost(losses: &[(u64, u64)], now: u64, empty_for: Option<Duration>) -> Read<Marker> {
+        let losses = losses.iter().map(|&(from, to)| between(from, to)).collect();
+        Read::Got(Marker::Kept(Kept { empty_for, now, losses, ..Kept::default() }))
+    }
+
+    fn found(losses: &[(u64, u64)], now: u64) -> Finding {
+        broken("data-loss", |f| f.groups[0].servers[0].marker = lost(losses, now, None))
+    }
+
+    #[test]
+    fn a_loss_is_named_with_what_it_means_for_keys() {
+        fine("data-loss");
+        let short = found(&[(1, 2), (NOON + 100, NOON + 1_399)], NOON + 3_600_000);
+        assert_eq!((short.verdict, &*short.subject), (Verdict::Info, "orders-a"));
+        // 2E is 4 s.
+        assert_eq!(
+            short.says,
+            "lost at most 1.3 s of writes, 2025-11-23 14:03:20.1–14:03:21.4 UTC; keys whose \
+             created_at is not after 2025-11-23 14:03:25.4 UTC, or is not given, count as \
+             forgotten for another 23 h 1 min (with a retention of 24 h); where a request of \
+             those moments may run again, accept_loss of 6 s or more on its namespace ends that"
+        );
+        let long = found(&[(NOON, NOON + 600_000)], NOON + 600_000);
+        assert!(long.says.starts_with("lost at most 10 min 1 s of writes"), "{long:?}");
+        assert!(long.says.ends_with("24 h)"), "{long:?}");
+        let all = found(&[(0, NOON)], NOON);
+        assert!(all.says.starts_with("may have lost every write until 2025-11-23"), "{all:?}");
+        assert!(all.says.ends_with("24 h)"), "{all:?}");
+    }
+
+    #[test]
+    fn a_server_that_lost_everything_is_told_what_to_do() {
+        let marker = Kept {
+            lost_everything: true,
+            now: NOON + 1,
+            losses: vec![between(0, NOON)],
+            ..Kept::default()
+        };
+        let found = broken("data-loss", |f| {
+            f.groups[0].servers[0].marker = Read::Got(Marker::Kept(marker));
+        });
+        assert_eq!(found.verdict, Verdict::Warning);
+        assert!(found.says.contains("palisade idem decide"), "{found:?}");
+        assert!(found.says.contains("palisade init --lost-everything"), "{found:?}");
+        assert!(found.mend[0].starts_with("palisade idem incidents --node sentinel:"), "{found:?}");
+    }
+
+    #[test]
+    fn an_old_loss_and_a_server_that_began_empty_are_not_reported_here() {
+        let of = |losses: &[(u64, u64)], now, empty_for| {
+            let marker = lost(losses, now, empty_for);
+            with("data-loss", |f| f.groups[0].servers[0].marker = marker, |_| {});
+        };
+        of(&[(NOON, NOON + 1)], NOON + 1 + 86_400_000, None);
+        of(&[(0, NOON)], NOON + 1, Some(Duration::from_millis(1)));
+        let closed = |f: &mut Facts| {
+            f.groups[0].servers[0].marker = Read::Closed("GET not allowed".into());
+        };
+        assert_eq!(unknown("data-loss", closed).says, "unknown (GET not allowed)");
+    }
+
+    fn marker(secs: u64, agreed_ms: u64) -> Read<Marker> {
+        let (quarantine, agreed) = (Duration::from_secs(secs), Duration::from_millis(agreed_ms));
+        Read::Got(Marker::Kept(Kept { quarantine, agreed, ..Kept::default() }))
+    }
+
+    #[test]
+    fn a_length_that_nobody_here_asks_for_is_named_with_its_end() {
+        fine("quarantine-long");
+        let group = |secs, agreed| {
+            broken("quarantine-long", |f| f.groups[0].servers[0].marker = marker(secs, agreed))
+        };
+        let found = group(90, 41_200);
+        assert_eq!(found.subject, "orders-a");
+        assert!(found.says.contains("granted for 90s, 63s longer"), "{found:?}");
+        assert!(found.says.contains("gets shorter in 42 s, unless"), "{found:?}");
+        assert!(found.mend[0].starts_with("palisade doctor --max-ttl 78 "), "{found:?}");
+        assert!(group(31, 0).says.ends_with("with the next request that requires less"));
+        // A client that cannot read the lag takes L to be 12 s.
+        let edge = |f: &mut Facts| f.groups[0].servers[0].marker = marker(27, 0);
+        with("quarantine-long", edge, |_| {});
+        // It is right where an application asks for it.
+        let asked = |f: &mut Facts| {
+            f.groups[0].servers[0].marker = marker(90, 0);
+            f.max_ttl = Duration::from_secs(78);
+        };
+        with("quarantine-long", asked, |_| {});
+    }
+
+    #[test]
+    fn a_lone_server_has_nobody_to_outlast() {
+        let lone = |f: &mut Facts, secs| {
+            let mut server = f.groups.remove(0).servers.remove(0);
+            server.marker = marker(secs, 0);
+            f.nodes.push(server);
+        };
+        with("quarantine-long", |f| lone(f, 15), |all| assert_eq!(all.len(), 1));
+        assert_eq!(broken("quarantine-long", |f| lone(f, 19)).subject, "node 10.0.0.1:6379");
+        let closed = |f: &mut Facts| {
+            f.groups[0].servers[0].marker = Read::Closed("GET not allowed".into());
+        };
+        assert_eq!(unknown("quarantine-long", closed).says, "unknown (GET not allowed)");
+    }
+}

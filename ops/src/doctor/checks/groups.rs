@@ -1,0 +1,325 @@
+//! A master and its replicas.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::super::facts::{Group, Role, Server, join, place};
+use super::super::report::Finding;
+use super::{Answer, Check, Run};
+use palisade::internal::{ADVISED_DOWN_AFTER, ADVISED_LAG, MinReplicasFacts, MinReplicasRule};
+
+pub(super) const TWO_MASTERS: Check = Check {
+    id: "two-masters",
+    why: "what the other one grants is lost as soon as it becomes a replica; an old master that \
+          comes back remains a master for about 11 s (measured)",
+    run: Run::Groups(two_masters),
+};
+
+fn two_masters(group: &Group) -> Answer {
+    let roles: Vec<_> = group.servers.iter().map(|s| (s, s.role.known())).collect();
+    if let (true, Some((_, Err(why)))) = (roles.iter().all(|(_, r)| r.is_err()), roles.first()) {
+        return Err(why.clone());
+    }
+    let masters = roles.iter().filter(|(_, role)| matches!(role, Ok(Role::Master)));
+    let masters: Vec<&Server> = masters.map(|(server, _)| *server).collect();
+    let named = group.master_at();
+    let at: Vec<_> = masters.iter().map(|s| s.at.as_str()).collect();
+    let who = named.as_deref().unwrap_or("no server");
+    let read = format!("ROLE master at {}; the Sentinels name {who}", at.join(" and "));
+    let others: Vec<_> = masters.iter().filter(|s| Some(&s.at) != named.as_ref()).collect();
+    if others.is_empty() {
+        return Ok(Finding::fine(read));
+    }
+    let says = "servers that the Sentinels do not name call themselves master; if that lasts for \
+                more than a minute, make them replicas by hand";
+    let mend = others.iter().filter_map(|s| {
+        let (host, port) = named.as_deref()?.rsplit_once(':')?;
+        Some(s.by_hand(&format!("REPLICAOF {host} {port}")))
+    });
+    Ok(Finding::error(says, read).mend(mend))
+}
+
+/// The library's own rule, for every server: each may be the next master.
+pub(super) const MIN_REPLICAS: Check = Check {
+    id: "min-replicas",
+    why: "a master that is cut off goes on granting: without the check there were two masters for \
+          26 s in a partition of 15 s, and all of its 14 934 confirmed writes were lost at the \
+          heal; with a lag of 10 s two for 4.9 s at down-after 5 s, with 2 s and 5 s never \
+          (measured). If it is set on the master alone (CONFIG SET), the first failover removes it",
+    run: Run::Members(min_replicas),
+};
+
+fn min_replicas(group: &Group, server: &Server) -> Answer {
+    let config = server.config.known();
+    let pairs = config.as_ref().ok().map(|all| {
+        all.iter().map(|(name, value)| (name.clone(), value.clone())).collect::<Vec<_>>()
+    });
+    let facts = MinReplicasFacts::parse(&server.info_text()?, pairs.as_deref());
+    if let (true, Err(why)) = (facts.is_on(), config) {
+        return Err(why);
+    }
+    let down_after = group.down_after();
+    let replicas = u32::try_from(group.servers.len().saturating_sub(1)).ok();
+    let checked = MinReplicasRule::default().judge(&facts, down_after, replicas);
+    let down_after = down_after.map_or("unknown".to_owned(), |d| d.as_millis().to_string());
+    let read = format!("{facts}; shortest down-after-milliseconds {down_after}");
+    Ok(match (checked.fault, checked.warning) {
+        (Some(fault), _) if facts.is_on() && facts.max_lag <= Some(ADVISED_LAG) => {
+            let advised = ADVISED_DOWN_AFTER.as_millis();
+            let set = format!("SENTINEL SET {} down-after-milliseconds {advised}", group.name);
+            Finding::error(fault, read).mend(group.heard().map(|s| s.by_hand(&set)))
+        }
+        (Some(fault), _) => {
+            let k = facts.min_replicas.filter(|k| *k > 0).unwrap_or(1).to_string();
+            let lag = facts.max_lag.filter(|lag| !lag.is_zero()).unwrap_or(ADVISED_LAG);
+            let lag = lag.min(ADVISED_LAG).as_secs().to_string();
+            let mend = server.set("min-replicas-to-write", &k);
+            Finding::error(fault, read).mend(mend).mend(server.set("min-replicas-max-lag", &lag))
+        }
+        (None, Some(warning)) => {
+            let half = (group.servers.len() / 2).to_string();
+            Finding::warning(warning, read).mend(server.set("min-replicas-to-write", &half))
+        }
+        (None, None) => Finding::fine(read),
+    })
+}
+
+pub(super) const REPLICA_PRIORITY: Check = Check {
+    id: "replica-priority",
+    why: "priority outranks data: the preferred replica, 6 s behind, was promoted over a complete \
+          one, 623 of 623 confirmed writes lost; with equal priorities 0 of 624 (measured). With 0 \
+          everywhere, or without replicas, a dead master is never replaced",
+    run: Run::Groups(replica_priority),
+};
+
+fn replica_priority(group: &Group) -> Answer {
+    // The Sentinels' values and the servers' own: the master may be a replica tomorrow.
+    let mut all: BTreeMap<String, u64> = BTreeMap::new();
+    let mut closed = Some("no Sentinel answered".to_owned());
+    for sentinel in group.heard() {
+        match sentinel.replicas.known() {
+            Ok(replicas) => {
+                closed = None;
+                all.extend(replicas.iter().filter_map(|replica| {
+                    Some((place(replica)?, replica.get("slave-priority")?.parse().ok()?))
+                }));
+            }
+            Err(why) => closed = closed.map(|_| why),
+        }
+    }
+    if let Some(why) = closed {
+        return Err(why);
+    }
+    let own = group.servers.iter();
+    all.extend(own.filter_map(|s| Some((s.at.clone(), s.number("replica-priority").ok()?))));
+    let read: Vec<_> = all.iter().map(|(at, priority)| format!("{at} {priority}")).collect();
+    let read = read.join(", ");
+    let master = group.master_at().unwrap_or_default();
+    let mut replicas = all.iter().filter(|(at, _)| **at != master).map(|(_, p)| *p).peekable();
+    if replicas.peek().is_none() {
+        let (host, port) = master.rsplit_once(':').unwrap_or((&master, "6379"));
+        let more = format!("redis-server redis.conf --replicaof {host} {port}    # on another box");
+        return Ok(Finding::error("there is no replica to promote", read).mend([more]));
+    }
+    let usual = |s: &Server| s.set("replica-priority", "100");
+    if replicas.all(|priority| priority == 0) {
+        let mend = group.replicas().flat_map(usual);
+        return Ok(Finding::error("no replica may be promoted", read).mend(mend));
+    }
+    let values: BTreeSet<u64> = all.values().copied().filter(|priority| *priority > 0).collect();
+    if values.len() < 2 {
+        return Ok(Finding::fine(read));
+    }
+    let odd = group.servers.iter().filter(|s| !matches!(all.get(&s.at), None | Some(0 | 100)));
+    let says = "the replica with the lowest priority is promoted, however far behind it is";
+    Ok(Finding::warning(says, read).mend(odd.flat_map(usual)))
+}
+
+pub(super) const REPLICAS: Check = Check {
+    id: "replicas",
+    why: "a replica without a link or with old data loses grants when it is promoted, and does not \
+          count for the min-replicas check; a lock that is written on a replica was not granted by \
+          the master",
+    run: Run::Members(replicas),
+};
+
+/// Age of the last acknowledgement from which on a replica lags. They come once a second.
+const LAG: Duration = Duration::from_secs(3);
+
+fn replicas(group: &Group, server: &Server) -> Answer {
+    // `two-masters` reports a second one.
+    if server.info("role")? == "master" {
+        return Ok(Finding::fine("role:master"));
+    }
+    let link = server.info("master_link_status").unwrap_or("unknown");
+    let is_writable = server.info("slave_read_only") == Ok("0");
+    let lag = group.master().and_then(|master| lag_of(master, &server.at));
+    let shown = lag.map_or("unknown".to_owned(), |lag| format!("{} s", lag.as_secs()));
+    let read = format!(
+        "master_link_status:{link}; slave_read_only:{}; lag at the master {shown}",
+        u8::from(!is_writable)
+    );
+    Ok(if link != "up" {
+        Finding::warning("its link to the master is down", read).mend([
+            server.by_hand("INFO replication"),
+            server.by_hand("CONFIG SET masteruser <user> masterauth <password>"),
+        ])
+    } else if lag.is_some_and(|lag| lag >= LAG) {
+        let says = format!("the master received no acknowledgement from it for {shown}");
+        Finding::warning(says, read).mend([server.by_hand("INFO replication")])
+    } else if is_writable {
+        let mend = server.set("replica-read-only", "yes");
+        Finding::warning("it takes writes of its own", read).mend(mend)
+    } else {
+        Finding::fine(read)
+    })
+}
+
+/// `slave0:ip=10.0.0.2,port=6379,state=online,offset=1000,lag=0`
+fn lag_of(master: &Server, at: &str) -> Option<Duration> {
+    master.replica_lines().find_map(|line| {
+        let field = |name| line.get(name).copied().unwrap_or_default();
+        let is_it = join(field("ip"), field("port")) == at;
+        is_it.then(|| field("lag").parse().ok().map(Duration::from_secs))?
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::facts::{Facts, Read};
+    use super::super::super::report::Verdict;
+    use super::super::tests::{
+        all_masters, broken, close_config, fine, info_on, set, set_on, unknown, with,
+    };
+
+    #[test]
+    fn a_second_master_is_told() {
+        fine("two-masters");
+        let found = broken("two-masters", |f| {
+            f.groups[0].servers[2].role = f.groups[0].servers[0].role.clone();
+        });
+        assert_eq!(found.mend, ["redis-cli -h 10.0.0.3 -p 6379 REPLICAOF 10.0.0.1 6379"]);
+        unknown("two-masters", |f| {
+            for s in &mut f.groups[0].servers {
+                s.role = Read::Closed("ROLE not allowed".into());
+            }
+        });
+    }
+
+    #[test]
+    fn a_replica_that_does_not_follow_closely() {
+        fine("replicas");
+        let found = broken("replicas", |f| {
+            info_on(&mut f.groups[0].servers[1], "master_link_status", "down");
+        });
+        assert_eq!(found.subject, "orders-a 10.0.0.2:6379");
+        let found = broken("replicas", |f| {
+            let line = "ip=10.0.0.3,port=6379,state=online,offset=1000,lag=3";
+            info_on(&mut f.groups[0].servers[0], "slave1", line);
+        });
+        assert_eq!(found.subject, "orders-a 10.0.0.3:6379");
+        assert!(found.says.contains("for 3 s"), "{found:?}");
+    }
+
+    #[test]
+    fn a_replica_that_takes_writes() {
+        let found = broken("replicas", |f| {
+            info_on(&mut f.groups[0].servers[2], "slave_read_only", "0");
+        });
+        let mend = "redis-cli -h 10.0.0.3 -p 6379 CONFIG SET replica-read-only yes";
+        assert_eq!(found.mend[0], mend);
+    }
+
+    fn priority(f: &mut Facts, replica: usize, value: &str) {
+        set_on(&mut f.groups[0].servers[replica + 1], "replica-priority", value);
+        for s in &mut f.groups[0].sentinels {
+            let Read::Got(replicas) = &mut s.replicas else { panic!("no answer") };
+            replicas[replica].insert("slave-priority".into(), value.into());
+        }
+    }
+
+    #[test]
+    fn a_group_that_cannot_fail_over_is_told() {
+        fine("replica-priority");
+        with("replica-priority", |f| priority(f, 0, "0"), |_| {});
+        let found = broken("replica-priority", |f| {
+            priority(f, 0, "0");
+            priority(f, 1, "0");
+        });
+        assert_eq!(found.verdict, Verdict::Error);
+        let mend = "redis-cli -h 10.0.0.2 -p 6379 CONFIG SET replica-priority 100";
+        assert_eq!(found.mend[0], mend);
+        let found = broken("replica-priority", |f| {
+            f.groups[0].servers.truncate(1);
+            for s in &mut f.groups[0].sentinels {
+                s.replicas = Read::Got(Vec::new());
+            }
+        });
+        assert!(found.mend[0].contains("--replicaof 10.0.0.1 6379"), "{found:?}");
+        unknown("replica-priority", |f| {
+            for s in &mut f.groups[0].sentinels {
+                s.replicas = Read::Closed("not allowed".into());
+            }
+        });
+    }
+
+    #[test]
+    fn a_preferred_server_is_told_also_if_it_is_the_master() {
+        for n in [0, 2] {
+            let found = broken("replica-priority", |f| {
+                set_on(&mut f.groups[0].servers[n], "replica-priority", "10");
+            });
+            assert_eq!(found.verdict, Verdict::Warning);
+            let end = "CONFIG SET replica-priority 100";
+            assert_eq!(found.mend[0], format!("redis-cli -h 10.0.0.{} -p 6379 {end}", n + 1));
+        }
+    }
+
+    /// Without the check `INFO` has no field of it.
+    fn off(f: &mut Facts, n: usize) {
+        let server = &mut f.groups[0].servers[n];
+        set_on(server, "min-replicas-to-write", "0");
+        let Read::Got(info) = &mut server.info else { panic!("INFO is closed") };
+        info.remove("min_slaves_good_slaves");
+    }
+
+    #[test]
+    fn every_server_needs_the_check_that_the_library_requires() {
+        fine("min-replicas");
+        for n in [0, 1] {
+            let found = broken("min-replicas", |f| off(f, n));
+            assert_eq!(found.verdict, Verdict::Error);
+            assert_eq!(found.subject, format!("orders-a 10.0.0.{}:6379", n + 1));
+            let mend = format!("redis-cli -h 10.0.0.{} -p 6379 CONFIG SET", n + 1);
+            assert_eq!(found.mend[0], format!("{mend} min-replicas-to-write 1"));
+            assert_eq!(found.mend[2], format!("{mend} min-replicas-max-lag 2"));
+        }
+        // It is off whatever may be read, and else its strength is unknown.
+        let found = broken("min-replicas", |f| {
+            off(f, 0);
+            close_config(f);
+        });
+        assert_eq!(found.subject, "orders-a 10.0.0.1:6379");
+        assert_eq!(unknown("min-replicas", close_config).says, "unknown (CONFIG not allowed)");
+    }
+
+    #[test]
+    fn the_lag_has_to_fit_into_down_after() {
+        let found = broken("min-replicas", |f| set(f, "min-replicas-max-lag", "10"));
+        assert!(found.mend[2].ends_with("CONFIG SET min-replicas-max-lag 2"), "{found:?}");
+        let found = broken("min-replicas", |f| all_masters(f, "down-after-milliseconds", "3999"));
+        assert!(found.mend[0].ends_with("SET orders-a down-after-milliseconds 4000"), "{found:?}");
+        with("min-replicas", |f| all_masters(f, "down-after-milliseconds", "4000"), |_| {});
+    }
+
+    #[test]
+    fn a_group_that_can_be_two_halves() {
+        let found = broken("min-replicas", |f| {
+            let mut more = f.groups[0].servers[2].clone();
+            more.at = "10.0.0.4:6379".into();
+            f.groups[0].servers.push(more);
+        });
+        assert_eq!(found.verdict, Verdict::Warning);
+        assert!(found.mend[0].ends_with("CONFIG SET min-replicas-to-write 2"), "{found:?}");
+    }
+}

@@ -1,0 +1,449 @@
+//! Sentinels: enough of them, of one opinion, and able to fail over.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use super::super::facts::{Facts, Fields, Group, Read, Sentinel, flagged, host_of, place};
+use super::super::report::Finding;
+use super::{Answer, Check, Run};
+use palisade::internal::ADVISED_DOWN_AFTER;
+
+pub(super) const QUORUM: Check = Check {
+    id: "quorum",
+    why: "with quorum 1, one Sentinel that lost its network promoted a replica after 1.7 s while \
+          the healthy master wrote on until 12.7 s; 2 095 confirmed writes lost (measured). A \
+          failover needs a majority of all Sentinels ever known: two tolerate no loss, and four no \
+          more losses than three",
+    run: Run::Sentinels(quorum),
+};
+
+fn quorum(group: &Group, sentinel: &Sentinel) -> Answer {
+    let (quorum, others) = sentinel.counts()?;
+    let all = others.saturating_add(1);
+    let majority = all / 2 + 1;
+    let read = format!("quorum {quorum} of {all} Sentinels");
+    let set = || [sentinel.by_hand(&format!("SENTINEL SET {} quorum {majority}", group.name))];
+    let add = || {
+        let at = group.master_at().unwrap_or_else(|| "<master's host>:<port>".into());
+        let (host, port) = at.rsplit_once(':').unwrap_or((&at, "6379"));
+        [format!(
+            "echo 'sentinel monitor {} {host} {port} {}' >>sentinel.conf; \
+             redis-sentinel sentinel.conf    # on another box",
+            group.name,
+            all.div_ceil(2) + 1
+        )]
+    };
+    Ok(if quorum > all {
+        let says = format!("the quorum is {quorum}, and there are fewer Sentinels");
+        Finding::error(format!("{says}: no failover can begin"), read).mend(set())
+    } else if quorum < majority {
+        let says = format!("{quorum} Sentinels can declare the master down; a majority");
+        Finding::error(format!("{says} is {majority}"), read).mend(set())
+    } else if all < 3 {
+        let says = "no failover is possible after the loss of one Sentinel or its network";
+        Finding::error(says, read).mend(add())
+    } else if all % 2 == 0 {
+        let says = format!("{all} Sentinels tolerate no more losses than {} do", all - 1);
+        Finding::warning(says, read).mend(add())
+    } else {
+        Finding::fine(read)
+    })
+}
+
+pub(super) const DISAGREEMENT: Check = Check {
+    id: "sentinel-disagreement",
+    why: "a Sentinel on the minority side keeps naming the old master and reports no problem; only \
+          CKQUORUM shows that no failover is possible (observed); and a Sentinel never forgets \
+          another one by itself: each that is gone for good raises the majority that is needed",
+    run: Run::All(disagreement),
+};
+
+/// Fields that have to be equal at all Sentinels, besides the master's address.
+const ALIKE: &[&str] =
+    &["config-epoch", "quorum", "down-after-milliseconds", "num-other-sentinels"];
+
+fn disagreement(facts: &Facts) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for group in &facts.groups {
+        let each = group.heard().map(|s| (s, alone(group, s)));
+        let named = |(s, answer): (&Sentinel, Answer)| {
+            answer.unwrap_or_else(Finding::unknown).on(s.subject(group))
+        };
+        found.extend(each.map(named));
+        let differences = differences(group);
+        if differences.is_empty() && group.heard().count() > 1 {
+            let read = format!("all name one master, and agree on {}", ALIKE.join(", "));
+            found.push(Finding::fine(read).on(&group.name));
+        }
+        found.extend(differences.into_iter().map(|f| f.on(&group.name)));
+    }
+    found
+}
+
+/// Whether this Sentinel can make a failover and reaches the others.
+fn alone(group: &Group, sentinel: &Sentinel) -> Answer {
+    if let Read::Failed(why) = &sentinel.master {
+        let mend = monitor(group, sentinel);
+        return Ok(Finding::error("it does not monitor this group", why).mend(mend));
+    }
+    let others = sentinel.others.ok().into_iter().flatten();
+    let lost = others.filter(|o| flagged(o, "s_down") || flagged(o, "disconnected"));
+    let lost: Vec<String> = lost.filter_map(place).collect();
+    let known = group.sentinels.iter().filter(|s| lost.contains(&s.at));
+    let ping: Vec<String> = known.map(|s| s.by_hand("PING")).collect();
+    let said = sentinel.quorum.known();
+    Ok(
+        if let Ok(said) = said.as_ref().map(|said| said.as_str())
+            && !said.starts_with("OK")
+        {
+            let check = sentinel.by_hand(&format!("SENTINEL CKQUORUM {}", group.name));
+            let says = "it reports that no failover is possible";
+            Finding::error(says, said).mend(ping).mend([check])
+        } else if !lost.is_empty() {
+            let read = format!("down or disconnected: {}", lost.join(", "));
+            let says = "it does not reach other Sentinels; let it forget those that are gone for \
+                        good (one Sentinel after the other, half a minute apart, while the master \
+                        is well)";
+            let reset = sentinel.by_hand(&format!("SENTINEL RESET {}", group.name));
+            Finding::error(says, read).mend(ping).mend([reset])
+        } else {
+            Finding::fine(said?)
+        },
+    )
+}
+
+/// Commands that make a Sentinel monitor the group as the others do.
+fn monitor(group: &Group, sentinel: &Sentinel) -> Vec<String> {
+    let usual = |name| group.heard().find_map(|s| s.number(name));
+    let (Some(at), Some(quorum)) = (group.master_at(), usual("quorum")) else { return Vec::new() };
+    let Some((host, port)) = at.rsplit_once(':') else { return Vec::new() };
+    let name = &group.name;
+    let mut mend =
+        vec![sentinel.by_hand(&format!("SENTINEL MONITOR {name} {host} {port} {quorum}"))];
+    for setting in ["down-after-milliseconds", "failover-timeout"] {
+        if let Some(value) = usual(setting) {
+            mend.push(sentinel.by_hand(&format!("SENTINEL SET {name} {setting} {value}")));
+        }
+    }
+    mend
+}
+
+/// The fields in which the Sentinels differ.
+fn differences(group: &Group) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let name = &group.name;
+    if let Some((_, read, odd)) = votes(group, Sentinel::master_at) {
+        let says = "the Sentinels name different masters; if that lasts for more than a minute, \
+                    remove the group on the odd ones and monitor it again";
+        let mend = odd.iter().flat_map(|s| {
+            let remove = s.by_hand(&format!("SENTINEL REMOVE {name}"));
+            [remove].into_iter().chain(monitor(group, s))
+        });
+        found.push(Finding::error(says, format!("master {read}")).mend(mend));
+    }
+    for field in ALIKE {
+        let of = |s: &Sentinel| Some(s.number(field)?.to_string());
+        let Some((usual, read, odd)) = votes(group, of) else { continue };
+        // Sentinels exchange epochs and counts through the master; a reset repeats that.
+        let command = match *field {
+            "quorum" | "down-after-milliseconds" => {
+                format!("SENTINEL SET {name} {field} {usual}")
+            }
+            _ => format!("SENTINEL RESET {name}"),
+        };
+        let says = format!("the Sentinels differ in {field}");
+        let mend = odd.iter().map(|s| s.by_hand(&command));
+        found.push(Finding::error(says, format!("{field} {read}")).mend(mend));
+    }
+    found
+}
+
+/// The most common value, every value with its Sentinels, and the Sentinels that differ; `None` if
+/// none does.
+fn votes(
+    group: &Group,
+    of: impl Fn(&Sentinel) -> Option<String>,
+) -> Option<(String, String, Vec<&Sentinel>)> {
+    let mut values: BTreeMap<String, Vec<&Sentinel>> = BTreeMap::new();
+    for sentinel in group.heard() {
+        if let Some(value) = of(sentinel) {
+            values.entry(value).or_default().push(sentinel);
+        }
+    }
+    let usual = values.iter().max_by_key(|(_, by)| by.len()).map(|(value, _)| value.clone())?;
+    let each = values.iter().map(|(value, by)| {
+        let by: Vec<_> = by.iter().map(|s| s.at.as_str()).collect();
+        format!("{value} at {}", by.join(" and "))
+    });
+    let read = each.collect::<Vec<_>>().join("; ");
+    values.remove(&usual);
+    let odd: Vec<_> = values.into_values().flatten().collect();
+    (!odd.is_empty()).then_some((usual, read, odd))
+}
+
+pub(super) const SIGHT: Check = Check {
+    id: "sentinel-sight",
+    why: "a Sentinel that cannot log in at a server (no auth-pass, a user without rights) treats \
+          it as down for ever: such a replica is never promoted, and such a master is replaced \
+          while it works",
+    run: Run::Sentinels(sight),
+};
+
+/// A Sentinel asks for INFO every ten seconds; an answer older than this many milliseconds counts
+/// as missing.
+const STALE: u64 = 30_000;
+
+fn sight(group: &Group, sentinel: &Sentinel) -> Answer {
+    let (master, replicas) = (sentinel.master.known()?, sentinel.replicas.known()?);
+    let is_blind = |seen: &&Fields| {
+        let age = seen.get("info-refresh").and_then(|ms| ms.parse::<u64>().ok());
+        flagged(seen, "s_down") || flagged(seen, "disconnected") || age.is_some_and(|ms| ms > STALE)
+    };
+    let blind = std::iter::once(master).chain(replicas).filter(is_blind).filter_map(place);
+    let blind: Vec<&str> = group
+        .reached()
+        .map(|server| server.at.as_str())
+        .filter(|at| blind.clone().any(|seen| seen == *at))
+        .collect();
+    let Some(first) = blind.first() else {
+        return Ok(Finding::fine(format!("{} servers", replicas.len() + 1)));
+    };
+    let says = "these servers answer the doctor, but this Sentinel treats them as down or cannot \
+                log in";
+    let set = |option: &str| sentinel.by_hand(&format!("SENTINEL SET {} {option}", group.name));
+    let (host, port) = (host_of(first), first.rsplit_once(':').map_or("6379", |(_, port)| port));
+    let mend = [
+        format!("redis-cli -h {host} -p {port} ACL LOG 5"),
+        set("auth-user <user of the Sentinels at the servers>"),
+        set("auth-pass <its password>"),
+    ];
+    Ok(Finding::error(format!("{says}: {}", blind.join(", ")), blind.join(", ")).mend(mend))
+}
+
+pub(super) const TIMES: Check = Check {
+    id: "sentinel-times",
+    why: "with down-after below 2 s a master that pauses for a second is replaced (1 s: promoted \
+          1.5 s after the cut, measured); after a split vote, or if the chosen replica dies, \
+          Sentinel waits twice failover-timeout before it tries again: six minutes without a \
+          master with the default of 180 s",
+    run: Run::Sentinels(times),
+};
+
+fn times(group: &Group, sentinel: &Sentinel) -> Answer {
+    sentinel.master.known()?;
+    let number = |name| sentinel.number(name).ok_or_else(|| format!("the Sentinel sent no {name}"));
+    let (down_after, timeout) = (number("down-after-milliseconds")?, number("failover-timeout")?);
+    let read = format!("down-after-milliseconds {down_after}; failover-timeout {timeout}");
+    let set = |setting: &str| [sentinel.by_hand(&format!("SENTINEL SET {} {setting}", group.name))];
+    Ok(if down_after < 2_000 {
+        let advised = ADVISED_DOWN_AFTER.as_millis();
+        let says = "a short pause of the server is enough for a failover";
+        Finding::warning(says, read).mend(set(&format!("down-after-milliseconds {advised}")))
+    } else if timeout > 60_000 {
+        let again = timeout.saturating_mul(2) / 1_000;
+        let says = format!("a stuck failover of {} is tried again after {again} s", group.name);
+        Finding::warning(says, read).mend(set("failover-timeout 15000"))
+    } else {
+        Finding::fine(read)
+    })
+}
+
+pub(super) const ANNOUNCED_ADDRESS: Check = Check {
+    id: "announced-address",
+    why: "clients connect to the address that a Sentinel gives: 127.0.0.1 is a different machine \
+          for each client",
+    run: Run::Sentinels(announced_address),
+};
+
+fn announced_address(group: &Group, sentinel: &Sentinel) -> Answer {
+    let named = place(sentinel.master.known()?);
+    let replicas: Vec<String> =
+        sentinel.replicas.ok().into_iter().flatten().filter_map(place).collect();
+    let read = named.iter().chain(&replicas).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let here = host_of(&sentinel.at);
+    let is_wrong = |at: &&String| is_local(host_of(at)) && !is_local(here);
+    if !named.iter().chain(&replicas).any(|at| is_wrong(&at)) {
+        return Ok(Finding::fine(read));
+    }
+    // For a Sentinel, 127.0.0.1 is its own machine: the host at which the doctor reaches it.
+    let is_sure = |at: &&String| is_wrong(at) && group.is_agreed(at);
+    let port = |at: &str| at.rsplit_once(':').map_or("6379", |(_, port)| port).to_owned();
+    let (name, quorum) = (&group.name, sentinel.number("quorum").unwrap_or(2));
+    let masters = named.iter().filter(is_sure).flat_map(|at| {
+        let monitor = format!("SENTINEL MONITOR {name} {here} {} {quorum}", port(at));
+        [sentinel.by_hand(&format!("SENTINEL REMOVE {name}")), sentinel.by_hand(&monitor)]
+    });
+    let replicas = replicas.iter().filter(is_sure).flat_map(|at| {
+        let to = format!("redis-cli -h {here} -p {}", port(at));
+        let set = format!("{to} CONFIG SET replica-announce-ip {here}");
+        [set, format!("{to} CONFIG REWRITE")]
+    });
+    let says = "it hands out a local address: clients on other machines connect to themselves";
+    Ok(Finding::error(says, read).mend(masters).mend(replicas))
+}
+
+/// Returns true for a loopback address, no address at all, or a socket's path.
+fn is_local(host: &str) -> bool {
+    let own = |ip: IpAddr| ip.is_loopback() || ip.is_unspecified();
+    host.parse().map_or(host == "localhost" || host.contains('/'), own)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::report::Verdict;
+    use super::super::tests::{all_masters, broken, fine, unknown, with};
+    use super::*;
+
+    #[test]
+    fn a_quorum_below_a_majority_is_told_for_each_sentinel() {
+        fine("quorum");
+        let found = broken("quorum", |f| all_masters(f, "quorum", "1"));
+        let mend = "redis-cli -h 10.0.0.1 -p 26379 SENTINEL SET orders-a quorum 2";
+        assert_eq!((found.read.as_str(), &*found.mend[0]), ("quorum 1 of 3 Sentinels", mend));
+        let found = broken("quorum", |f| all_masters(f, "quorum", "4"));
+        assert!(found.says.contains("no failover"), "{found:?}");
+        with("quorum", |f| all_masters(f, "quorum", "3"), |_| {});
+        let found = unknown("quorum", |f| {
+            let closed = "SENTINEL MASTER not allowed";
+            f.groups[0].sentinels[1].master = Read::Closed(closed.into());
+        });
+        assert_eq!(found.says, "unknown (SENTINEL MASTER not allowed)");
+    }
+
+    #[test]
+    fn too_few_are_an_error_and_an_even_number_a_warning() {
+        let with = |others, quorum| {
+            broken("quorum", |f| {
+                all_masters(f, "num-other-sentinels", others);
+                all_masters(f, "quorum", quorum);
+            })
+        };
+        for (others, quorum) in [("0", "1"), ("1", "2")] {
+            assert_eq!(with(others, quorum).verdict, Verdict::Error);
+        }
+        assert!(with("1", "2").mend[0].contains("sentinel monitor orders-a 10.0.0.1 6379 2"));
+        assert_eq!(with("3", "3").verdict, Verdict::Warning);
+    }
+
+    #[test]
+    fn a_short_down_after_and_a_long_failover_timeout() {
+        fine("sentinel-times");
+        let found = broken("sentinel-times", |f| all_masters(f, "down-after-milliseconds", "1999"));
+        assert!(found.mend[0].ends_with("SENTINEL SET orders-a down-after-milliseconds 4000"));
+        let found = broken("sentinel-times", |f| all_masters(f, "failover-timeout", "180000"));
+        assert_eq!(found.subject, "orders-a Sentinel 10.0.0.1:26379");
+        assert!(found.says.ends_with("tried again after 360 s"), "{found:?}");
+        let to = "redis-cli -h 10.0.0.1 -p 26379 SENTINEL SET orders-a";
+        assert_eq!(found.mend, [format!("{to} failover-timeout 15000")]);
+    }
+
+    fn said(f: &mut Facts, n: usize, name: &str, value: &str) {
+        let Read::Got(master) = &mut f.groups[0].sentinels[n].master else { panic!("no answer") };
+        master.insert(name.into(), value.into());
+    }
+
+    #[test]
+    fn a_lost_quorum_is_the_word_of_ckquorum() {
+        fine("sentinel-disagreement");
+        let found = broken("sentinel-disagreement", |f| {
+            let no = "NOQUORUM 1 usable Sentinels. Not enough available Sentinels to reach the \
+                      majority and authorize a failover";
+            f.groups[0].sentinels[0].quorum = Read::Got(no.into());
+        });
+        assert!(found.says.contains("no failover"), "{found:?}");
+        let closed = |f: &mut Facts| {
+            for s in &mut f.groups[0].sentinels {
+                s.quorum = Read::Closed("SENTINEL CKQUORUM not allowed".into());
+            }
+        };
+        let found = unknown("sentinel-disagreement", closed);
+        assert_eq!(found.says, "unknown (SENTINEL CKQUORUM not allowed)");
+    }
+
+    #[test]
+    fn a_sentinel_out_of_reach_is_told_by_the_one_that_misses_it() {
+        let found = broken("sentinel-disagreement", |f| {
+            let Read::Got(others) = &mut f.groups[0].sentinels[0].others else { return };
+            others[0].insert("flags".into(), "s_down,sentinel,disconnected".into());
+        });
+        assert_eq!(found.subject, "orders-a Sentinel 10.0.0.1:26379");
+        assert_eq!(found.mend[0], "redis-cli -h 10.0.0.2 -p 26379 PING");
+        assert!(found.mend[1].ends_with("-p 26379 SENTINEL RESET orders-a"), "{found:?}");
+    }
+
+    #[test]
+    fn what_they_say_differently_is_told_with_who_says_it() {
+        let found = broken("sentinel-disagreement", |f| said(f, 2, "ip", "10.0.0.2"));
+        assert!(found.read.contains("10.0.0.2:6379 at 10.0.0.3:26379"), "{found:?}");
+        assert!(found.mend[1].ends_with("SENTINEL MONITOR orders-a 10.0.0.1 6379 2"), "{found:?}");
+        for what in ALIKE {
+            let found = broken("sentinel-disagreement", |f| said(f, 1, what, "7"));
+            assert!(found.says.contains(what), "{found:?}");
+            assert!(found.mend[0].starts_with("redis-cli -h 10.0.0.2 -p 26379"), "{found:?}");
+        }
+        let found = broken("sentinel-disagreement", |f| {
+            let why = "ERR No such master with that name";
+            f.groups[0].sentinels[1].master = Read::Failed(why.into());
+        });
+        assert!(found.mend[1].ends_with("SENTINEL SET orders-a down-after-milliseconds 4000"));
+    }
+
+    fn change(facts: &mut Facts, name: &str, value: &str) {
+        let Read::Got(all) = &mut facts.groups[0].sentinels[1].replicas else { unreachable!() };
+        all[0].insert(name.into(), value.into());
+    }
+
+    #[test]
+    fn what_answers_us_but_not_a_sentinel() {
+        fine("sentinel-sight");
+        for (name, value) in [("flags", "s_down,slave,disconnected"), ("info-refresh", "45000")] {
+            let found = broken("sentinel-sight", |f| change(f, name, value));
+            assert_eq!(found.subject, "orders-a Sentinel 10.0.0.2:26379");
+            assert!(found.says.ends_with("10.0.0.2:6379"), "{found:?}");
+            let to = "redis-cli -h 10.0.0.2 -p 26379 SENTINEL SET orders-a auth-pass";
+            assert!(found.mend[2].starts_with(to), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_down_for_us_too_is_not_the_sentinels_fault() {
+        let down = |f: &mut Facts| {
+            change(f, "flags", "s_down,slave,disconnected");
+            f.groups[0].servers[1].reached = Err("connection refused".into());
+        };
+        with("sentinel-sight", down, |_| {});
+    }
+
+    #[test]
+    fn loopback_in_the_answer_of_a_sentinel_elsewhere() {
+        fine("announced-address");
+        let found = broken("announced-address", |f| {
+            all_masters(f, "ip", "127.0.0.1");
+            // Nobody but this Sentinel is looked at.
+            f.groups[0].sentinels.truncate(1);
+        });
+        assert_eq!(found.subject, "orders-a Sentinel 10.0.0.1:26379");
+        let to = "redis-cli -h 10.0.0.1 -p 26379 SENTINEL";
+        assert_eq!(found.mend[0], format!("{to} REMOVE orders-a"));
+        assert_eq!(found.mend[1], format!("{to} MONITOR orders-a 10.0.0.1 6379 2"));
+        let found = broken("announced-address", |f| {
+            for s in &mut f.groups[0].sentinels[..2] {
+                let Read::Got(all) = &mut s.replicas else { unreachable!() };
+                all[0].insert("ip".into(), "::1".into());
+            }
+            f.groups[0].sentinels.truncate(2);
+        });
+        assert!(found.mend[0].ends_with("CONFIG SET replica-announce-ip 10.0.0.1"), "{found:?}");
+    }
+
+    #[test]
+    fn all_on_one_machine_is_no_fault_of_addresses() {
+        let here = |f: &mut Facts| {
+            all_masters(f, "ip", "127.0.0.1");
+            for (n, s) in f.groups[0].sentinels.iter_mut().enumerate() {
+                s.at = format!("127.0.0.1:2637{n}");
+            }
+        };
+        with("announced-address", here, |_| {});
+    }
+}
