@@ -12,6 +12,7 @@ use crate::verbs::cron::CronArgs;
 use crate::verbs::elect::ElectArgs;
 use crate::verbs::idem::IdemArgs;
 use crate::verbs::inspect::{ForceArgs, InspectArgs};
+use crate::verbs::inspect_node::InspectNodeArgs;
 use crate::verbs::leader::{CandidatesArgs, StepDownArgs};
 use crate::verbs::list::ListArgs;
 use crate::verbs::lock::LockArgs;
@@ -38,6 +39,8 @@ enum Command {
     Once(Box<OnceArgs>),
     #[command(after_help = after(INSPECT))]
     Inspect(Box<InspectArgs>),
+    #[command(after_help = after(INSPECT_NODE))]
+    InspectNode(Box<InspectNodeArgs>),
     #[command(after_help = after(LIST))]
     List(Box<ListArgs>),
     #[command(after_help = after(CANDIDATES))]
@@ -94,6 +97,10 @@ run may have taken effect.";
 
 const INSPECT: &str = "Examples:
   palisade inspect deploy --node redis://127.0.0.1";
+
+const INSPECT_NODE: &str = "Examples:
+  palisade inspect-node --node redis://127.0.0.1
+  palisade inspect-node --node sentinel://s1,s2,s3/orders-a --json";
 
 const LIST: &str = "Examples:
   palisade list --node redis://127.0.0.1
@@ -172,6 +179,7 @@ impl Line {
             Command::Cron(args) => run(args.run()).map(coded),
             Command::Once(args) => run(args.run()).map(coded),
             Command::Inspect(args) => run(args.run()),
+            Command::InspectNode(args) => args.run(),
             Command::List(args) => args.run(),
             Command::Candidates(args) => run(args.run()),
             Command::StepDown(args) => run(args.run()),

@@ -22,6 +22,7 @@ mod init;
 mod login;
 mod marker;
 mod masters;
+mod nodes;
 mod promotion;
 mod records;
 mod script;
@@ -36,6 +37,7 @@ pub use self::handover::{HandedOver, Handover};
 pub use self::held::{Held, HeldList, held};
 pub use self::incidents::{DecidedLoss, Incident, Incidents, NodeLoss, incidents};
 pub use self::init::{Init, Initialised, init, init_lost};
+pub use self::nodes::{KeptData, NodeData, nodes};
 pub use self::records::{
     Audit, Change, KeyChange, KeyFacts, KeyList, KeyState, NodeChange, Purge, Purged, Records,
     Select, namespaces, resolve,

@@ -25,8 +25,12 @@ pub(crate) struct Kept {
     pub(crate) lost_everything: bool,
     /// Data history in which it was written.
     pub(crate) history: String,
+    /// When that history began, in ms since 1970; 0: the server never lost anything.
+    pub(crate) since: u64,
     /// In µs.
     pub(crate) floor: u64,
+    /// The server's clock when it was written, in ms.
+    pub(crate) note: u64,
     /// The server's clock when it was read, in ms.
     pub(crate) now: u64,
     /// What the data may lack, the latest last.
@@ -65,7 +69,9 @@ impl Kept {
             empty_for: (words.get(6) == Some(&"e")).then(|| ms(now_ms.saturating_sub(since))),
             lost_everything: words.get(6) == Some(&"l"),
             history: words[0].to_owned(),
+            since,
             floor,
+            note: number(8).unwrap_or(0),
             now: now_ms,
             losses: words.iter().skip(9).filter_map(loss).collect(),
         })
@@ -103,7 +109,7 @@ mod tests {
         let two = "-0000000000000 0000000099000 0000000000000-0000000000007-0000000000007 \
                    0000000000006-0000000000009-0000000000009";
         let read = of(0, 30_000, 90_000, two).unwrap();
-        assert_eq!(read.history, id);
+        assert_eq!((read.note, &*read.history), (99_000, &*id));
         assert_eq!(read.losses, [between(0, 7), between(6, 9)]);
         let left = |ms| read.loss(Duration::from_millis(ms));
         assert_eq!(left(100_000), Some((read.losses[1], Duration::from_millis(9))));

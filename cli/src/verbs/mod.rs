@@ -4,6 +4,7 @@ pub(crate) mod cron;
 pub(crate) mod elect;
 pub(crate) mod idem;
 pub(crate) mod inspect;
+pub(crate) mod inspect_node;
 pub(crate) mod leader;
 pub(crate) mod list;
 pub(crate) mod lock;

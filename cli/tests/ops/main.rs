@@ -3,6 +3,7 @@
 mod handover;
 mod init;
 mod keys;
+mod nodes;
 mod stopped;
 #[path = "../../../tests/support/mod.rs"]
 mod support;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::super::facts::{Facts, Kept, Marker, Server};
 use super::super::report::Finding;
 use super::{Answer, Check, Run};
+use crate::nodes::LOST_EVERYTHING;
 use palisade::internal::{AtMost, LAG_SLACK, MinReplicasRule, RETENTION, objection, until_utc};
 use palisade::node::spi::Loss;
 
@@ -84,11 +85,6 @@ pub(super) const DATA_LOSS: Check = Check {
           palisade does not run them as new ones",
     run: Run::Masters(data_loss),
 };
-
-/// Instruction for an operator about a server that lost everything.
-const LOST_EVERYTHING: &str = "keys of before wait or are parked: list the loss by \
-    `palisade idem incidents`, and decide about it by `palisade idem decide`; only where no key of \
-    before can come again, mark all nodes as new by `palisade init --lost-everything`";
 
 /// The longest loss for which it is worth accepting it: of a restart or failover.
 const SHORT: u128 = 60;

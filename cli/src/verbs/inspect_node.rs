@@ -1,0 +1,67 @@
+//! `palisade inspect-node`.
+
+use clap::Args;
+use palisade::node::Loss;
+use palisade_ops::{NodeData, nodes};
+use serde_json::{Value, json};
+
+use crate::codes::{Fail, UNAVAILABLE};
+use crate::settings::Settings;
+use crate::{Done, block_on};
+
+/// Shows what each node keeps of itself: its data history, quarantine, token floor, and what its
+/// data may lack. Changes nothing.
+///
+/// Exit code 69 if a node could not be read.
+#[derive(Debug, Args)]
+pub(crate) struct InspectNodeArgs {
+    #[command(flatten)]
+    settings: Settings,
+    /// As JSON; times are milliseconds since 1970
+    #[arg(long)]
+    json: bool,
+}
+
+impl InspectNodeArgs {
+    pub(crate) fn run(self) -> Result<Done, Fail> {
+        let deployment = self.settings.with_file()?.deployment()?;
+        let all = block_on(nodes(&deployment)).map_err(Fail::from)?;
+        let all = all.map_err(|e| Fail::from(e.to_string()))?;
+        let text = if self.json {
+            let all: Vec<Value> = all.iter().map(node_json).collect();
+            json!({ "nodes": all }).to_string()
+        } else {
+            all.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+        };
+        let code = if all.iter().all(|node| node.kept.is_ok()) { 0 } else { UNAVAILABLE };
+        Ok(Done { text: text + "\n", code })
+    }
+}
+
+fn node_json(node: &NodeData) -> Value {
+    let (name, server) = (&node.node, &node.server);
+    let kept = match &node.kept {
+        Err(why) => return json!({ "node": name, "server": server, "error": why }),
+        Ok(None) => return json!({ "node": name, "server": server, "data": null }),
+        Ok(Some(kept)) => kept,
+    };
+    let data = json!({
+        "history": kept.history, "history_now": kept.history_now, "since_ms": kept.since,
+        "began_empty": kept.began_empty, "lost_everything": kept.lost_everything,
+        "quarantine_ms": kept.quarantine.as_millis(),
+        "quarantine_until_ms": kept.quarantine_until,
+        "quarantine_left_ms": kept.quarantine_left.as_millis(), "token_floor": kept.floor.get(),
+        "note_age_ms": kept.note_age.as_millis(),
+        "losses": kept.losses.iter().map(loss_json).collect::<Vec<_>>(),
+    });
+    json!({ "node": name, "server": server, "data": data })
+}
+
+/// A loss without a note that came back has no beginning and no length.
+fn loss_json(loss: &Loss) -> Value {
+    let length = loss.length().map(|length| length.as_millis());
+    json!({
+        "from_ms": length.map(|_| loss.from), "to_ms": loss.to, "at_most_ms": length,
+        "text": loss.to_string(),
+    })
+}
