@@ -41,7 +41,9 @@ fn a_node_that_nobody_has_used_is_left_as_it_is_until_it_is_marked() {
     assert_eq!(server.cli(&["DBSIZE"]), "0", "who examines marks nothing");
     let mend = format!("palisade init --new --node {}  # if it never had any data", server.url());
     assert_eq!(found.mend, [mend.as_str()]);
-    let args: Vec<&str> = mend.split(' ').skip(1).collect();
+    // As a shell does, without the comment.
+    let args = mend.split(' ').skip(1).take_while(|word| *word != "#");
+    let args: Vec<&str> = args.filter(|word| !word.is_empty()).collect();
     let init = Command::new(env!("CARGO_BIN_EXE_palisade")).args(args).output().unwrap();
     assert!(init.status.success(), "{init:?}");
     let report = patient.examine();

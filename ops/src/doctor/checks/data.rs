@@ -26,7 +26,7 @@ fn not_initialised(facts: &Facts, subject: &str, server: &Server) -> Answer {
     let was_used = |marker: &Marker| matches!(marker, Marker::Kept(k) if k.empty_for.is_none());
     let in_use = facts.masters().any(|(_, s)| s.marker.ok().is_some_and(was_used));
     let servers = named(facts, subject, server);
-    let init = || [format!("palisade init --new {servers}    # if it never had any data")];
+    let init = || [format!("palisade init --new {servers}  # if it never had any data")];
     let kept = match server.marker.known()? {
         Marker::Kept(kept) => kept,
         // A Redis Cluster, for example, cannot be initialised.
@@ -64,7 +64,7 @@ fn not_initialised(facts: &Facts, subject: &str, server: &Server) -> Answer {
             "{says}; if the whole deployment is new, initialise it; if it had data, do not: used \
              keys would run again"
         );
-        let lost = format!("palisade idem incidents {servers}    # if it had data");
+        let lost = format!("palisade idem incidents {servers}  # if it had data");
         Finding::warning(says, read).mend([lost]).mend(init())
     })
 }
@@ -188,7 +188,7 @@ mod tests {
         assert_eq!((found.verdict, &*found.subject), (Verdict::Warning, "orders-a"));
         let sentinels = "10.0.0.1:26379,10.0.0.2:26379,10.0.0.3:26379";
         let group = format!("--node sentinel://{sentinels}/orders-a");
-        let mend = format!("palisade init --new {group}    # if it never had any data");
+        let mend = format!("palisade init --new {group}  # if it never had any data");
         assert_eq!(found.mend, [mend]);
         // What a replica has comes from its master.
         let replica = |f: &mut Facts| f.groups[0].servers[1].marker = Read::Got(Marker::Absent);
@@ -253,8 +253,7 @@ mod tests {
             f.nodes.push(server);
         });
         assert_eq!(found.subject, "node 10.0.0.1:6379");
-        let begin =
-            "palisade init --new --node redis://10.0.0.1:6379    # if it never had any data";
+        let begin = "palisade init --new --node redis://10.0.0.1:6379  # if it never had any data";
         assert_eq!(found.mend, [begin]);
     }
 
