@@ -256,7 +256,7 @@ impl Record {
         self.count(|v| *v == Vote::Mismatch)
     }
 
-    /// Starts over with every grant so far.
+    /// Judges every grant so far again, those of nodes that forgot included.
     fn relax(&mut self, now: Moment) -> Progress<acquire::Outcome> {
         self.relaxed = true;
         self.grants = self.grants.anew();
