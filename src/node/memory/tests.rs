@@ -317,7 +317,7 @@ fn a_fence_outlives_its_lock_and_expires_later() {
     hand.pass(TTL);
     assert_eq!(fence(&ask(&node, acquire("a", 2, 0))), high + 1);
     assert_eq!((node.len(), node.is_empty()), (1, false));
-    // max_ttl + 4E + 1 s later even the slowest proposal is above what was forgotten.
+    // max_ttl + 4E + 1 s later even the slowest clock proposes more than the forgotten fence.
     hand.pass(MAX_TTL + 4 * E + Duration::from_secs(1));
     assert!(fence(&ask(&node, acquire("a", 3, 0))) > high + 1);
 }

@@ -30,7 +30,7 @@ use crate::time::Moment;
 /// Shortest rest of a caller's time for another round; a caller with less is answered with the
 /// present count.
 const LAST: Duration = Duration::from_millis(100);
-/// What a round leaves of the time for its answer to come back: an eighth, at most so much.
+/// Part of a round's time in which its answer comes back: an eighth, and at most this.
 const WAY_BACK: Duration = Duration::from_millis(90);
 /// Time to wait for replicas that are not even connected.
 const LOOK: Duration = Duration::from_millis(5);
