@@ -94,7 +94,7 @@ impl Closing {
         self.state.load(Ordering::SeqCst) == OPEN
     }
 
-    /// Returns true once `close` has returned: nothing is renewed any more.
+    /// Returns true once `close` has ended: nothing is renewed any more.
     pub(crate) fn is_over(&self) -> bool {
         self.state.load(Ordering::SeqCst) == CLOSED
     }

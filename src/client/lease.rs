@@ -1,11 +1,10 @@
 //! A lease: what is held, its deadline, and its state.
 //!
 //! Invariants:
-//! 1. `until` only grows, and only by an extension that a majority answered in time
-//!    (renewal 1).
+//! 1. `until` only grows, and only by an extension that a majority answered in time (renewal 1).
 //! 2. The phase leaves `Held` once and never returns: a lost lease cannot become held again.
 //! 3. `is_valid` reads the suspend-proof clock each time and needs no timer, so a process that
-//! wakes from a pause gets the right answer at its first call.
+//!    wakes from a pause gets the right answer at its first call.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -17,8 +17,8 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Error: a result is not known to be stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unstored {
-    /// True if so many nodes promised a higher ballot that this one can get no majority; false if
-    /// too few answered.
+    /// True if enough nodes promised a higher ballot to keep this one from a majority; false if too
+    /// few answered.
     pub overtaken: bool,
     /// Answer of each node.
     pub nodes: Vec<NodeOutcome>,

@@ -3,13 +3,13 @@
 //!
 //! The answers are not taken at one instant. Three facts make the verdicts sound all the same:
 //! 1. An owner that leads throughout the read is reported by each node of its majority. So if every
-//! answer that could still matter has come and no owner has a majority, there was a moment without
-//! a leader: *vacant* is true.
+//!    answer that could still matter has come and no owner has a majority, there was a moment
+//!    without a leader: *vacant* is true.
 //! 2. Metadata (the proclaimed value) that was written to a majority is on some node of any
-//! majority that names its owner, and it is numbered: the highest number is never older than that
-//! write.
+//!    majority that names its owner, and it is numbered: the highest number is never older than
+//!    that write.
 //! 3. A node that may have forgotten (quarantine) or did not answer counts for every owner and for
-//! none: it can prevent a decision, never make one.
+//!    none: it can prevent a decision, never make one.
 
 use std::time::Duration;
 

@@ -127,8 +127,9 @@ local function history(marker, replid, now_us, now_ms)
     local new = format('%s %013.0f %016.0f %09.0f %013.0f %013.0f %s %s%013.0f %013.0f%s',
       replid, since, floor, q, agreed, waited, began, settling and 's' or '-', settling or 0,
       now_ms, losses)
-    -- If the server refuses this write, it refuses all ops that would need it. Without need for it
-    -- (`write` is false) a refusal does not fail ops that only read or release.
+    -- A refused write fails the batch only if the marker has to change (`write`). The note alone
+    -- may be refused: then the server also refuses the ops that need a new note, because they
+    -- write, and the ops that only read or release are executed.
     if write then
       call('SET', KEYS[1], new)
       marker = new

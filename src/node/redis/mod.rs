@@ -245,7 +245,7 @@ impl RedisNodeBuilder {
         self
     }
 
-    /// Sets the number of replicas of the server, with those that may be down: so many have to
+    /// Sets the number of replicas of the server, with those that may be down: this many have to
     /// confirm at [`Durability::AllReplicas`], or more if more are connected. Default: the most
     /// that were seen to follow since the server process was first met, or are connected; a replica
     /// that was down all the time is then not waited for.
