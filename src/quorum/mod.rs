@@ -9,8 +9,8 @@
 //!
 //! No clock, no socket, no randomness: time is an argument of every input, so that whole histories
 //! run in a test. Invariants upheld here (the rules are in `docs/design/`):
-//! 1. A win needs a majority of grants **and** one fencing token on a majority, both before `send +
-//!    validity` (locks 2, 3).
+//! 1. A win needs a majority of grants **and** one fencing token on a majority, both before
+//!    `send + validity` (locks 2, 3).
 //! 2. A token is either a value that a majority granted, or the largest granted, raised on a
 //!    majority under the owner check (locks 3).
 //! 3. An extension counts from its own send, and only if a majority answered before the old
