@@ -5,22 +5,22 @@ use std::time::Duration;
 use crate::error::ConfigError;
 use crate::time::{Drift, EXPIRY_PRECISION, validity};
 
-/// What all locks of one handle share.
+/// Settings that all locks of one handle share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Lease length where a lock names none. Default 15 s.
+    /// Lease length of locks that set none. Default 15 s.
     pub ttl: Duration,
-    /// The longest lease that any client of these nodes may use; base of the quarantine after a
-    /// restart or failover. Default the `ttl`.
+    /// Longest lease that any client of these nodes may use; base of the quarantine after a restart
+    /// or failover. Default: the `ttl`.
     pub max_ttl: Duration,
     /// Bound on the rate error of a node's clock. Default 1 %.
     pub drift: Drift,
-    /// How long one node may take to answer one request. Default 250 ms.
+    /// Time for one node to answer one request. Default 250 ms.
     pub node_deadline: Duration,
     /// E: bound on the error of any clock against true time; less than half of `max_ttl`. Default
     /// 2 s, at most a quarter of `max_ttl`.
     pub clock_error: Duration,
-    /// Put before every name. Default empty.
+    /// Prefix of every name. Default empty.
     pub prefix: String,
     /// Allow an even number of nodes.
     pub allow_even: bool,
@@ -40,14 +40,15 @@ impl Default for Config {
     }
 }
 
-/// Long enough for a holder to outlive a failover of the groups that `sentinel-conf` sets up, short
+/// Long enough for a lease to outlive a failover of the groups that `sentinel-conf` sets up, short
 /// enough to wait for after a crash.
 const TTL: Duration = Duration::from_secs(15);
 
-/// How long results are kept where a namespace says nothing else.
+/// Default time for which a namespace keeps results.
 pub const RETENTION: Duration = Duration::from_secs(24 * 3_600);
 
-/// Far more than clocks that NTP disciplines are off, and half of the largest value allowed.
+/// Returns the default E: far above the error of clocks that NTP disciplines, and half of the
+/// largest allowed value.
 pub fn default_clock_error(max_ttl: Duration) -> Duration {
     (max_ttl / 4).min(Duration::from_secs(2))
 }
@@ -60,7 +61,7 @@ pub(crate) const MAX_TTL_MAX: Duration = Duration::from_secs(86_400);
 pub(crate) const NODES_MAX: usize = 31;
 
 impl Config {
-    /// Checks what belongs to the handle.
+    /// Checks the settings of the handle.
     ///
     /// # Errors
     /// The first rule that is broken, with field, value and rule.
@@ -78,7 +79,7 @@ impl Config {
         }
         self.check_ttl(self.ttl)?;
         if self.clock_error.saturating_mul(2) >= self.max_ttl {
-            // Two nodes' clocks may be 2E apart: with a shorter quarantine between two losses the
+            // Two nodes' clocks may differ by 2E: with a shorter quarantine between two losses the
             // tokens after the second could be lower.
             let rule = format!("less than half of max_ttl ({:?})", self.max_ttl);
             return Err(refuse("clock_error", self.clock_error, &rule));
@@ -106,7 +107,7 @@ impl Config {
     /// Checks a lease length.
     ///
     /// # Errors
-    /// Below 10 ms, or above `max_ttl`.
+    /// A ttl below 10 ms, or above `max_ttl`.
     pub(crate) fn check_ttl(&self, ttl: Duration) -> Result<(), ConfigError> {
         if ttl < TTL_MIN {
             return Err(refuse("ttl", ttl, &format!("at least {TTL_MIN:?}")));
@@ -125,7 +126,7 @@ impl Config {
     /// `renew_every + 2·node_deadline + margin ≤ ttl·(1 − drift)`.
     ///
     /// # Errors
-    /// The inequality, with numbers.
+    /// The inequality, with its numbers.
     pub(crate) fn check_renewed(&self, ttl: Duration) -> Result<(), ConfigError> {
         let tries = self.node_deadline.saturating_mul(2).saturating_add(EXPIRY_PRECISION);
         let needed = tries.saturating_add(renew_every(ttl));
@@ -142,14 +143,14 @@ impl Config {
     }
 }
 
-/// A renewer renews at a quarter of the ttl, so that a lease has three quarters of it left, less
-/// the drift, when a server crashes at the worst moment: at the defaults that outlives a failover
-/// of the groups that `sentinel-conf` sets up. (etcd and Redisson renew at a third.)
+/// Returns the interval of renewals: a quarter of the ttl. So a lease has three quarters of its ttl
+/// left, less the drift, when a server crashes at the worst moment: with the defaults that outlives
+/// a failover of the groups that `sentinel-conf` sets up. (etcd and Redisson renew at a third.)
 pub(crate) fn renew_every(ttl: Duration) -> Duration {
     ttl / 4
 }
 
-/// How long a lease that a renewer renews lasts at any moment, at least: a server that crashes just
+/// Returns how long a renewed lease lasts at least, at any moment: a server that crashes just
 /// before the next renewal was due leaves this much of it.
 pub fn lasts(ttl: Duration, drift: Drift) -> Duration {
     validity(ttl, drift).saturating_sub(renew_every(ttl))

@@ -1,7 +1,7 @@
-//! What comes from outside: the clocks and randomness.
+//! The interface to the outside: clocks and randomness.
 //!
 //! The protocol never reads a clock or a random source itself; it asks an [`Env`]. A program uses
-//! [`SystemEnv`]; a simulator hands in its own and so decides every history by a seed.
+//! [`SystemEnv`]; a simulator passes its own and so decides every history by a seed.
 
 use std::fmt;
 use std::future::Future;
@@ -19,15 +19,16 @@ use crate::time::Moment;
 #[doc(hidden)]
 pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Clocks and randomness, as the library sees them.
+/// Clocks and randomness that the library uses.
 ///
 /// `now` must run in step with `tokio::time`: timers are tokio's.
 pub trait Env: Send + Sync + fmt::Debug + 'static {
-    /// The monotonic clock that goes on during suspend.
+    /// Returns the monotonic clock, which continues during suspend.
     fn now(&self) -> Moment;
-    /// The wall clock, microseconds since 1970. Only ever proposed to nodes, which clamp it.
+    /// Returns the wall clock in microseconds since 1970. It is only ever proposed to nodes, which
+    /// limit it.
     fn wall_micros(&self) -> u64;
-    /// 128 unpredictable bits.
+    /// Returns 128 unpredictable bits.
     fn random(&self) -> u128;
     /// Runs a background task of the library (a queue, the renewer, the listeners). A simulator
     /// wraps it, so that it can stop or kill all that one process does.
@@ -37,8 +38,8 @@ pub trait Env: Send + Sync + fmt::Debug + 'static {
     }
 }
 
-/// The pause after something failed so often before: doubled each time up to the longest. The upper
-/// half is drawn from 16 bits of `random`, so that clients do not come in step.
+/// Returns the pause after this number of failures: doubled each time up to the longest. The upper
+/// half is drawn from 16 bits of `random`, so that clients do not get in step.
 pub(crate) fn pause(
     random: u128,
     failures: u32,
@@ -53,12 +54,12 @@ pub(crate) fn pause(
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemEnv;
 
-/// tokio's clock, for tests under `tokio::time::pause` or `start_paused`: leases are renewed, run
-/// out and are lost in virtual time, and hours pass in milliseconds.
+/// tokio's clock, for tests under `tokio::time::pause` or `start_paused`: leases are renewed,
+/// expire and are lost in virtual time, and hours pass in milliseconds.
 ///
-/// With [`SystemEnv`] a paused test has two clocks: tokio's timers jump, and leases are judged by
-/// the machine's clock, by which hardly any time has passed, so that no guard ever expires. Hand
-/// the same one (its clones share their zero) to the handle and to every node in memory:
+/// With [`SystemEnv`] a paused test has two clocks: tokio's timers jump, but leases are judged by
+/// the machine's clock, by which hardly any time has passed, so that no guard ever expires. Pass
+/// the same `TokioEnv` (its clones share their zero) to the handle and to every node in memory:
 ///
 /// ```
 /// use std::sync::Arc;
@@ -78,7 +79,7 @@ pub struct SystemEnv;
 /// # Ok(()) }
 /// ```
 ///
-/// Its wall clock is the machine's at its creation, and goes on with tokio's. Not for nodes that
+/// Its wall clock is the machine's at its creation, and advances with tokio's. Not for nodes that
 /// are real servers: those have clocks of their own.
 #[cfg(feature = "test-util")]
 #[derive(Clone, Copy, Debug)]
@@ -89,7 +90,8 @@ pub struct TokioEnv {
 
 #[cfg(feature = "test-util")]
 impl TokioEnv {
-    /// Its time begins now. Make it within the runtime whose clock it follows.
+    /// Makes an environment whose time begins now. Call it within the runtime whose clock it
+    /// follows.
     pub fn new() -> Self {
         Self { start: tokio::time::Instant::now(), wall: SystemEnv.wall_micros() }
     }
@@ -105,7 +107,7 @@ impl Default for TokioEnv {
 #[cfg(feature = "test-util")]
 impl Env for TokioEnv {
     fn now(&self) -> Moment {
-        // Not at zero: that is kept for "never" in some places.
+        // Not zero, which means "never" in some places.
         Moment::from_nanos(1) + self.start.elapsed()
     }
 

@@ -1,12 +1,12 @@
-//! Errors: what happened, on which node, and what to do next.
+//! Errors: what failed, on which node, and what to do next.
 //!
 //! "Taken", "broken" and "unknown" are different answers. A refusal is a value of the operation
 //! ([`Taken`]); a fault is an error that keeps the cause of every node.
 //!
 //! The sentence of an error is complete and names the lock, election or key, so a program that
 //! prints only the first error misses nothing. [`source`](std::error::Error::source) is the error
-//! of the server, of the system or of another crate, where there was one and it quotes no secret.
-//! All errors implement [`Advise`].
+//! of the server, of the system or of another crate, if there was one and it quotes no secret. All
+//! errors implement [`Advise`].
 
 mod outcome;
 mod resource;
@@ -24,7 +24,7 @@ pub use crate::op::Began;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Advice {
-    /// A temporary fault: try again after this long.
+    /// A temporary fault: try again after this time.
     RetryAfter(Duration),
     /// Trying again cannot help this call.
     GiveUp,
@@ -35,7 +35,7 @@ pub enum Advice {
     Misconfigured,
 }
 
-/// An error that says what to do about it. All errors of this crate implement it.
+/// An error with advice on what to do about it. All errors of this crate implement it.
 ///
 /// Each has a method of the same name, so the trait is only needed for code over several of them:
 ///
@@ -64,9 +64,10 @@ pub(crate) use advise;
 
 advise!(ConfigError, NodeError, NoQuorum, AcquireError, ExtendError, ReleaseError);
 
-/// A setting that was refused, with the rule it broke.
+/// A setting that was refused, with the rule that it broke.
 ///
-/// `Debug` is the same sentence as `Display`: it is what a `main` that returns this error prints.
+/// `Debug` is the same sentence as `Display`, because a `main` that returns this error prints
+/// `Debug`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ConfigError {
     of: Option<Resource>,
@@ -76,7 +77,7 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
-    /// A refusal of `field`, which has `value`, because of `rule`.
+    /// Makes the refusal of `field`, which has `value`, because of `rule`.
     pub fn new(
         field: impl Into<Cow<'static, str>>,
         value: impl Into<String>,
@@ -86,19 +87,19 @@ impl ConfigError {
         Self { of: None, field: field.into(), value: value.into(), rule: rule.into() }
     }
 
-    /// The same, of a setting of this lock, election or key.
+    /// Adds the lock, election or key that the setting belongs to.
     pub(crate) fn of(self, resource: Resource) -> Self {
-        // A bad name is in the sentence already, as far as it can be shown.
+        // A bad name is already in the sentence, as far as it can be shown.
         Self { of: Some(resource).filter(|_| self.field != "name"), ..self }
     }
 
-    /// The same refusal under the name that the user gave the setting.
+    /// Renames the field to the name that the user gave the setting.
     pub(crate) fn named(self, field: impl Into<Cow<'static, str>>) -> Self {
         Self { field: field.into(), ..self }
     }
 
-    /// The setting's name as it was written: of a builder's method, of an environment variable, of
-    /// a field in a file.
+    /// Returns the setting's name as the user wrote it: of a builder's method, of an environment
+    /// variable, or of a field in a file.
     pub fn field(&self) -> &str {
         &self.field
     }
@@ -126,7 +127,7 @@ impl fmt::Debug for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// Why a node gave no answer that counts.
+/// Kind of a fault: the reason for which a node gave no answer that counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum NodeFault {
@@ -136,25 +137,25 @@ pub enum NodeFault {
     Timeout,
     /// The connection broke while a request was under way.
     Disconnected,
-    /// The server is a replica (`READONLY`, or ROLE says so).
+    /// The server is a replica (`READONLY`, or by `ROLE`).
     NotMaster,
     /// The server is still reading its data set (`LOADING`).
     Loading,
     /// The server refuses writes because too few replicas are good (`NOREPLICAS`).
     NoReplicas,
-    /// The server is closed for a moment, for a planned handover to another one (`HANDOVER`).
+    /// The server is closed for some seconds, for a planned handover to another one (`HANDOVER`).
     HandingOver,
-    /// Too few replicas have what was granted, by the deadline (the level that
-    /// [`Durability`](crate::Durability) asks for): no vote, and it is rolled back.
+    /// Too few replicas had the grant by the deadline (the level that
+    /// [`Durability`](crate::Durability) asks for): no vote, and the grant is rolled back.
     NotDurable,
     /// The min-replicas check is off or weaker than required, so the node does not vote.
     MinReplicasMissing,
-    /// The server deletes keys when its memory is full, so a lock could be gone while it is held;
-    /// the node does not vote.
+    /// The server deletes keys when its memory is full, so a lock could be deleted while it is
+    /// held; the node does not vote.
     Eviction,
-    /// The TLS handshake failed, or the other side does not speak TLS.
+    /// The TLS handshake failed, or the server does not speak TLS.
     Tls,
-    /// User name or password refused.
+    /// User name or password was refused.
     Auth,
     /// The user lacks a permission (`NOPERM`).
     NoPermission,
@@ -178,7 +179,7 @@ pub enum NodeFault {
     TokenAhead,
     /// The server is of a kind or version that is not supported.
     Unsupported,
-    /// The server answered an error of its own.
+    /// The server answered with an error of its own.
     Server,
     /// The answer could not be understood.
     Protocol,
@@ -198,16 +199,17 @@ pub struct NodeError {
     cause: Option<Cause>,
 }
 
-/// What made a request to a node fail, for programs: the [`source`](std::error::Error::source) of a
-/// [`NodeError`], whose sentence says it, too.
+/// Cause of a failed request to a node, for programs: the [`source`](std::error::Error::source) of
+/// a [`NodeError`], whose sentence contains it, too.
 ///
-/// Not the error of the connection itself, for that may quote what was sent, passwords among it.
+/// Not the error of the connection itself, because that may quote what was sent, passwords
+/// included.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Cause {
-    /// The system's error.
+    /// Error of the system.
     Io(std::io::ErrorKind),
-    /// The server's error, by the code that it begins with, as `NOPERM`.
+    /// Error of the server, by the code that it begins with, as `NOPERM`.
     Server(Arc<str>),
 }
 
@@ -223,57 +225,59 @@ impl fmt::Display for Cause {
 impl std::error::Error for Cause {}
 
 impl NodeError {
-    /// The request certainly took no effect on the node.
+    /// Makes the error of a request that certainly took no effect on the node.
     pub fn not_executed(fault: NodeFault, detail: impl Into<Arc<str>>) -> Self {
         Self { fault, maybe_executed: false, detail: detail.into(), cause: None }
     }
 
-    /// The request may have taken effect, or may still: a time-out is not a cancellation.
+    /// Makes the error of a request that may have taken effect, or may still: a time-out is not a
+    /// cancellation.
     pub fn maybe_executed(fault: NodeFault, detail: impl Into<Arc<str>>) -> Self {
         Self { fault, maybe_executed: true, detail: detail.into(), cause: None }
     }
 
-    /// The answer of a node to what came after its deadline.
+    /// Makes the answer of a node to an op that came after its deadline.
     pub(crate) fn past_deadline() -> Self {
         Self::not_executed(NodeFault::PastDeadline, "by the server's own clock")
     }
 
-    /// The same with the place in front of its detail, and a hint behind it.
+    /// Puts the place in front of the detail, and a hint behind it.
     pub(crate) fn at(self, place: &str, hint: &str) -> Self {
         Self { detail: format!("at {place}: {}{hint}", self.detail).into(), ..self }
     }
 
-    /// The same, with what made it fail.
+    /// Adds the cause.
     pub(crate) fn because(self, cause: Option<Cause>) -> Self {
         Self { cause, ..self }
     }
 
-    /// The same, after something that was executed.
+    /// Marks the error as one that came after the request was executed.
     pub(crate) fn after_execution(self) -> Self {
         Self { maybe_executed: true, ..self }
     }
 
-    /// The kind of fault.
+    /// Returns the kind of fault.
     pub fn fault(&self) -> NodeFault {
         self.fault
     }
 
-    /// Whether the request may have run on the node (now, or later when it thaws).
+    /// Returns true if the request may have run on the node (now, or later when a frozen server
+    /// resumes).
     pub fn is_ambiguous(&self) -> bool {
         self.maybe_executed
     }
 
-    /// The cause, as the server or the system reported it.
+    /// Returns the detail, as the server or the system reported it.
     pub fn detail(&self) -> &str {
         &self.detail
     }
 
-    /// The server's or the system's error, where there was one.
+    /// Returns the server's or the system's error, if there was one.
     pub fn cause(&self) -> Option<&Cause> {
         self.cause.as_ref()
     }
 
-    /// What to do about it.
+    /// Returns what to do about the error.
     pub fn advice(&self) -> Advice {
         use NodeFault as F;
         match self.fault {

@@ -1,8 +1,8 @@
-//! One call of an operation as `tracing` shows it: a span of the target `palisade::verb`, which
-//! says at its end with which token, after how many attempts and how the call ended.
+//! One call of an operation as a `tracing` span of the target `palisade::verb`, which records at
+//! its end the token, the number of attempts and the outcome.
 //!
-//! A span that nobody collects costs one look at a number, and its fields are not put together.
-//! Fields are names, tokens, numbers and text of this crate: no values, no secrets.
+//! A span without a subscriber costs one comparison, and its fields are not formatted. Fields are
+//! names, tokens, numbers and text of this crate: no values, no secrets.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -25,7 +25,7 @@ macro_rules! operation {
 }
 pub(crate) use operation;
 
-/// A call under way. Dropped before it is over, its outcome is `dropped`.
+/// A call under way. If it is dropped before `over`, its outcome is `dropped`.
 #[derive(Debug)]
 pub(crate) struct Call {
     span: Span,
@@ -38,17 +38,17 @@ impl Call {
         Self { span, attempts: AtomicU32::new(0), over: false }
     }
 
-    /// For what the call does.
+    /// Returns the span, in which the call's work runs.
     pub(crate) fn span(&self) -> Span {
         self.span.clone()
     }
 
-    /// The nodes are asked once more.
+    /// Counts another attempt.
     pub(crate) fn attempt(&self) {
         self.attempts.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// So many attempts there were.
+    /// Records the number of attempts.
     pub(crate) fn attempts(&self, n: u32) {
         self.attempts.store(n, Ordering::Relaxed);
     }

@@ -1,7 +1,7 @@
-//! Time as values: moments that are handed in, and the one place that knows what validity means.
+//! Time as values: moments that the caller passes in, and the one definition of validity.
 //!
-//! Nothing here reads a clock. A [`Moment`] is a reading of the local clock that is monotonic and
-//! goes on while the machine is suspended (`CLOCK_BOOTTIME` on Linux), taken by the caller.
+//! No code here reads a clock. A [`Moment`] is a reading of the local clock that is monotonic and
+//! continues while the machine is suspended (`CLOCK_BOOTTIME` on Linux), taken by the caller.
 
 mod utc;
 
@@ -11,23 +11,23 @@ use std::time::Duration;
 pub use self::utc::{AtMost, until_utc};
 pub(crate) use self::utc::{span_utc, utc};
 
-/// A reading of the local monotonic, suspend-proof clock. Only differences mean anything, and only
-/// within one boot of one machine.
+/// A reading of the local monotonic, suspend-proof clock. Only differences have a meaning, and
+/// only within one boot of one machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Moment(u64);
 
 impl Moment {
-    /// A moment by its distance from the clock's arbitrary zero.
+    /// Makes a moment from its distance to the clock's arbitrary zero.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// Nanoseconds from the clock's arbitrary zero.
+    /// Returns the nanoseconds from the clock's arbitrary zero.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// How far `self` lies after `earlier`; zero if it does not.
+    /// Returns the time from `earlier` to `self`; zero if `self` is not later.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -57,56 +57,57 @@ impl Drift {
     /// One per cent.
     pub const DEFAULT: Self = Self(10_000);
 
-    /// A bound in parts per million.
+    /// Makes a bound from parts per million.
     pub const fn from_ppm(ppm: u32) -> Self {
         Self(ppm)
     }
 
-    /// The bound in parts per million.
+    /// Returns the bound in parts per million.
     pub const fn ppm(self) -> u32 {
         self.0
     }
 
-    /// The part of `span` that may be lost to a fast clock, rounded up.
+    /// Returns the part of `span` that may be lost to a fast clock, rounded up.
     pub(crate) fn of(self, span: Duration) -> Duration {
         let nanos = span.as_nanos() * u128::from(self.0);
         Duration::from_nanos(u64::try_from(nanos.div_ceil(1_000_000)).unwrap_or(u64::MAX))
     }
 }
 
-/// Fixed allowance for Redis' expiry precision (1 ms) and its rounding of our ttl (1 ms).
+/// Fixed allowance for the precision of Redis' expiry (1 ms) and for rounding our ttl (1 ms).
 pub(crate) const EXPIRY_PRECISION: Duration = Duration::from_millis(2);
 
-/// Added to what is reckoned about tokens, for what is counted in whole milliseconds.
+/// Added to every bound on tokens, because some of its terms are counted in whole milliseconds.
 pub(crate) const FENCE_SLACK: Duration = Duration::from_secs(1);
 
-/// How far ahead of any clock within `clock_error` (E) of true time a token can lie: 4E. A grant is
-/// at most E ahead of its node's clock, or at a floor of 2E ahead of it (a floor is set further
-/// ahead by the length of the quarantine, but for so long nothing is granted); that clock may be
-/// ahead by E, and the one that is compared behind by E.
+/// Returns how far ahead of any clock within `clock_error` (E) of true time a token can be: 4E. A
+/// grant is at most E ahead of its node's clock, or at a floor of 2E ahead of it (a floor is set
+/// further ahead by the length of the quarantine, but for that long nothing is granted); that clock
+/// may be ahead by E, and the one that is compared behind by E.
 pub(crate) const fn token_lead(clock_error: Duration) -> Duration {
     clock_error.saturating_mul(4)
 }
 
-/// How far ahead of a node's clock a token may be raised: as far as a client with a fast clock lets
-/// a grant count, seen from a node with a slow one. What lies beyond is no honest node's, and a
-/// name with such a fence could be taken only with tokens of the far future.
+/// Returns how far ahead of a node's clock a token may be raised: as far as a client with a fast
+/// clock lets a grant count, seen from a node with a slow one. A token beyond that is not an honest
+/// node's, and a name with such a fence could be taken only with tokens of the far future.
 pub(crate) const fn raise_lead(clock_error: Duration) -> Duration {
     clock_error.saturating_mul(6).saturating_add(FENCE_SLACK)
 }
 
-/// A node's clock as it was last seen.
+/// Last reading of a node's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NodeClock {
-    /// What it showed, in microseconds since 1970.
+    /// Value of that clock, in microseconds since 1970.
     pub(crate) micros: u64,
-    /// When that answer had arrived: the node's clock has moved on since by so much at least.
+    /// Time at which the answer had arrived: the node's clock has advanced at least since then.
     pub(crate) read: Moment,
 }
 
 impl NodeClock {
-    /// What the node's clock shows at `moment`, or less: at the same true moment or earlier, as
-    /// long as its rate keeps within `drift` and it does not step backwards.
+    /// Returns what the node's clock shows at `moment`, or less: the clock shows it at the same
+    /// true moment or earlier, as long as its rate stays within `drift` and it does not step
+    /// backwards.
     pub(crate) fn at(self, moment: Moment, drift: Drift) -> u64 {
         let span = moment.since(self.read);
         let span = span.saturating_sub(drift.of(span));
@@ -114,13 +115,13 @@ impl NodeClock {
     }
 }
 
-/// How long a holder may believe in a ttl: `ttl · (1 − drift) − 2 ms`, never negative.
+/// Returns how long a holder may rely on a ttl: `ttl · (1 − drift) − 2 ms`, never negative.
 pub(crate) fn validity(ttl: Duration, drift: Drift) -> Duration {
     ttl.saturating_sub(drift.of(ttl)).saturating_sub(EXPIRY_PRECISION)
 }
 
-/// When belief ends, counted from the moment **before** the request was sent: whatever the network
-/// or the node did with the time in between can only make the node's expiry later than this.
+/// Returns the end of the validity, counted from the moment **before** the request was sent: any
+/// delay in the network or on the node can only make the node's expiry later than this.
 pub(crate) fn valid_until(sent: Moment, ttl: Duration, drift: Drift) -> Moment {
     sent + validity(ttl, drift)
 }

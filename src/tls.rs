@@ -1,6 +1,5 @@
-//! TLS: what has to be there before a connection is tried, and what a refused handshake means, in
-//! messages that say what to change. What opens connections asks here, Sentinels and data servers
-//! alike.
+//! TLS: what is checked before a connection is tried, and the meaning of a refused handshake, with
+//! messages that tell what to change. Used by all connections, to Sentinels and to data servers.
 
 #[cfg(feature = "tls")]
 mod handshake;
@@ -9,15 +8,16 @@ use std::error::Error;
 use std::io;
 use std::sync::Arc;
 
-/// What a wait that ran out may mean on a connection with TLS: a server without TLS waits for
-/// the end of a line that never comes.
+/// Possible cause of a time-out on a connection with TLS: a server without TLS waits for the end of
+/// a line that never comes.
 pub(crate) const SILENT: &str = "TLS is on: check that the server speaks TLS on this port";
 
-/// What an unreadable first answer may mean on a connection without TLS: an alert.
+/// Possible cause of an unreadable first answer on a connection without TLS: it is an alert.
 pub(crate) const GARBLED: &str = "if the server speaks TLS on this port, use TLS here too \
                                   (rediss://, `tls`, `sentinel_tls`)";
 
-/// What a connection that ended before the first answer may mean. `None`: TLS has no part in it.
+/// Returns the possible cause of a connection that ended before the first answer. `None`: TLS has
+/// no part in it.
 pub(crate) fn hint(e: &(dyn Error + 'static), tls: bool) -> Option<&'static str> {
     use io::ErrorKind as K;
     let dropped = [K::BrokenPipe, K::ConnectionAborted, K::ConnectionReset, K::UnexpectedEof];
@@ -31,8 +31,8 @@ pub(crate) fn hint(e: &(dyn Error + 'static), tls: bool) -> Option<&'static str>
     dropped.contains(&kind).then_some(text)
 }
 
-/// The first cause of this type. An `io::Error` and an `Arc` do not name what they hold as their
-/// source, only its source, so they are opened.
+/// Returns the first cause of this type. An `io::Error` and an `Arc` do not report the error that
+/// they hold as their source, only that error's source, so they are opened.
 pub(crate) fn inside<'a, T: Error + 'static>(e: &'a (dyn Error + 'static)) -> Option<&'a T> {
     let mut next = Some(e);
     while let Some(e) = next {
@@ -60,7 +60,7 @@ pub use self::handshake::Tls;
 #[cfg(feature = "tls")]
 pub(crate) use self::handshake::{refusal, server_name};
 
-/// There is none without the feature.
+/// Without the feature there is no value of this type.
 #[cfg(not(feature = "tls"))]
 #[derive(Clone)]
 pub enum Tls {}

@@ -31,7 +31,7 @@ pub(crate) struct AcquireRequest<'a> {
     /// Longest wait for a permit (at most `ATTEMPTS_MAX` attempts run at once); at least
     /// `node_deadline`.
     pub(crate) within: Duration,
-    /// The owner of all attempts of a takeover; none: a fresh one.
+    /// Owner of all attempts of a takeover; `None`: each attempt draws a fresh one.
     pub(crate) taker: Option<OwnerToken>,
 }
 
@@ -46,15 +46,15 @@ pub(crate) struct Acquired {
 }
 
 impl Core {
-    /// A place among the attempts that are under way; nodes are asked within this time, or not at
-    /// all.
+    /// Waits for a permit of `places`. After `within` (at least `node_deadline`) the attempt fails
+    /// without having asked a node.
     async fn place(&self, within: Duration) -> Result<Option<SemaphorePermit<'_>>, Loss> {
         if let Ok(place) = self.places.try_acquire() {
             return Ok(Some(place));
         }
         tokio::select! {
             biased;
-            // No place is needed to be refused.
+            // After `close` the attempt is refused, which needs no permit.
             () = self.closing.begun() => Ok(None),
             place = timeout(within.max(self.config.node_deadline), self.places.acquire()) => {
                 place.map(Result::ok).map_err(|_| {
@@ -66,8 +66,8 @@ impl Core {
         }
     }
 
-    /// One attempt with an owner token of its own, which is rolled back unless it wins. One of a
-    /// takeover is not rolled back: what it may have taken lapses by its ttl (locks 13).
+    /// Makes one attempt with an owner token of its own. The attempt is rolled back unless it wins;
+    /// one of a takeover is not rolled back: what it may have taken lapses by its ttl (locks 13).
     pub(crate) async fn attempt(&self, ask: AcquireRequest<'_>) -> Result<Acquired, Loss> {
         let AcquireRequest { keys, ttl, level, if_held, within, taker } = ask;
         let timer = self.timer().map_err(Loss::NoQuorum)?;
@@ -91,7 +91,8 @@ impl Core {
         let round = Round { replies: &replies, timer, until, of: None };
         let outcome = self.run(sent, &mut machine, round).await;
         self.saw(keys.lock(), machine.largest(), proposal);
-        // Lost, dropping `undo` rolls back before the next attempt votes against this one.
+        // If the attempt lost, dropping `undo` rolls it back before the next attempt votes against
+        // it.
         let token = outcome?;
         undo.armed = false;
         Ok(Acquired { owner, token, ttl, until, replies })

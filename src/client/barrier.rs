@@ -1,8 +1,8 @@
-//! For nodes whose yes counts only if replicas have it: what must be confirmed, and by which
+//! The wait until replicas have what a node granted: which batch must be confirmed, and by which
 //! replicas (durability 1).
 //!
-//! A yes below its level never counts: it is a fault, and one that may have been executed, so that
-//! the caller rolls it back by token on all nodes.
+//! A grant below its level never counts: it is answered as a fault that may have been executed, so
+//! that the caller rolls it back by token on all nodes.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use crate::error::{NodeError, NodeFault};
 use crate::node::LockNode;
 use crate::time::Moment;
 
-/// How much longer than its deadline a node's own answer is awaited before it is given up on.
+/// Extra time to wait for the node's answer after the deadline has passed.
 const GRACE: Duration = Duration::from_millis(250);
 
-/// How many replicas have what the node said yes to before; an error unless it is enough. Ends by
-/// the deadline plus grace whatever the node does.
+/// Returns the number of replicas that have what the node granted before; an error if there are
+/// fewer than `level` asks for. Ends by the deadline plus grace whatever the node does.
 pub(super) async fn confirm(
     node: &dyn LockNode,
     env: &dyn Env,
@@ -36,7 +36,7 @@ pub(super) async fn confirm(
             }
             _ => Ok(replicas),
         },
-        // What is to be confirmed was executed, whatever became of the question.
+        // The op that is to be confirmed was executed, however the barrier failed.
         Ok(Err(e)) => Err(e.after_execution()),
         Err(_) => not_durable("the node overran its deadline".to_owned()),
     }
@@ -78,7 +78,7 @@ mod tests {
         }
     }
 
-    /// Otherwise the caller would not roll back what it has on the node.
+    /// If the error said "not executed", the caller would not roll back what it has on the node.
     #[tokio::test]
     async fn what_was_not_confirmed_may_have_been_executed() {
         let (env, by) = (SystemEnv, SystemEnv.now() + Duration::from_secs(9));

@@ -1,8 +1,8 @@
-//! Claims of idempotency keys: one attempt, giving it back, storing a result, looking
-//! (idempotency 1 to 4).
+//! Claims of idempotency keys: claiming, giving a claim back, storing a result and looking up a
+//! record (idempotency 1 to 4).
 //!
 //! Cancellation: until the handler is about to start, whatever was granted is given back when the
-//! attempt is dropped; from then on a claim is never freed, only left to lapse, so that a crash
+//! attempt is dropped. From then on a claim is never freed but only left to lapse, so that a crash
 //! stays visible.
 
 use std::sync::Arc;
@@ -26,11 +26,11 @@ use crate::span::operation;
 use crate::time::{Moment, valid_until};
 use crate::token::{FencingToken, OwnerToken};
 
-/// Time after the lease for which a claim's return is owed to a node that does not answer. No ttl
-/// ends what it left there: the attempt's number stays as long as the record is kept.
+/// Time after the end of its lease for which the return of a claim is repeated at a node that does
+/// not answer. No ttl removes the attempt's number: it stays as long as the record is kept.
 const OWED: Duration = Duration::from_secs(30);
 
-/// Terms by which a loss of a node's data concerns a key.
+/// Terms that decide if a loss of a node's data concerns a key.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DataLossTerms {
     /// As for [`Claim`](crate::op::Claim).
@@ -52,11 +52,11 @@ pub(crate) struct ClaimTerms {
     pub(crate) created: Option<u64>,
     /// As for [`Claim`](crate::op::Claim).
     pub(crate) wait: bool,
-    /// It is reported for how long keys without a birth count as forgotten.
+    /// Report by event, for each node, how long keys without a birth count as forgotten there.
     pub(crate) reports_forgotten: bool,
 }
 
-/// A claim that is ours. Dropped, it is given back unless [`begin`](Self::begin) was called.
+/// A claim of this caller. Dropped, it is given back unless [`begin`](Self::begin) was called.
 #[derive(Debug)]
 pub(crate) struct Held {
     core: Arc<Core>,
@@ -65,30 +65,31 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// From here on effects may happen: the claim will not be given back by a drop.
+    /// Records that the handler starts: a drop does not give the claim back any more.
     pub(crate) fn begin(&self) {
         self.begun.store(true, Ordering::Release);
     }
 
-    /// Renews the lease until it is stopped.
+    /// Starts the automatic renewal of the lease.
     pub(crate) fn keep(&self) {
         self.lease.count();
         self.core.renewer.add(&self.core, &self.lease);
     }
 
-    /// Not renewed by itself any more; still held, so that it can be renewed for its result's sake.
+    /// Stops the automatic renewal. The claim is still held, so that it can be renewed once more to
+    /// store its result.
     pub(crate) fn rest(&self) {
         self.core.renewer.remove(&self.lease);
     }
 
-    /// Ends the renewal. What the nodes hold is left as it is. True for the first caller.
+    /// Ends the lease without a request to the nodes. Returns true for the first caller.
     pub(crate) fn stop(&self) -> bool {
         let first = self.lease.end(self.core.env.now());
         self.core.renewer.remove(&self.lease);
         first
     }
 
-    /// Gives the claim back on every node that may have it, so that the attempt does not count.
+    /// Gives the claim back on every node that may have it, so that the attempt is not counted.
     ///
     /// # Cancellation safety
     /// As [`end`](Self::end).
@@ -96,11 +97,11 @@ impl Held {
         self.end(ClaimEnd::Undone).await;
     }
 
-    /// Ends the claim on every node that may have it, instead of leaving others to wait for the end
-    /// of its lease. Decided at the majority; the queues see to the others.
+    /// Ends the claim on every node that may have it, so that others need not wait for the end of
+    /// its lease. Decided at the majority; the queues finish the other nodes.
     ///
     /// # Cancellation safety
-    /// Dropped, the requests are on their way.
+    /// Dropped, the requests are still sent.
     pub(crate) async fn end(self, end: ClaimEnd) {
         self.stop();
         if let Some(op) = self.unclaim(end) {
@@ -145,7 +146,7 @@ impl ClaimTerms {
             force,
             born: self.loss.born,
             accepted: self.loss.accepted,
-            // A repair, and what an operator says, are not bound by the request's age.
+            // A repair (`force`) and an operator's decision are not bound by the request's age.
             created: self.created.filter(|_| !force),
             wait: self.wait && !force,
         })
@@ -153,7 +154,8 @@ impl ClaimTerms {
 }
 
 impl Core {
-    /// One attempt to claim, with a fresh owner token. `force`: granted on top of a record.
+    /// Makes one attempt to claim, with a fresh owner token. `force`: claims even where there is a
+    /// record.
     pub(crate) async fn claim(
         self: &Arc<Self>,
         terms: &ClaimTerms,
@@ -206,7 +208,8 @@ impl Core {
         let round = Round { replies: &replies, timer, until, of: None };
         let outcome = self.run(sent, &mut machine, round).await;
         self.saw(&terms.key, machine.largest(), proposal);
-        // Denied, dropping `undo` gives back what was granted, in order before the next claim.
+        // If the claim was denied, dropping `undo` gives back what was granted, before the next
+        // claim.
         let promise = outcome?;
         undo.armed = false;
         if promise.forgotten.is_some() && terms.reports_forgotten {
@@ -225,16 +228,16 @@ impl Core {
         Ok((Held { core, lease, begun: AtomicBool::new(false) }, promise))
     }
 
-    /// Stores a result under the claim's ballot, asking the nodes that fail again for a while. Also
-    /// for a lease that was lost: the ballot decides (idempotency 2).
+    /// Stores a result under the claim's ballot; nodes that fail are asked again for a while. A
+    /// result is stored even if the lease was lost: the ballot decides (idempotency 2).
     ///
     /// A node with a new data history takes a result only under a promise that was renewed there,
     /// and refuses it as for a higher ballot. So a caller that still holds the claim renews it once
     /// and asks again.
     ///
     /// # Cancellation safety
-    /// Dropped, the requests are on their way and the queues repeat them: a result that was
-    /// completed is stored if it can be.
+    /// Dropped, the requests are still sent and the queues repeat them: a result that was completed
+    /// is stored if it can be.
     pub(crate) async fn complete(
         &self,
         lease: &Arc<Lease>,
@@ -271,7 +274,7 @@ impl Core {
         self.accept(lease, op).await
     }
 
-    /// Stores the steps that are finished, as a result is stored.
+    /// Stores the finished steps, in the way in which a result is stored.
     ///
     /// # Cancellation safety
     /// As [`complete`](Self::complete).
@@ -294,7 +297,7 @@ impl Core {
         self.accept(lease, op).await
     }
 
-    /// Phase 2 with this op, which is idempotent by ballot.
+    /// Runs phase 2 with this op, which is idempotent by ballot.
     async fn accept(&self, lease: &Arc<Lease>, op: Op) -> Result<(), Unstored> {
         let unknown = |nodes| Unstored { overtaken: false, nodes };
         let mut now = self.env.now();
@@ -315,7 +318,7 @@ impl Core {
                 lease.keep(replies.achieved());
             } else if machine.take_refusal() {
                 if lease.is_valid(now) {
-                    // Whether a majority renewed it or not, each node decides by the ballot.
+                    // The result of the renewal is not needed: each node decides by the ballot.
                     let _ = self.extend(lease).await;
                     now = self.env.now();
                     machine.renewed(now);
@@ -326,7 +329,7 @@ impl Core {
         }
     }
 
-    /// Looks at a key on all nodes; a result counts if it is as durable as asked.
+    /// Reads a key on all nodes; a result counts if it is as durable as `terms` ask for.
     ///
     /// # Cancellation safety
     /// Reads only.

@@ -1,9 +1,9 @@
-//! The end of a handle: no new work, what is held is waited for, what is owed is sent.
+//! Closing of a handle: it begins no new work, waits for what is held, and sends what is owed.
 //!
-//! Nothing that somebody holds is taken away: a lock that was released under running work would be
-//! given to the next holder before the work can notice. What is still held at the end is renewed no
-//! more, so its holder learns of the loss like of any other, at its deadline and before anybody
-//! else can hold it.
+//! A held lock is never taken away: a lock that was released under running work would be given to
+//! the next holder before the work can notice. What is still held at the end is not renewed any
+//! more, so its holder learns of the loss as of any other loss: at its deadline and before another
+//! owner can hold the lock.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ const OPEN: u8 = 0;
 const CLOSING: u8 = 1;
 const CLOSED: u8 = 2;
 
-/// Interval of the checks whether all is done.
+/// Interval at which `close` checks if all work is done.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// Result of [`Redlock::close`](crate::Redlock::close): work that was not finished.
@@ -29,15 +29,16 @@ const LOOK: Duration = Duration::from_millis(5);
 #[must_use = "it says what is still held or owed"]
 pub struct CloseReport {
     /// Leases that are still held. They are not renewed any more: each guard reports the loss at
-    /// its deadline, and the nodes forget it then. Dropped or released before that, it is released
-    /// on the nodes as long as the runtime runs.
+    /// its deadline, when the nodes drop the lease too. A guard that is dropped or released before
+    /// that is released on the nodes as long as the runtime runs.
     pub held: Vec<Resource>,
-    /// By node, how many releases it has not confirmed. What they are for ends with its ttl.
+    /// Nodes with the number of releases that each has not confirmed. The ttl ends what those
+    /// releases are for.
     pub owed: Vec<(Arc<str>, usize)>,
 }
 
 impl CloseReport {
-    /// Nothing is held and nothing is owed.
+    /// Returns true if nothing is held and nothing is owed.
     pub fn is_clean(&self) -> bool {
         self.held.is_empty() && self.owed.is_empty()
     }
@@ -59,16 +60,16 @@ impl fmt::Display for CloseReport {
     }
 }
 
-/// State of the closing.
+/// Progress of closing a handle.
 #[derive(Debug, Default)]
 pub(crate) struct Closing {
     state: AtomicU8,
-    /// Verbs under way that could make a holder.
+    /// Operations under way that could make a holder.
     operations: AtomicUsize,
     begun: Notify,
 }
 
-/// An operation under way.
+/// An operation under way, counted until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Operation<'a>(&'a Closing);
 
@@ -79,26 +80,27 @@ impl Drop for Operation<'_> {
 }
 
 impl Closing {
-    /// Begins an operation, unless the end has begun.
+    /// Begins an operation. Returns `None` if closing has begun.
     pub(crate) fn enter(&self) -> Option<Operation<'_>> {
         self.operations.fetch_add(1, Ordering::SeqCst);
-        // Counted first: the end waits for it, or it sees the end.
+        // Counted before the check: `close` waits for this operation, or the operation sees
+        // `CLOSING`.
         let operation = Operation(self);
         self.is_open().then_some(operation)
     }
 
-    /// Returns true until the end begins.
+    /// Returns true until closing begins.
     pub(crate) fn is_open(&self) -> bool {
         self.state.load(Ordering::SeqCst) == OPEN
     }
 
-    /// Nothing is renewed any more.
+    /// Returns true once `close` has ended: nothing is renewed any more.
     pub(crate) fn is_over(&self) -> bool {
         self.state.load(Ordering::SeqCst) == CLOSED
     }
 
-    /// Whether the op begins something that is refused from the beginning of the end on, and that
-    /// no operation of its own has refused.
+    /// Returns true for a claim once closing has begun. Other new work is refused by its operation,
+    /// in [`enter`](Self::enter).
     pub(crate) fn refuses(&self, op: &Op) -> bool {
         matches!(op, Op::Claim(_)) && !self.is_open()
     }
@@ -108,10 +110,10 @@ impl Closing {
         self.begun.notify_waiters();
     }
 
-    /// Resolves when the end begins.
+    /// Resolves when closing begins.
     ///
     /// # Cancellation safety
-    /// May be dropped and asked again at will.
+    /// May be dropped at any time and called again.
     pub(crate) async fn begun(&self) {
         let begun = self.begun.notified();
         tokio::pin!(begun);
@@ -126,11 +128,11 @@ impl Core {
     /// See [`Redlock::close`](crate::Redlock::close).
     ///
     /// # Cancellation safety
-    /// Dropped, the handle begins nothing new, and goes on with what it holds.
+    /// Dropped, the handle begins no new work, and keeps what it holds.
     pub(crate) async fn close(&self, within: Duration) -> CloseReport {
         self.closing.begin();
         let end = self.env.now() + within;
-        // Without a runtime nothing can be waited for: what is left now is reported.
+        // Without a runtime `close` cannot wait: it reports at once what is left.
         let waits = self.timer().is_ok();
         loop {
             let now = self.env.now();

@@ -1,10 +1,10 @@
 //! Renewal at once after a failover: when a node has begun another data history, each lease that
 //! the earlier one had confirmed is renewed, and its holder receives what that renewal found.
 //!
-//! Safety does not depend on it (durability 6): a lease is held as long as its deadline says, and
-//! what a node takes back is decided by what it confirmed (quarantine 6). A claim's promise counts
-//! in a new data history only once it was renewed there: a result that came before would be refused
-//! (idempotency 3).
+//! Safety does not depend on this renewal (durability 6): a lease is held until its deadline, and a
+//! node re-admits a lease by what it had confirmed (quarantine 6). A claim's promise counts in a
+//! new data history only once it was renewed there: a result that arrives before that would be
+//! refused (idempotency 3).
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,8 +21,8 @@ use crate::quorum::holdings::Quarantine;
 pub enum Failover {
     /// A majority of the nodes has confirmed the lease since.
     Kept,
-    /// It is not known yet: the old deadline holds. The renewal got too few answers and is tried
-    /// again, or the lease has no automatic renewal.
+    /// The result is not known yet: the old deadline holds. The renewal got too few answers and is
+    /// tried again, or the lease has no automatic renewal.
     Open,
     /// The lease is over.
     Lost,
@@ -30,7 +30,8 @@ pub enum Failover {
 
 /// The nodes of one handle that have begun another data history.
 pub(crate) struct Failovers {
-    /// The present history of each, with its quarantine. Empty as long as there was no failover.
+    /// Present history of each such node, with its quarantine. Empty as long as there was no
+    /// failover.
     switched: Mutex<BTreeMap<usize, Quarantine>>,
     renewer: Arc<Renewer>,
     env: Arc<dyn Env>,
@@ -58,7 +59,8 @@ impl Failovers {
 
     fn renew(&self, lease: &Arc<Lease>, node: usize, quarantine: Quarantine) {
         if lease.replies.switched(node, quarantine) {
-            // Before it is renewed, or the renewal would not count as one after the failover.
+            // Counted before the renewal is sent: otherwise the renewal would not count as one
+            // after the failover.
             lease.failed_over();
             if !self.renewer.renew_now(lease, self.env.now()) {
                 lease.left_open(lease.failovers());
@@ -70,11 +72,11 @@ impl Failovers {
 /// Failovers of nodes that had confirmed a lease, and what its renewals have found since.
 #[derive(Debug, Default)]
 pub(super) struct Verdicts {
-    /// Failovers so far.
+    /// Number of failovers until now.
     failovers: u64,
-    /// Failovers before the last confirmed renewal was sent.
+    /// Number of failovers when the last confirmed renewal was sent.
     kept: u64,
-    /// Failovers before the last renewal without a majority was sent.
+    /// Number of failovers when the last renewal without a majority was sent.
     open: u64,
     /// The verdict that the holder has not received yet.
     unread: Option<Failover>,
@@ -86,7 +88,7 @@ impl Verdicts {
         self.failovers += 1;
     }
 
-    /// Failovers so far; a renewal that is sent now decides these.
+    /// Returns the number of failovers until now; a renewal that is sent now decides these.
     pub(super) fn so_far(&self) -> u64 {
         self.failovers
     }

@@ -1,4 +1,5 @@
-//! Asks every node what it would say to a lock and to a new key: for readiness, not for votes.
+//! Asks every node how it would answer a lock and a new key. Used for readiness; no vote is
+//! counted.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -16,27 +17,26 @@ use crate::op::{Loss, Op, Reply};
 use crate::time::Moment;
 use crate::token::OwnerToken;
 
-/// The lock that is tried, behind the handle's prefix. Another holder of it shows as well that the
-/// node grants.
+/// Name of the lock that is tried, behind the handle's prefix. If another client holds it, that
+/// shows as well that the node grants.
 const NAME: &str = "palisade:health";
-/// How long it stays if its release gets lost.
+/// Ttl of the lock, in case its release gets lost.
 const TTL: Duration = Duration::from_secs(1);
 
-/// Answer of a node.
+/// Health of one node.
 pub(crate) struct Said {
     pub(crate) name: Arc<str>,
-    /// To a lock.
+    /// Answer to the request for a lock.
     pub(crate) lock: NodeOutcome,
     /// Time left for which keys without a birth count as forgotten there, or the error.
     pub(crate) forgets: Result<Duration, NodeError>,
-    /// What its data may lack, as of its last answer.
+    /// What the node's data may lack, as of its last answer.
     pub(crate) losses: Arc<[Loss]>,
 }
 
 impl Core {
-    /// Takes and releases a lock on each node, and looks at a key there that nobody uses. `loss`
-    /// and `retention` are those of the keys in question. Waits for all nodes, and for none longer
-    /// than its deadline.
+    /// Takes and releases a lock on each node, and reads a key there that no program uses. `loss`
+    /// and `retention` are those of the keys in question. Waits for each node until its deadline.
     ///
     /// # Cancellation safety
     /// Dropped, the lock is released in the background.
@@ -62,7 +62,7 @@ impl Core {
         let keys = LockKeys::prefixed(&self.config.prefix, NAME);
         let proposal = self.proposal(keys.lock());
         let (locks, records) = (ReplyCollector::new(self.n()), ReplyCollector::new(self.n()));
-        // Releases on each way out.
+        // `_undo` releases the lock on every return from here on.
         let _undo = Undo {
             core: self,
             op: Op::Release { keys: keys.clone(), owner, meta: false },
@@ -105,10 +105,10 @@ impl Core {
         said
     }
 
-    /// Asks every node, and waits for all of them, for none longer than its deadline.
+    /// Sends the op to every node, and waits for each answer until its deadline.
     ///
     /// # Cancellation safety
-    /// As the op.
+    /// As for the op.
     pub(crate) async fn ask_each(&self, op: &Op) -> Vec<(Arc<str>, Result<Reply, NodeError>)> {
         let mut all: Vec<_> =
             self.names.iter().map(|name| (Arc::clone(name), Err(no_answer()))).collect();
@@ -126,7 +126,7 @@ impl Core {
         all
     }
 
-    /// The next answer, or none by then.
+    /// Returns the next answer; `None` if there is none by `by`.
     async fn mail(
         &self,
         replies: &ReplyCollector,

@@ -1,13 +1,14 @@
-//! Wake-up hints: who waits for which key, and which node has spoken of it.
+//! Wake-up hints: which callers wait for which key, and which nodes have hinted about it.
 //!
-//! Each node keeps a queue of the handles that wait for a lock, and wakes the first; candidates of
-//! an election are not in it, and a release wakes the handles of all. A release reaches the nodes
-//! one after the other; waking somebody at the first hint would make it meet the rest of the old
-//! lock. So one waiter or candidate of the handle is woken when a *majority* of nodes hinted, and a
-//! waiter a little after the first hint, because nodes may name different handles. Observers, who
-//! only read, are woken at each hint. Those who wait for the end of a claim are woken by a majority
-//! too, all at once: it is the same answer for all. Hints may be lost: every waiter has its own
-//! timer as well. And hints may be forged, so wake-ups that bring nothing are held apart.
+//! Each node keeps a queue of the handles that wait for a lock, and wakes the first. Candidates of
+//! an election are not in the queue: a release wakes all handles that watch. A release reaches the
+//! nodes one after the other; a caller that is woken at the first hint would still meet the old
+//! lock on the other nodes. So one waiter or candidate of the handle is woken when a *majority* of
+//! nodes has hinted. A waiter is also woken a little after the first hint, because nodes may name
+//! different handles. Observers, who only read, are woken at each hint. Callers that wait for the
+//! end of a claim are woken by a majority too, all at once, because all of them get the same
+//! answer. Hints may be lost: every waiter has its own timer as well. And hints may be forged: a
+//! [`Floor`] limits the rate of wake-ups that find no change.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -22,32 +23,34 @@ use crate::quorum::majority::majority;
 use crate::time::Moment;
 use crate::token::OwnerToken;
 
-/// On average wake-ups are so far apart at least, but for those that brought the lock.
+/// Least average time between two wake-ups; wake-ups that found a change are not counted.
 const APART: Duration = Duration::from_millis(10);
 /// Time added to the round trips for which a lock is reserved, because timers and the machine are
-/// no finer; and the longest reservation.
+/// no more precise; and the longest reservation.
 const NEEDS: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
-/// Attempts in one pause of all waiters of a handle but the first, together.
+/// Number of attempts per pause that all waiters of a handle make together, the first waiter not
+/// counted.
 const CROWD: f64 = 64.0;
-/// Most wake-ups at once.
+/// Most wake-ups without a pause between them.
 const BURST: u32 = 16;
 
-/// Holds wake-ups apart: forging a hint costs much less than the requests that follow it.
+/// A limit to the rate of wake-ups: forging a hint costs much less than the requests that follow
+/// it.
 #[derive(Debug, Default)]
 pub(crate) struct Floor {
-    /// Time of the next wake-up if they came evenly.
+    /// Time of the next wake-up if wake-ups were evenly spaced.
     next: Moment,
 }
 
 impl Floor {
-    /// Somebody was woken at `now`: for how long it waits before it asks.
+    /// Counts a wake-up at `now`, and returns the time to wait before the nodes are asked.
     pub(crate) fn wake(&mut self, now: Moment) -> Duration {
         let at = self.next.max(now - APART * BURST);
         self.next = at + APART;
         at.since(now)
     }
 
-    /// The last wake-up was right: the lock had been given back, or the claim was over.
+    /// Takes the last wake-up out of the count: the lock had been released, or the claim was over.
     fn forgive(&mut self) {
         self.next = self.next - APART;
     }
@@ -56,7 +59,7 @@ impl Floor {
 #[derive(Debug)]
 pub(crate) struct Hints {
     n: usize,
-    /// Number of this handle in the queues of the nodes.
+    /// Number by which the nodes' queues know this handle.
     id: u64,
     keys: Mutex<HashMap<Arc<str>, Entry>>,
 }
@@ -65,14 +68,14 @@ pub(crate) struct Hints {
 struct Entry {
     /// True for each node that hinted since a waiter asked last.
     heard: Vec<bool>,
-    /// Since when each waits, with its number; the longest first.
+    /// Start of the wait of each waiter in the queue, with its number; the longest wait first.
     since: BTreeSet<(Moment, u64)>,
-    /// The number of the next one.
+    /// Number of the last waiter or observer.
     next: u64,
     turn: Arc<Notify>,
     first: Arc<Notify>,
     news: Arc<Notify>,
-    /// Those who wait for the end of the same claim.
+    /// Notifies those who wait for the end of the same claim.
     all: Arc<Notify>,
     observers: usize,
     floor: Floor,
@@ -87,7 +90,7 @@ impl Hints {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A node said that something about the key changed.
+    /// Takes in a hint that the key changed.
     pub(crate) fn changed(&self, node: usize, key: &str) {
         if let Some(entry) = self.keys().get_mut(key) {
             entry.news.notify_waiters();
@@ -95,8 +98,8 @@ impl Hints {
         }
     }
 
-    /// A node said that it is the turn of this handle, or another one. False if it is of this one
-    /// and nobody here waits any more.
+    /// Takes in a hint that it is the turn of the handle `waiter`. Returns false if that is this
+    /// handle and no caller here waits any more.
     pub(crate) fn turn(&self, node: usize, key: &str, waiter: u64) -> bool {
         if waiter != self.id {
             return true;
@@ -107,12 +110,14 @@ impl Hints {
         true
     }
 
-    /// The value of a lock's key at a node that reserved it for this handle.
+    /// Returns the value that a node stores in a lock's key while the lock is reserved for this
+    /// handle.
     pub(crate) fn reservation(&self) -> OwnerToken {
         OwnerToken::reserved_for(self.id)
     }
 
-    /// Takes a place among those who watch the key, or wait in the queue for it since `since`.
+    /// Registers a caller that watches the key (`since` is `None`), or waits in its queue since
+    /// `since`.
     pub(crate) fn wait(self: &Arc<Self>, key: &str, since: Option<Moment>) -> Waiting {
         let mut keys = self.keys();
         let key: Arc<str> = match keys.get_key_value(key) {
@@ -147,7 +152,7 @@ impl Entry {
     }
 }
 
-/// A place among those who wait or watch; given up on drop.
+/// Registration of a caller that waits or watches; it ends on drop.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     hints: Arc<Hints>,
@@ -160,8 +165,9 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    /// Resolves when it is time to try: when a majority of nodes says so, and in the queue also
-    /// `soon` after the first that does. First come, first woken.
+    /// Resolves when it is time to try: when a majority of nodes has hinted, and in the queue also
+    /// `soon` after the first hint. The callers of a handle are woken in the order in which they
+    /// came.
     ///
     /// # Cancellation safety
     /// A turn that was given to a dropped future passes to the next waiter of this handle.
@@ -176,13 +182,13 @@ impl Waiting {
         }
     }
 
-    /// Returns true if it waits in the queue, and does not watch.
+    /// Returns true if this caller waits in the queue; false if it watches.
     pub(crate) fn is_queued(&self) -> bool {
         self.since.is_some()
     }
 
-    /// Returns the request to the nodes, which are about to be asked. In the queue it is the place
-    /// of this handle: that of its first waiter. Hints from before are of no more use.
+    /// Returns the `if_held` part of the request that is about to be sent, and clears the hints
+    /// received so far. In the queue it is the place of this handle: that of its first waiter.
     pub(crate) fn request(&self, now: Moment, round_trip: Duration) -> IfHeld {
         let mut keys = self.hints.keys();
         let entry = keys.get_mut(&self.key);
@@ -191,14 +197,15 @@ impl Waiting {
             entry.since.first().copied()
         });
         let Some((since, _)) = first.filter(|_| self.is_queued()) else { return IfHeld::Watch };
-        // It hears after half a round trip, or of a minority two later, and asks in another half.
+        // The hint arrives after half a round trip (if a minority hinted, two round trips later),
+        // and the request takes another half.
         let needs = (4 * round_trip).saturating_add(NEEDS.0).min(NEEDS.1);
         IfHeld::Queue(Place { waiter: self.hints.id, waited: now.since(since), needs })
     }
 
     /// Returns how long to pause without a hint. The first waiter of the handle in the queue asks
-    /// for all. The others ask now and then, in case the first is not polled: together `CROWD`
-    /// times in one pause, however many wait.
+    /// for all of them. The others ask now and then, in case the first is not polled: together
+    /// `CROWD` times in one pause, however many wait.
     pub(crate) fn pause(&self, pause: Duration, random: u128) -> Duration {
         let keys = self.hints.keys();
         let Some(entry) = keys.get(&self.key) else { return pause };
@@ -207,20 +214,21 @@ impl Waiting {
         }
         let times = entry.since.len() as f64 / CROWD;
         let share = f64::from(random as u32) / f64::from(u32::MAX);
-        // On average `times` pauses, and never less than one.
+        // `times` pauses on average, and never less than one.
         pause.saturating_add(
             Duration::try_from_secs_f64(pause.as_secs_f64() * 2.0 * share * times)
                 .unwrap_or(Duration::MAX),
         )
     }
 
-    /// Returns true if others of this handle are in the queue, so that it has its place.
+    /// Returns true if other callers of this handle are in the queue, so that the handle has its
+    /// place there.
     pub(crate) fn is_behind(&self) -> bool {
         self.hints.keys().get(&self.key).is_some_and(|e| self.is_queued() && e.since.len() > 1)
     }
 
-    /// Returns the nodes that named this handle since it asked last, if no other waiter is here:
-    /// their reservations are of no use to it.
+    /// Returns the nodes that hinted since the last request, if no other caller of the handle is in
+    /// the queue: what these nodes reserved for the handle is not needed.
     pub(crate) fn unused(&self) -> Vec<usize> {
         if !self.is_queued() {
             return Vec::new();
@@ -233,21 +241,22 @@ impl Waiting {
         heard.iter().enumerate().filter_map(|(node, heard)| heard.then_some(node)).collect()
     }
 
-    /// It was this waiter's turn at `now`: for how long it waits before it tries. All who wait for
-    /// a key are held apart together.
+    /// Counts a wake-up of this waiter at `now`, and returns the time to wait before it tries. All
+    /// waiters of a key share one limit.
     pub(crate) fn floor(&self, now: Moment) -> Duration {
         self.hints.keys().get_mut(&self.key).map_or(Duration::ZERO, |e| e.floor.wake(now))
     }
 
-    /// The hint was true: the lock had been given back, though another may have it now.
+    /// Records that the hint was right: the lock had been released, though another owner may have
+    /// it now.
     pub(crate) fn was_right(&self) {
         if let Some(entry) = self.hints.keys().get_mut(&self.key) {
             entry.floor.forgive();
         }
     }
 
-    /// Resolves at any hint for the key that comes after this call (not: after the first poll), so
-    /// that one may read in between.
+    /// Resolves at the next hint for the key after this call (not: after the first poll), so that
+    /// the caller may read in between.
     ///
     /// # Cancellation safety
     /// Dropping it loses nothing but the hint.
@@ -256,8 +265,8 @@ impl Waiting {
     }
 
     /// Resolves when a majority of nodes has hinted after this call (not: after the first poll),
-    /// for everybody who waits: the end of a claim is news for all of them. Hints from before do
-    /// not count, so that of a straggler is none of the next end.
+    /// for all callers that wait: the end of a claim concerns all of them. Hints from before this
+    /// call do not count, so a late hint about one claim is not taken for the end of the next.
     ///
     /// # Cancellation safety
     /// Dropping it loses nothing but the hint.
@@ -268,8 +277,8 @@ impl Waiting {
         Arc::clone(&self.all).notified_owned()
     }
 
-    /// Lets the next waiter of this handle try: it will be refused and so take a place at the
-    /// nodes, where the handle lost its place when it was woken.
+    /// Lets the next waiter of this handle try: its attempt will be refused, which registers the
+    /// handle in the nodes' queues again. The handle lost its place there when it was woken.
     pub(crate) fn pass_on(&self) {
         self.turn.notify_one();
     }
@@ -291,7 +300,8 @@ impl Drop for Waiting {
     }
 }
 
-/// Forwards a node's hints until the receiver is gone; nothing where some were missed.
+/// Calls `deliver` with each signal of a node until the node is gone, and with `None` if signals
+/// were missed.
 pub(super) async fn forward_hints<T>(
     node: Weak<dyn LockNode>,
     target: Weak<T>,
@@ -301,7 +311,7 @@ pub(super) async fn forward_hints<T>(
     loop {
         let event = match events.recv().await {
             Ok(event) => Some(event),
-            // Hints may be lost, the waiters' own timers replace them.
+            // Hints may be lost: the waiters' own timers replace them.
             Err(broadcast::error::RecvError::Lagged(_)) => None,
             Err(broadcast::error::RecvError::Closed) => return,
         };
@@ -322,13 +332,13 @@ mod tests {
         let mut now = Moment::from_nanos(1_000_000_000_000);
         let mut woken = 0;
         let begun = now;
-        // Somebody forges a hint as soon as it would be received.
+        // A forged hint arrives as soon as the last wake-up is over.
         while now.since(begun) < Duration::from_secs(1) {
             now = now + floor.wake(now) + Duration::from_micros(200);
             woken += 1;
         }
         assert!((BURST..=BURST + 102).contains(&woken), "{woken}");
-        // It is over: nothing is held back any more.
+        // The forging has stopped: nothing is delayed any more.
         now = now + Duration::from_secs(1);
         for _ in 0..=BURST {
             assert_eq!(floor.wake(now), Duration::ZERO);

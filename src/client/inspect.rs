@@ -11,7 +11,7 @@ use crate::op::{Enlist, Op, Reply};
 use crate::quorum::candidates::{Candidate, Listing};
 
 impl Core {
-    /// The answer of each node by name; none where it is silent.
+    /// Returns the answer of each node by name; `None` if the node is silent.
     ///
     /// # Cancellation safety
     /// Reads only: may be dropped at any time.
@@ -29,16 +29,15 @@ impl Core {
                 answers[node] = Some(reply);
             }
         };
-        // Who is silent then stays without an answer.
+        // A node that is silent until then has no answer.
         let _ = tokio::time::timeout(self.patience(), all).await;
         self.names.iter().cloned().zip(answers).collect()
     }
 
-    /// Writes a candidate's entry, or takes it out, and reads the list. `read` is as for
-    /// [`Listing`].
+    /// Writes a candidate's entry or removes it, and reads the list. `read` is as for [`Listing`].
     ///
     /// # Cancellation safety
-    /// Dropped, the entry may have been written, and ends with its ttl.
+    /// Dropped, the entry may have been written; it ends with its ttl.
     pub(crate) async fn enlist<W>(
         &self,
         op: Enlist,
@@ -53,8 +52,8 @@ impl Core {
         self.run(now, &mut Listing::new(self.n(), by, read), round).await
     }
 
-    /// Takes a candidate's entry out of the list. Nobody waits for it: what is left where it does
-    /// not arrive ends with its ttl. Needs no runtime: it is what `Drop` calls.
+    /// Removes a candidate's entry from the list, without waiting for answers: an entry that the
+    /// request does not reach ends with its ttl. Needs no runtime, because `Drop` calls it.
     pub(crate) fn strike(&self, op: Enlist) {
         let deadline = self.node_deadline(self.env.now());
         self.send_all(Op::Enlist(op), deadline, &ReplyCollector::taking_back(self.n()));

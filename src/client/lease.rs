@@ -1,11 +1,10 @@
-//! A lease: what is held, until when, and whether it still is.
+//! A lease: what is held, its deadline, and its state.
 //!
 //! Invariants:
-//! 1. `until` only grows, and only by an extension that a majority answered in time
-//!    (renewal 1).
+//! 1. `until` only grows, and only by an extension that a majority answered in time (renewal 1).
 //! 2. The phase leaves `Held` once and never returns: a lost lease cannot become held again.
-//! 3. `is_valid` asks the suspend-proof clock each time; no timer has to have fired for it to be
-//!    right, so a process that wakes from a pause finds the truth at its first question.
+//! 3. `is_valid` reads the suspend-proof clock each time and needs no timer, so a process that
+//!    wakes from a pause gets the right answer at its first call.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -43,21 +42,21 @@ pub(crate) struct Lease {
     pub(crate) subject: Subject,
     pub(crate) owner: OwnerToken,
     pub(crate) token: FencingToken,
-    /// Time for which its holder may believe in it, less the drift.
+    /// Time for which the holder may rely on the lease, before the drift is subtracted.
     pub(crate) ttl: Duration,
-    /// Time after `ttl` for which the nodes keep it: an election's lock-delay (election 8).
+    /// Time after `ttl` for which the nodes keep the lease: an election's lock-delay (election 8).
     pub(crate) drain: Duration,
-    /// Until then it is not released, only left to lapse: the holder it was taken from may believe
-    /// in the lock for as long (locks 13).
+    /// Until then the lease is not released, only left to lapse: the holder it was taken from may
+    /// rely on the lock for as long (locks 13).
     pub(crate) lapses_before: Moment,
     /// The renewer stops renewing here (`max_hold`).
     pub(crate) renew_until: Option<Moment>,
-    /// Names the nodes that may hold something of it.
+    /// Knows the nodes that may hold something of the lease.
     pub(crate) replies: Arc<ReplyCollector>,
-    /// End of its validity, readable without the lock; zero once it is over.
+    /// End of the validity in ns, readable without the mutex; zero once the lease is over.
     valid_until: AtomicU64,
     state: Mutex<State>,
-    /// It is over, was renewed, or a failover was decided.
+    /// Notified when the lease is over, was renewed, or a failover was decided.
     news: Notify,
     pub(crate) meters: Arc<LeaseMeters>,
 }
@@ -65,18 +64,18 @@ pub(crate) struct Lease {
 #[derive(Debug)]
 struct State {
     phase: Phase,
-    /// It is counted among what is held.
+    /// The lease is counted in the metrics as held.
     counted: bool,
     until: Moment,
-    /// Replicas that had it at the last round that decided; the level is the replies's.
+    /// Replicas that had the lease at the last decided round; its level is that of `replies`.
     kept: u32,
     /// The holder's metadata.
     meta: Option<Arc<[u8]>>,
     /// Results of renewals after failovers.
     verdicts: Verdicts,
-    /// The renewer's entry for this lease.
+    /// Entry of the lease in the renewer.
     slot: Option<(Moment, u64)>,
-    /// Time of its loss, or of its return.
+    /// End of the lease; `None` while it is held.
     over: Option<Over>,
     /// Start of the renewal under way, and the longest duration of one.
     renewing: Option<Moment>,
@@ -87,17 +86,17 @@ struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Over {
     pub(crate) at: Moment,
-    /// Not by its holder.
+    /// True if the lease ended without its holder.
     pub(crate) lost: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// `troubled`: the last renewal failed, and the log says so.
+    /// `troubled`: the last renewal failed, and the log reports it.
     Held { troubled: bool },
-    /// Its deadline passed, or a different owner has it.
+    /// The deadline passed, or a different owner has the name.
     Lost,
-    /// Its holder is done with it.
+    /// The holder released or finished it.
     Ended,
 }
 
@@ -145,7 +144,7 @@ impl Lease {
         }
     }
 
-    /// The same, kept by the nodes for so much longer than its holder believes in it.
+    /// Has the nodes keep the lease for `drain` longer than its holder relies on it.
     pub(crate) fn with_drain(self, drain: Duration) -> Self {
         Self { drain, ..self }
     }
@@ -164,17 +163,17 @@ impl Lease {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns its durability when it was last granted, renewed or completed.
+    /// Returns the durability of the lease when it was last granted, renewed or completed.
     pub(crate) fn durability(&self) -> Achieved {
         Achieved { replicas: self.lock().kept, ..Achieved::at_least(self.replies.level()) }
     }
 
-    /// A later round was decided.
+    /// Records the durability of a later round.
     pub(crate) fn keep(&self, achieved: Achieved) {
         self.lock().kept = achieved.replicas;
     }
 
-    /// Returns the time at which it ends, or ended, unless it is renewed.
+    /// Returns the time at which the lease ends, or ended, unless it is renewed.
     pub(crate) fn until(&self) -> Moment {
         self.lock().until
     }
@@ -193,8 +192,9 @@ impl Lease {
         s.phase != Phase::Lost
     }
 
-    /// Sends these extensions, unless the lease is over; returns whether it is not. What was sent
-    /// after `end` would be in a node queue behind the release and put back what that deleted.
+    /// Sends these extensions unless the lease is over; returns false if it is. An extension that
+    /// is sent after `end` would be behind the release in a node's queue and put back what the
+    /// release deleted.
     pub(crate) fn send(
         &self,
         now: Moment,
@@ -204,7 +204,8 @@ impl Lease {
         let s = self.lock();
         let valid = self.is_valid(now);
         for (node, mut op) in extensions.into_iter().filter(|_| valid) {
-            // It may re-create the key there, so a release must go there too.
+            // The extension may create the key again on that node, so a release must be sent there
+            // too.
             self.replies.extended(node);
             if let Op::Extend { meta, .. } = &mut op {
                 meta.clone_from(&s.meta);
@@ -214,45 +215,47 @@ impl Lease {
         valid
     }
 
-    /// Held, and inside the validity at `now`.
+    /// Returns true if the lease is held and valid at `now`.
     pub(crate) fn is_valid(&self, now: Moment) -> bool {
         now.as_nanos() < self.valid_until.load(Ordering::Acquire)
     }
 
-    /// Returns true if the renewer may renew it: not past its longest hold.
+    /// Returns true if the renewer may renew the lease: not past its longest hold.
     pub(crate) fn may_be_renewed(&self, now: Moment) -> bool {
         self.renew_until.is_none_or(|end| now < end)
     }
 
-    /// Neither lost nor ended.
+    /// Returns true if the lease is neither lost nor ended.
     pub(crate) fn is_held(&self) -> bool {
         self.lock().is_held()
     }
 
-    /// Held, and its last renewal failed, or none was confirmed for half of its length.
+    /// Returns true if the lease is held and its last renewal failed, or none was confirmed for
+    /// half of its length.
     pub(crate) fn is_in_jeopardy(&self, now: Moment) -> bool {
         let s = self.lock();
         s.phase == (Phase::Held { troubled: true }) || s.until.since(now) < self.ttl / 2
     }
 
-    /// Returns its end, if it is known to be over.
+    /// Returns the end of the lease, if it is known to be over.
     pub(crate) fn over_since(&self) -> Option<Over> {
         self.lock().over
     }
 
-    /// A renewal is tried, for the first time or again.
+    /// Records that a renewal is tried, for the first time or again.
     pub(crate) fn renewing(&self, now: Moment) {
         self.lock().renewing.get_or_insert(now);
     }
 
-    /// The longest that a renewal has taken, repetitions included; also the one under way.
+    /// Returns the longest time that a renewal has taken, with its repetitions; the renewal under
+    /// way counts too.
     pub(crate) fn longest_renewal(&self, now: Moment) -> Duration {
         let s = self.lock();
         let end = s.over.map_or(now, |over| over.at);
         s.renewing.map_or(s.longest_renewal, |began| s.longest_renewal.max(end.since(began)))
     }
 
-    /// Counts it among what is held, until it is over.
+    /// Counts the lease in the metrics as held, until it is over.
     pub(crate) fn count(&self) {
         let mut s = self.lock();
         if s.is_held() && !std::mem::replace(&mut s.counted, true) {
@@ -260,7 +263,7 @@ impl Lease {
         }
     }
 
-    /// Declares the lease lost and wakes everything that awaits that.
+    /// Declares the lease lost and wakes all that wait for its end.
     pub(crate) fn lose(&self, now: Moment) {
         let lost = |phase| matches!(phase, Phase::Held { .. }).then_some(Phase::Lost);
         if self.leave(now, lost).is_some() {
@@ -270,8 +273,8 @@ impl Lease {
         }
     }
 
-    /// A renewal was decided. The log says once that renewals fail, and once that they do not any
-    /// more.
+    /// Records that a renewal was decided. Logs once that renewals fail, and once that they succeed
+    /// again.
     pub(crate) fn renewed(&self, now: Moment, failed: Option<&NoQuorum>) {
         let mut s = self.lock();
         if failed.is_none()
@@ -300,24 +303,24 @@ impl Lease {
         }
     }
 
-    /// The holder is done with it. True for the first caller only.
+    /// Ends the lease for its holder. Returns true for the first caller only.
     pub(crate) fn end(&self, now: Moment) -> bool {
         self.leave(now, |phase| (phase != Phase::Ended).then_some(Phase::Ended)).is_some()
     }
 
-    /// The same; true if it was held until then.
+    /// Ends the lease for its holder. Returns true if it was held and valid until then.
     pub(crate) fn end_held(&self, now: Moment) -> bool {
         let valid = self.is_valid(now);
         let before = self.leave(now, |_| Some(Phase::Ended));
         valid && matches!(before, Some(Phase::Held { .. }))
     }
 
-    /// Goes on to another phase, in which it is not held; the one before.
+    /// Enters a phase in which the lease is not held; returns the phase before.
     fn leave(&self, now: Moment, to: impl FnOnce(Phase) -> Option<Phase>) -> Option<Phase> {
         let mut s = self.lock();
         let before = s.phase;
         s.phase = to(before)?;
-        // One that is ended after its deadline was lost before.
+        // A lease that its holder ends after the deadline was lost before.
         let lost = s.phase == Phase::Lost || now >= s.until;
         s.over.get_or_insert(Over { at: now, lost });
         self.valid_until.store(0, Ordering::Release);
@@ -329,7 +332,7 @@ impl Lease {
         Some(before)
     }
 
-    /// Returns the lock or key that it is for, in errors and the log.
+    /// Returns the lock or key that the lease is for, for errors and the log.
     pub(crate) fn resource(&self) -> Resource {
         match &self.subject {
             Subject::Lock { of, .. } => of.clone(),
@@ -337,13 +340,13 @@ impl Lease {
         }
     }
 
-    /// Resolves at the next change of the lease from the first poll on; the clock is the caller's
-    /// job.
+    /// Resolves at the next change of the lease after the first poll. The caller has to watch the
+    /// clock itself.
     pub(crate) fn news(&self) -> Notified<'_> {
         self.news.notified()
     }
 
-    /// Resolves as soon as the lease is lost or ended; the clock is the caller's job.
+    /// Resolves as soon as the lease is lost or ended. The caller has to watch the clock itself.
     pub(crate) async fn over(&self) {
         loop {
             let news = self.news.notified();
@@ -356,7 +359,7 @@ impl Lease {
         }
     }
 
-    /// The renewer's entry for it from now on, for the one before.
+    /// Sets the lease's entry in the renewer; returns the entry before.
     pub(crate) fn set_slot(&self, slot: Option<(Moment, u64)>) -> Option<(Moment, u64)> {
         std::mem::replace(&mut self.lock().slot, slot)
     }
@@ -370,7 +373,7 @@ impl Lease {
         self.lock().verdicts.failed_over();
     }
 
-    /// Failovers so far of nodes that had confirmed the lease.
+    /// Returns the number of failovers until now of nodes that had confirmed the lease.
     pub(crate) fn failovers(&self) -> u64 {
         self.lock().verdicts.so_far()
     }
@@ -381,10 +384,10 @@ impl Lease {
         self.news.notify_waiters();
     }
 
-    /// The verdict on the next failover that has one; `Lost` once `over` returns true.
+    /// Returns the verdict on the next failover that has one; `Lost` once `over` returns true.
     ///
     /// # Cancellation safety
-    /// It is taken only when it is returned.
+    /// The verdict is taken only when it is returned.
     pub(crate) async fn verdict(&self, over: impl Fn() -> bool) -> Failover {
         loop {
             let news = self.news.notified();
@@ -431,8 +434,8 @@ impl Lease {
         self.replies.known(node, self.until())
     }
 
-    /// The op that gives this lease back on one node; none for what is left to lapse, and for a
-    /// claim, which says how it ends.
+    /// Returns the op that releases this lease on one node; `None` for a lease that is left to
+    /// lapse, and for a claim, which ends by [`ClaimEnd`](crate::op::ClaimEnd).
     pub(crate) fn release_op(&self, now: Moment) -> Option<Op> {
         let Subject::Lock { keys, .. } = &self.subject else { return None };
         if now < self.lapses_before {

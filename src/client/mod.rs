@@ -1,9 +1,9 @@
-//! The client side: one request's life and one lease's life. The only code that joins the pure
-//! machines, the nodes and tokio.
+//! The client side: the life of a request and the life of a lease. The only code that joins the
+//! pure machines, the nodes and tokio.
 //!
-//! [`Core`] belongs to one `Redlock` handle and is shared by everything made from it. It hands ops
-//! to the node queues and replies to the quorum machines, and cleans up after whatever was dropped
-//! half-way. Nothing here waits for the slowest node: decisions fall at the majority.
+//! [`Core`] belongs to one `Redlock` handle and is shared by everything made from it. It passes ops
+//! to the node queues and replies to the quorum machines, and cleans up after futures that were
+//! dropped. No operation waits for the slowest node: the majority decides.
 //!
 //! A request's life: `acquire`, `claim`, `release` or `renewal` makes the op, `round` sends it and
 //! runs the machine, `node_queue` batches it, `reply_collector` takes the replies. A lease's life:
@@ -77,7 +77,7 @@ pub(crate) struct Core {
     pub(crate) failovers: Arc<Failovers>,
     pub(crate) closing: Closing,
     pub(crate) meters: Meters,
-    /// Places for attempts to acquire that are under way.
+    /// Permits of attempts to acquire.
     places: Semaphore,
     ttl_warning: TtlWarning,
     queues: Vec<NodeQueue>,
@@ -85,18 +85,18 @@ pub(crate) struct Core {
     fences_ahead: Mutex<FencesAhead>,
     listeners: Mutex<Vec<JoinHandle<()>>>,
     events: broadcast::Sender<NamedEvent>,
-    /// Until when each node is known to call keys without a birth forgotten.
+    /// Time until which each node is known to answer keys without a birth as forgotten.
     forgetful: Mutex<Vec<Option<Moment>>>,
 }
 
-/// How much later a node's memory must be whole again for that to be news.
+/// Least shift of a node's time in `forgetful` that is reported by an event again.
 const FORGETFUL_SLACK: Duration = Duration::from_secs(60);
 
 /// Most attempts to acquire under way at once: more than queues can have in flight, and no more
-/// than they send in time. The others wait for a place in the order in which they came.
+/// than they send in time. The others wait for a permit in the order in which they came.
 const ATTEMPTS_MAX: usize = 1_024;
 
-/// Events a slow subscriber may lag behind before it loses some.
+/// Events by which a slow subscriber may lag before it loses some.
 const EVENTS: usize = 1_024;
 
 impl fmt::Debug for Core {
@@ -151,14 +151,14 @@ impl Core {
         }
     }
 
-    /// Returns the events of the nodes, by name.
+    /// Subscribes to the events of the nodes.
     pub(crate) fn events(self: &Arc<Self>) -> NodeEvents {
         let events = self.events.subscribe();
         self.listen();
         NodeEvents::new(events)
     }
 
-    /// Returns the counts of the queues.
+    /// Returns the counters of the node queues.
     pub(crate) fn metrics(&self) -> Vec<NodeMetrics> {
         self.queues.iter().map(NodeQueue::metrics).collect()
     }
@@ -173,13 +173,13 @@ impl Core {
         now + self.config.node_deadline
     }
 
-    /// For how long the answer to a request is awaited: a queue that somebody drives has posted one
-    /// by then.
+    /// Returns how long to wait for the answer to a request: a queue whose task is polled has
+    /// posted one by then.
     pub(crate) fn patience(&self) -> Duration {
         self.config.node_deadline + GRACE
     }
 
-    /// Sends an op to one node; the answer goes to the replies.
+    /// Sends an op to one node; the answer goes to `replies`.
     pub(crate) fn send(
         &self,
         node: usize,
@@ -210,7 +210,8 @@ impl Core {
         self.send(last, op, deadline, replies);
     }
 
-    /// The fence to propose for a key: our clock, or just above what was seen for it (locks 4).
+    /// Returns the fence to propose for a key: our clock, or one more than the fence that was seen
+    /// for it (locks 4).
     pub(crate) fn proposal(&self, key: &str) -> u64 {
         let clock = self.env.wall_micros();
         let ahead = self.fences_ahead.lock().unwrap_or_else(PoisonError::into_inner);
@@ -223,7 +224,7 @@ impl Core {
         let Some(fence) = fence else { return };
         let mut ahead = self.fences_ahead.lock().unwrap_or_else(PoisonError::into_inner);
         if fence <= proposal && ahead.is_empty() {
-            // The common case: what we proposed was our clock, and the clock has moved on.
+            // The common case: the proposal was our clock, and the clock has advanced since.
             return;
         }
         if fence >= self.env.wall_micros() {
@@ -233,15 +234,15 @@ impl Core {
         }
     }
 
-    /// These nodes forgot so much that a key without a birth was answered as forgotten; each with
-    /// for how long that will be so. Says it once per node and loss.
+    /// Reports nodes that answered a key without a birth as forgotten, each with the time for which
+    /// it will do so. Each loss of a node is reported once.
     pub(crate) fn keys_forgotten(&self, nodes: impl Iterator<Item = (usize, Duration)>) {
         let now = self.env.now();
         for (node, remaining) in nodes {
             let until = now + remaining;
             {
                 let mut known = self.forgetful.lock().unwrap_or_else(PoisonError::into_inner);
-                // The same loss, by a clock that goes somewhat slower, or for a shorter retention.
+                // The same loss, seen with a somewhat slower clock or for a shorter retention.
                 if known[node].is_some_and(|known| until <= known + FORGETFUL_SLACK) {
                     continue;
                 }
@@ -253,10 +254,10 @@ impl Core {
         }
     }
 
-    /// Reads who holds a name, decided at the majority. `read` is as for [`Leading`].
+    /// Reads the holder of a name, decided at the majority. `read` is as for [`Leading`].
     ///
     /// # Cancellation safety
-    /// Dropped, nothing is left behind but, with `wait`, the request for a hint.
+    /// Dropped, the nodes keep nothing of it except, with `wait`, the registration for a hint.
     pub(crate) async fn inspect<W: Clone>(
         &self,
         keys: &LockKeys,
@@ -280,7 +281,7 @@ impl Core {
         Arc::clone(&self.names[node])
     }
 
-    /// Puts names to the outcomes.
+    /// Makes the error of an operation from the outcomes of the nodes, with their names.
     pub(crate) fn no_quorum(&self, outcomes: Vec<NodeOutcome>) -> NoQuorum {
         let nodes = self.names.iter().cloned().zip(outcomes).collect();
         NoQuorum { of: None, needed: majority(self.n()), nodes, waited: None }
@@ -291,7 +292,8 @@ impl Core {
         vec![NodeOutcome::Failed(handle_closed()); self.n()]
     }
 
-    /// Starts to listen to the nodes' hints, once, when somebody first waits or holds.
+    /// Starts to listen to the nodes' signals, once, when a caller first waits for a lock or holds
+    /// one.
     pub(crate) fn listen(self: &Arc<Self>) {
         let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
         listeners.retain(|l| !l.is_finished());
@@ -320,22 +322,22 @@ impl Core {
         }
     }
 
-    /// Hands on what happened on a node.
+    /// Sends a node's event to the subscribers.
     fn tell(&self, node: usize, event: NodeEvent) {
-        // Nobody listening is no fault.
+        // Without a subscriber the event is dropped, which is no error.
         let _ = self.events.send(NamedEvent { node: Arc::clone(&self.names[node]), event });
     }
 
-    /// Nobody here waits for the lock any more, and the node reserved it for this handle: the next
-    /// in its queue gets it.
+    /// Gives up a reservation for which no caller of this handle waits any more, so that the next
+    /// in the node's queue gets the lock.
     pub(crate) fn pass_on(&self, node: usize, key: &str) {
         let owner = self.hints.reservation();
         let op = Op::Release { keys: LockKeys::new(key), owner, meta: false };
         self.send(node, op, self.node_deadline(self.env.now()), &ReplyCollector::new(self.n()));
     }
 
-    /// The node may have become another server: if anything is held, asks it for its facts, which
-    /// show that.
+    /// Asks a node that may have become another server for its facts, which show that, if any lease
+    /// is held.
     fn look_at(&self, node: usize) {
         if !self.renewer.is_empty() {
             self.queues[node].look();
@@ -349,7 +351,7 @@ fn handle_closed() -> NodeError {
 
 impl Drop for Core {
     fn drop(&mut self) {
-        // Its task ends with the handle.
+        // The renewer's task ends with the handle.
         self.renewer.wake();
         for l in self.listeners.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
             l.abort();

@@ -1,4 +1,4 @@
-//! Counters of one node, added to once per batch. Nothing is decided by these numbers.
+//! Counters of one node, updated once per batch. Nothing is decided by these numbers.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,13 +27,13 @@ pub(crate) struct Counters {
     losses: Tally,
     loss: Gauge,
     quarantine_ends: Gauge,
-    /// Losses as of the last answer.
+    /// Losses of the node's data, as of its last answer.
     data: Mutex<Arc<[Loss]>>,
-    /// Behind a lock: faults are not the hot path.
+    /// Behind a mutex, because faults are rare.
     faults: Mutex<BTreeMap<NodeFault, Tally>>,
 }
 
-/// What one batch adds.
+/// Counts of one batch.
 #[derive(Debug, Default)]
 pub(crate) struct Count {
     ops: u64,
@@ -95,7 +95,7 @@ impl Counters {
         }
     }
 
-    /// A batch came back after this time.
+    /// Adds the counts of a batch that was answered after `took`.
     pub(crate) fn add(&self, count: Count, took: Duration) {
         self.batches.add(1);
         self.request.record(took.as_secs_f64());
@@ -115,7 +115,7 @@ impl Counters {
         faults.entry(fault).or_insert_with(new).add(n);
     }
 
-    /// A request was refused before it was sent.
+    /// Counts a request that was refused before it was sent.
     pub(crate) fn count_refused(&self, fault: NodeFault) {
         self.fault(fault, 1);
     }
@@ -128,18 +128,18 @@ impl Counters {
         self.quarantines.add(1);
     }
 
-    /// When the node's quarantine ends, in µs since 1970.
+    /// Sets the end of the node's quarantine, in µs since 1970.
     pub(crate) fn set_quarantine_end(&self, micros: u64) {
         self.quarantine_ends.set(Duration::from_micros(micros).as_secs_f64());
     }
 
-    /// What the node's data may lack. `new`: the latest of these was not there before.
+    /// Sets what the node's data may lack. `new`: the latest of these losses was not there before.
     pub(crate) fn set_losses(&self, losses: &Arc<[Loss]>, new: bool) {
         self.losses.add(u64::from(new));
         *self.data.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(losses);
     }
 
-    /// The latest loss that still concerns keys, if any.
+    /// Sets the latest loss that still concerns keys, if any.
     pub(crate) fn set_concerning(&self, loss: Option<Loss>) {
         let seconds = |loss: Loss| loss.length().map_or(f64::INFINITY, |d| d.as_secs_f64());
         self.loss.set(loss.map_or(0.0, seconds));
@@ -153,7 +153,7 @@ impl Counters {
         self.switches.add(1);
     }
 
-    /// A wait for replicas is over.
+    /// Counts a wait for replicas that is over.
     pub(crate) fn count_barrier(&self, confirmed: bool) {
         self.barriers.add(1);
         self.barriers_failed.add(u64::from(!confirmed));
@@ -180,7 +180,7 @@ impl Counters {
     }
 }
 
-/// `NoReplicas` as a label has it: `no_replicas`.
+/// Returns the fault as a label: `NoReplicas` is `no_replicas`.
 fn word(fault: NodeFault) -> String {
     let mut word = String::new();
     for c in format!("{fault:?}").chars() {

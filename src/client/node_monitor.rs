@@ -1,5 +1,5 @@
-//! What a batch's facts prove about a node: its clock, its history, its identity
-//! (clocks 4, quarantine 7). The quarantine itself is decided in `lua/history.lua`.
+//! Judges a node by the facts of its batches: its clock, its data history, its identity (clocks 4,
+//! quarantine 7). The quarantine itself is decided in `lua/history.lua`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,16 +24,16 @@ pub(crate) struct NodeMonitor {
     identity: Option<Arc<str>>,
     address: Option<Arc<str>>,
     history_id: Option<u64>,
-    /// The node's clock (µs) with the first facts, by which it had a marker.
+    /// Clock of the node (µs since 1970) at the first facts that showed a marker.
     known_since: Option<u64>,
     in_quarantine: bool,
     /// The latest loss of data that the node showed.
     latest_loss: Option<Loss>,
     /// That loss, while it still concerns keys of the default retention.
     concerning: Option<Loss>,
-    /// Owners whose leases are back in this data history of the node.
+    /// Owners that have re-asserted a lease in this quarantine of the node.
     reasserted: BTreeSet<OwnerToken>,
-    /// The disagreement reported last: ours and the node's.
+    /// Quarantine lengths of the disagreement reported last: ours and the node's.
     disagreed: Option<(Duration, Duration)>,
     events: broadcast::Sender<NamedEvent>,
     counters: Arc<Counters>,
@@ -58,8 +58,9 @@ impl NodeMonitor {
         }
     }
 
-    /// Takes in the facts of a batch that was under way from `sent` to `received`; `address` says
-    /// where the node's server is. Some(error) if the node's votes do not count now.
+    /// Takes in the facts of a batch that was under way from `sent` to `received`; `address`
+    /// returns the address of the node's server. Returns the error for which the node's votes do
+    /// not count now, if any.
     pub(crate) fn judge(
         &mut self,
         facts: &Facts,
@@ -92,20 +93,21 @@ impl NodeMonitor {
         self.known_since
     }
 
-    /// The node counted an extension whose holder named its quarantine: true the first time, and
-    /// only while that lasts. One that came after the end is an extension as any other.
+    /// Counts an extension by which an owner re-asserted its lease. Returns true if it is the
+    /// owner's first during this quarantine; an extension after the quarantine's end is an ordinary
+    /// one.
     pub(crate) fn reasserts(&mut self, owner: OwnerToken) -> bool {
         self.in_quarantine && self.reasserted.insert(owner)
     }
 
-    /// Holders of this handle re-asserted their leases.
+    /// Reports that holders of this handle re-asserted this number of leases.
     pub(crate) fn reasserted(&self, leases: u64) {
         if leases > 0 {
             self.tell(NodeEvent::Reasserted { leases });
         }
     }
 
-    /// What the node's data may lack (quarantine 13).
+    /// Updates what the node's data may lack (quarantine 13).
     fn check_losses(&mut self, facts: &Facts) {
         let latest = facts.losses.last().copied();
         if latest != self.latest_loss {
@@ -144,7 +146,8 @@ impl NodeMonitor {
                 HistoryCause::Restart
             };
             self.tell(NodeEvent::HistoryChanged { cause });
-            // A new one begins although the last may not have ended.
+            // The new history has a quarantine of its own, although the last one may not have
+            // ended.
             self.in_quarantine = false;
             self.reasserted.clear();
         }
@@ -173,11 +176,12 @@ impl NodeMonitor {
         }
     }
 
-    /// All clients of a node must agree on the quarantine's length (quarantine 7): the node uses
-    /// the longest, so each handle with another one reports it once.
+    /// Reports a disagreement about the quarantine's length, on which all clients of a node must
+    /// agree (quarantine 7). The node uses the longest, so each handle with another length reports
+    /// it once.
     fn check_settings(&mut self, facts: &Facts) {
         let (ours, node) = (facts.quarantine_asked, facts.quarantine_len);
-        // The node counts in whole milliseconds.
+        // The node counts in whole milliseconds, so a difference below one is no disagreement.
         let shorter = ours + Duration::from_millis(1) < node;
         if (shorter || facts.quarantine_raised) && self.disagreed != Some((ours, node)) {
             self.disagreed = Some((ours, node));
@@ -187,7 +191,7 @@ impl NodeMonitor {
 
     fn tell(&self, event: NodeEvent) {
         event.log(&self.name);
-        // It is no fault if there is no listener.
+        // An error means that there is no subscriber.
         let _ = self.events.send(NamedEvent { node: Arc::clone(&self.name), event });
     }
 }
@@ -213,7 +217,7 @@ mod tests {
         }
     }
 
-    /// A health of the node `a`.
+    /// A monitor of the node `a`.
     fn health(s: &QueueSettings) -> NodeMonitor {
         NodeMonitor::new("a".into(), s, &Arc::new(Counters::new("a".into())))
     }
@@ -243,7 +247,7 @@ mod tests {
         Moment::from_nanos(ms * 1_000_000)
     }
 
-    /// The events sent.
+    /// Returns the events that `run` sent.
     fn reported(s: &QueueSettings, run: impl FnOnce(&mut NodeMonitor)) -> Vec<NodeEvent> {
         let mut events = s.events.subscribe();
         run(&mut health(s));
@@ -269,13 +273,13 @@ mod tests {
                 |f: &Facts, secs| Facts { quarantine: Duration::from_secs(secs), ..f.clone() };
             say(base.clone(), 1, "h:1");
             say(base.clone(), 2, "h:1");
-            // FLUSHALL, seen by the batch that set the marker, and by the next one.
+            // After a FLUSHALL: the facts of the batch that set the marker, and of the next one.
             let flushed = shut(&base, 30);
             let first = Facts { new_history: true, marker_missing: true, ..flushed.clone() };
             say(first, 3, "h:1");
             say(shut(&base, 29), 4, "h:1");
             say(base.clone(), 33, "h:1");
-            // Another process at the same place, then another server.
+            // First another process at the same address, then another server.
             let restarted = Facts { history_id: 2, identity: "y".into(), ..shut(&base, 30) };
             say(restarted.clone(), 34, "h:1");
             let promoted = Facts { history_id: 3, identity: "z".into(), ..restarted };
@@ -306,7 +310,7 @@ mod tests {
         p.judge(&shut, at(1), at(1), &nowhere);
         assert!(p.reasserts(owner));
         assert!(!p.reasserts(owner));
-        // The next renewal was sent before the quarantine's end and came after it.
+        // The next renewal was sent before the quarantine's end and arrived after it.
         p.judge(&open, at(2), at(2), &nowhere);
         assert!(!p.reasserts(owner));
     }

@@ -1,23 +1,24 @@
-//! The queue: one queue per node, and as many batches in flight as the node keeps in order (group
-//! commit).
+//! The requests of a handle to one node: a queue, and as many batches in flight as the node keeps
+//! in order (group commit).
 //!
-//! If nothing is in flight a request leaves at once; what arrives in the meantime leaves together
-//! as the next batch. A node that keeps order takes further batches while it works on the first, so
-//! that neither side waits for the other. A release never overtakes its own acquire: a batch leaves
-//! with the call of the node, and takes effect behind those of earlier calls. The queue's task
-//! polls the calls, so a connection to a server has its owner here (`dial/wire.rs`). The queue also
+//! If no batch is in flight, a request is sent at once; requests that arrive in the meantime are
+//! sent together as the next batch. A node that keeps order takes further batches while it works on
+//! the first, so that neither side waits for the other. A release never overtakes its own acquire:
+//! a batch is sent when the node's `call` is made, and takes effect after the batches of earlier
+//! calls. The queue's task polls the calls, so it also drives the connection to a server
+//! (`dial/wire.rs`). The queue also
 //! - drops requests whose deadline passed before they were sent (certainly not executed);
-//! - sends with each batch until when it may take effect, by the node's own clock: what
-//!   lies in a frozen server is not executed when it thaws. An idle queue asks for the time now and
-//!   then, so that it knows it;
+//! - sends with each batch the time until which it may take effect, by the node's own clock: a
+//!   batch that was received by a frozen server is not executed when the server resumes. An idle
+//!   queue asks for the node's time now and then, so that it knows that clock;
 //! - keeps *owed* releases (`pending_releases`): a release is repeated until it is answered at a
-//!   time at which nothing that got no answer can take effect any more;
-//! - asks again, in a later batch, what a node puts off because it has shown enough results at
-//!   once, and lets no batch grow beyond what may be stored at once;
-//! - holds a yes back until as many replicas have it as its caller asked for
-//!   (durability 1); others go on;
-//! - watches the facts of each batch: clock steps, new histories, two nodes on one server
-//!   (clocks 4, quarantine 7, overview 8).
+//!   time at which no unanswered request can take effect any more;
+//! - asks again, in a later batch, for results that a node put off because the batch had shown
+//!   enough of them, and lets no batch grow beyond what may be stored at once;
+//! - holds a grant back until as many replicas have it as its caller asked for (durability 1),
+//!   without delaying other requests;
+//! - watches the facts of each batch: clock steps, new histories, two nodes on one server (clocks
+//!   4, quarantine 7, overview 8).
 
 mod alarm;
 mod incoming;
@@ -57,34 +58,35 @@ use crate::op::{Batch, Loss, NotAfter, QuarantineId, Replies, Reply, Terms, Time
 use crate::quorum::holdings::Quarantine;
 use crate::time::{Drift, Moment, NodeClock};
 
-/// How much longer than its deadline a node's own answer is awaited before the queue gives up on
-/// it.
+/// Extra time to wait for a node's answer after the deadline has passed.
 pub(crate) const GRACE: Duration = Duration::from_millis(250);
-/// How often a queue with nothing to do asks the node for its facts: its clock, and whether it is
-/// still the same server. It also renews the note of the server's clock (quarantine 13).
+/// Interval at which an idle queue asks the node for its facts: its clock, and its identity, which
+/// shows if it is still the same server. The request also renews the note of the server's clock
+/// (quarantine 13).
 const HEARTBEAT: Duration = Duration::from_secs(2);
 
-/// Most requests that wait to be sent; what gives something back may be as many again.
+/// Most requests that wait to be sent; undo operations have the same number of places again.
 const QUEUE_MAX: usize = 100_000;
-/// Most batches of which somebody waits for replicas to have them; until there are fewer nothing is
-/// sent that may have to be waited for.
+/// Most batches that wait for replicas to confirm them; at this limit no new request is taken from
+/// the queue.
 const CONFIRMING_MAX: usize = 1_024;
-/// Most bytes that one batch asks the node to store, but one op's at least: other requests wait for
-/// no more than that, and the node says no more about results (`Reply::Deferred`).
+/// Most bytes that one batch asks the node to store, except that it always takes one op. The limit
+/// bounds how long other requests wait, and is the same as the node's limit for the results of one
+/// answer (`Reply::Deferred`).
 const BYTES_MAX: usize = 1 << 20;
-/// Most ops in one batch: bounds how long one script may occupy a server.
+/// Most ops in one batch, which bounds how long one script may occupy a server.
 const BATCH_MAX: usize = 128;
-/// Most batches under way: while the server works on one, the next one is there.
+/// Most batches under way: the next one has arrived when the server finishes the first.
 const DEPTH: usize = 4;
-/// Most ops of a batch that are asked again: the others must not wait until all large results are
-/// shown.
+/// Most ops of a batch that were put off before, so that other requests need not wait until all
+/// large results are shown.
 const AGAIN_MAX: usize = 16;
 
 /// Callback for a node, by number, that has begun another data history, with its quarantine. It is
-/// called before the answers of the batch that shows it are handed out.
+/// called before the answers of the batch that shows the new history are posted.
 pub(crate) type OnSwitch = dyn Fn(usize, Quarantine) + Send + Sync;
 
-/// What the queues of one handle share.
+/// Settings that the queues of one handle share.
 #[derive(Clone)]
 pub(crate) struct QueueSettings {
     pub(crate) env: Arc<dyn Env>,
@@ -98,7 +100,8 @@ pub(crate) struct QueueSettings {
     pub(crate) votes: Arc<VotingGauges>,
 }
 
-/// The way to one node. Its task is started with the first request and ends with the queue.
+/// Queue of requests to one node. Its task starts with the first request and ends when the queue is
+/// dropped.
 pub(crate) struct NodeQueue {
     node: Arc<dyn LockNode>,
     index: usize,
@@ -120,17 +123,17 @@ impl NodeQueue {
         &self.node
     }
 
-    /// What this queue has yet to do.
+    /// Returns the unfinished work of this queue.
     pub(crate) fn load(&self) -> &Load {
         &self.load
     }
 
-    /// What this queue has counted.
+    /// Returns the counters of this queue.
     pub(crate) fn metrics(&self) -> NodeMetrics {
         self.counters.snapshot()
     }
 
-    /// What the node's data may lack, as of its last answer.
+    /// Returns what the node's data may lack, as of its last answer.
     pub(crate) fn losses(&self) -> Arc<[Loss]> {
         self.counters.losses()
     }
@@ -140,13 +143,14 @@ impl NodeQueue {
         self.look.notify_one();
     }
 
-    /// Queues a request. Never blocks; the answer, also the refusal to send, goes to its collector.
+    /// Queues a request. Never blocks; the answer, which may be a refusal to send, goes to its
+    /// collector.
     pub(crate) fn submit(&self, mut pending: Pending) {
         pending.count(&self.load);
         let full = || format!("{QUEUE_MAX} requests wait already");
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         let pending = match queues.as_ref().map(|queues| queues.of(&pending.op)) {
-            // What gives back is let in as long as there is any room: it makes room elsewhere.
+            // An undo operation is let in as long as there is any place: it frees a lock elsewhere.
             Some(open) if open.capacity() <= QUEUE_MAX && !pending.op.is_undo() => {
                 return self.refuse_busy(pending, full());
             }
@@ -159,7 +163,8 @@ impl NodeQueue {
             },
             None => pending,
         };
-        // First use, or the runtime of the earlier task is gone: start one where we are.
+        // First use, or the runtime of the earlier task is gone: the task is started on this
+        // runtime.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             let now = self.settings.env.now();
             return refuse(
@@ -189,7 +194,7 @@ impl NodeQueue {
             in_touch: false,
         };
         self.settings.env.spawn(&runtime, Box::pin(worker.run()));
-        // It is empty.
+        // Cannot fail: the new queue is empty.
         let _ = new.of(&pending.op).try_send(pending);
         *queues = Some(new);
     }
@@ -205,20 +210,20 @@ fn refuse(pending: Pending, fault: NodeFault, detail: impl Into<Arc<str>>, now: 
     pending.answer(Err(NodeError::not_executed(fault, detail)), &Origin::local(now));
 }
 
-/// A batch that came back.
+/// A batch that was sent, with its answer.
 struct Answered {
     asked: Vec<Pending>,
-    /// What the node was asked for first, because its clock was not known.
+    /// Facts that the node was asked for first, if its clock was not known.
     greeting: Option<TimedFacts>,
     replies: Replies,
     deadline: Moment,
-    /// Until when it could take effect, by the node's clock.
+    /// Time until which the batch could take effect, by the node's clock in µs.
     not_after: u64,
     sent: Moment,
     received: Moment,
 }
 
-/// Yeses of one batch that count only at this level.
+/// Grants of one batch, by the durability level at which they count.
 type Unconfirmed = BTreeMap<Durability, Vec<(Pending, Reply)>>;
 
 struct Worker {
@@ -227,23 +232,23 @@ struct Worker {
     monitor: NodeMonitor,
     settings: QueueSettings,
     counters: Arc<Counters>,
-    /// Notified when the node is to be asked for its facts.
+    /// Notified when the node should be asked for its facts.
     look: Arc<Notify>,
     incoming: Incoming,
-    /// What was taken from the queue and leaves with a later batch, before what is queued.
+    /// Requests that were taken from the queue and go into a later batch, before what is queued.
     again: VecDeque<Pending>,
     owed: PendingReleases,
     in_doubt: InDoubt,
-    /// Clock of the server that answered last, and which server that was.
+    /// Clock of the server that answered last, and the identity of that server.
     clock: Option<(NodeClock, Arc<str>)>,
-    /// The node reports which server it is connected to.
+    /// True once the node has reported which server it is connected to.
     names_server: bool,
-    /// The data history of which the node answered last.
+    /// Data history in the node's last answer.
     history: Option<QuarantineId>,
     pace: Pace,
-    /// When a batch was sent last.
+    /// Time at which the last batch was sent.
     spoke: Moment,
-    /// The node answered the last batch, so its connection is in order.
+    /// The node answered the last batch, so its connection works.
     in_touch: bool,
 }
 
@@ -258,7 +263,8 @@ impl Worker {
         let mut alarm = Alarm::new();
         loop {
             let now = env.now();
-            // A batch under way may be asking for the clock still: another one would overtake it.
+            // A batch under way may still be asking for the clock: another batch would overtake
+            // that question.
             let asks = looks || self.known_clock(now).is_none();
             if asks && under_way.is_empty() && self.take_first_facts() {
                 looks = false;
@@ -266,8 +272,7 @@ impl Worker {
             let depth = self.depth(now);
             let room = under_way.len() < depth;
             let open = room && confirming.len() < CONFIRMING_MAX;
-            // Releases that are owed come before what is queued: on a busy queue there is always
-            // something.
+            // Owed releases are sent before queued requests: a busy queue is never empty.
             let mut next = if room { self.owed_batch(now) } else { None };
             if next.is_none() && open {
                 let waiting = self.incoming.len();
@@ -295,10 +300,10 @@ impl Worker {
                 () = &mut alarm => {}
             }
         }
-        // The handle is gone. What is under way is awaited, what is owed tried once more; then the
-        // ttl ends it.
+        // The handle is gone. Batches under way are awaited and owed releases are sent once more;
+        // the ttl ends what then remains.
         while let Some(answered) = under_way.next().await {
-            // With the handle everybody is gone who could want to know what replicas have.
+            // With the handle all callers are gone that could wait for a durability level.
             self.settle(answered);
         }
         if let Some((last, deadline)) = self.owed_batch(env.now()) {
@@ -308,7 +313,7 @@ impl Worker {
     }
 
     /// Takes in the facts that the node's connection received when it was opened. Returns false if
-    /// there are none, so that a batch has to ask for them.
+    /// there are none: then a batch has to ask for them.
     fn take_first_facts(&mut self) -> bool {
         let Some(first) = self.node.first_facts() else { return false };
         self.observe(&first);
@@ -316,17 +321,18 @@ impl Worker {
         true
     }
 
-    /// How many batches may be under way. Two that both ask for the node's clock first could
-    /// overtake each other.
+    /// Returns how many batches may be under way: only one while the node's clock is not known,
+    /// because two that both ask for the clock first could overtake each other.
     fn depth(&self, now: Moment) -> usize {
         let known = self.known_clock(now).is_some();
         if known { self.node.depth().clamp(1, DEPTH) } else { 1 }
     }
 
-    /// Takes the next batch out of the queue, with its deadline: at most `most` requests.
+    /// Takes the next batch out of the queue, at most `most` requests, and returns it with its
+    /// deadline.
     fn next_batch(&mut self, now: Moment, most: usize) -> Option<(Vec<Pending>, Moment)> {
-        // Never less than a node may take: a caller may want the answer sooner, but a time-out ends
-        // the connection that everybody shares.
+        // At least `node_deadline`: a caller may want the answer sooner, but a time-out ends the
+        // connection that all callers share.
         let mut deadline = now + self.settings.node_deadline;
         let mut again = self.again.len().min(AGAIN_MAX);
         let waiting = again + self.incoming.len();
@@ -357,25 +363,25 @@ impl Worker {
         (!batch.is_empty()).then_some((batch, deadline))
     }
 
-    /// The clock of the server that a batch would reach now, if it was read so lately that what it
-    /// may have drifted since is little beside a deadline.
+    /// Returns the clock of the server that a batch would reach now, if it was read so recently
+    /// that its possible drift since is small compared with a deadline.
     fn known_clock(&self, now: Moment) -> Option<&(NodeClock, Arc<str>)> {
         let most = self.settings.node_deadline / 4;
         let (clock, server) = self.clock.as_ref().filter(|_| self.in_touch)?;
         let drifted = self.settings.drift.of(now.since(clock.read));
-        // A node that reports its server, and reports none, has no connection: the next server may
-        // be another one.
+        // If the node reported a server before and reports none now, it has no connection: the next
+        // server may be another one.
         let same = || self.node.server().map_or(!self.names_server, |now| now == *server);
         self.clock.as_ref().filter(|_| drifted <= most && same())
     }
 
-    /// Takes what is owed and due, with the deadline of its batch.
+    /// Takes the owed releases that are due, and returns them with the deadline of their batch.
     fn owed_batch(&mut self, now: Moment) -> Option<(Vec<Pending>, Moment)> {
         let due = self.owed.take(now, BATCH_MAX);
         (!due.is_empty()).then_some((due, now + self.settings.node_deadline))
     }
 
-    /// One call of the node, which begins now; always one reply per op, always by the deadline plus
+    /// Sends one batch, now. The answer has one reply per op and is there by the deadline plus
     /// grace.
     fn send<'n>(
         &mut self,
@@ -389,8 +395,8 @@ impl Worker {
         let sent = env.now();
         self.spoke = sent;
         let ops: Vec<_> = asked.iter().map(|pending| pending.op.clone()).collect();
-        // Until it has answered, also when it is connected again meanwhile: what is sent next must
-        // not overtake a batch that asks for the clock first.
+        // False until this batch is answered, even if the node reconnects meanwhile: the next batch
+        // must not overtake one that asks for the clock first.
         self.in_touch &= !self.names_server || self.node.server().is_some();
         let by = move |(clock, server): &(NodeClock, Arc<str>)| NotAfter {
             server: Arc::clone(server),
@@ -401,8 +407,8 @@ impl Worker {
             node.call(Batch { terms, not_after: Some(by), known_since, ops }, deadline)
         };
         let greets = known.is_none() && !ops.is_empty();
-        // A node that does not report its clock is asked all the same: for its fault, and for what
-        // may be executed at any time.
+        // A node whose clock is not known gets the batch all the same: to learn its fault, and to
+        // run the ops that may be executed at any time.
         let mut not_after = known.unwrap_or_else(NotAfter::over);
         let begun =
             if greets { Either::Right(ops) } else { Either::Left(call(ops, not_after.clone())) };

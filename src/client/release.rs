@@ -1,4 +1,4 @@
-//! Giving back a lock that is held: decided at the majority, the rest is finished by the queues.
+//! Releasing a lock that is held: decided at the majority; the queues finish the other nodes.
 
 use tracing::Instrument as _;
 
@@ -14,8 +14,8 @@ use crate::span::operation;
 use crate::time::Moment;
 
 impl Core {
-    /// Releases a lock lease that was held until now, or was not: to all nodes that may hold it;
-    /// decided at the majority, the rest is finished by the queues.
+    /// Releases a lock on all nodes that may hold it; `held`: its lease was valid until now.
+    /// Decided at the majority; the queues finish the other nodes.
     pub(crate) async fn release(&self, lease: &Lease, held: bool) -> Result<(), ReleaseError> {
         let operation = operation!("release", of = %lease.resource());
         operation.token(lease.token);
@@ -36,8 +36,8 @@ impl Core {
         let owed = self.forgotten_at(now, lease.on_nodes());
         match self.take_back(op, lease, owed).await {
             Found::Other => Err(ReleaseError::TakenByOther(lease.resource())),
-            // Others may have held it since, whatever is there now: a renewal that came late may
-            // have put it back.
+            // Other owners may have held the lock since, even if our value is there now: a late
+            // renewal may have put it back.
             _ if !held => lost(),
             Found::Released => Ok(()),
             Found::Gone => lost(),
@@ -48,7 +48,7 @@ impl Core {
         }
     }
 
-    /// Takes back what nodes may hold of a lease. Whatever happens to this future, a node that does
+    /// Takes back what nodes may hold of a lease. Even if this future is dropped, a node that does
     /// not answer is asked again until `owed`.
     pub(super) async fn take_back(&self, op: Op, lease: &Lease, owed: Moment) -> Found {
         let now = self.env.now();

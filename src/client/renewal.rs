@@ -1,4 +1,5 @@
-//! One extension of a lease over the nodes (renewal 1, 9). When it is due decides `renewer`.
+//! One extension of a lease over the nodes (renewal 1, 9). The file `renewer` decides when it is
+//! due.
 
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use crate::span::Call;
 use crate::time::{Moment, valid_until};
 
 impl Core {
-    /// As [`extend`](Self::extend), as a call of its own.
+    /// Extends a lease, in a span of its own for the calling operation.
     ///
     /// # Cancellation safety
     /// As [`extend`](Self::extend).
@@ -43,7 +44,7 @@ impl Core {
         };
         let (old, failovers) = (lease.until(), lease.failovers());
         let kept = valid_until(sent, lease.ttl + lease.drain, self.config.drift);
-        // The nodes keep it for longer than its holder believes in it (election 8).
+        // The nodes keep the lease for longer than its holder relies on it (election 8).
         let new = kept - lease.drain;
         // What a renewal promises must last as the grant does (durability 1).
         let replies = lease.replies.next_round(self.n(), kept);
@@ -54,12 +55,12 @@ impl Core {
         let until = deadline.min(old);
         let submit = |node, op| self.send(node, op, until, &replies);
         if !lease.send(sent, machine.ask_all(sent), submit) {
-            // A lapsed hold is never revived, not even by a majority that would still agree.
+            // A lapsed lease is never revived, not even by a majority that would still agree.
             return lost();
         }
         let round = Round { replies: &replies, timer, until, of: Some(lease) };
         let result = match self.run(sent, &mut machine, round).await {
-            // Another renewal may have found it lost, and said so.
+            // Another renewal may have found the lease lost and reported that.
             Extension::Until(until) if lease.prolong(until, replies.achieved(), failovers) => {
                 Ok(until)
             }

@@ -1,8 +1,8 @@
 //! Order of the renewals that are due, and limit of those in flight (renewal 12).
 //!
-//! A request for a renewal has to be answered within `node_deadline`. Those that a node cannot
-//! answer in that time would be refused unsent, all of them, and tried again together. So no more
-//! leave than nodes answer; the others wait here, the one whose lease ends first in front.
+//! A renewal has to be answered within `node_deadline`. Renewals that a node cannot answer in that
+//! time would all be refused unsent, and tried again together. So no more are sent than nodes
+//! answer; the others wait here, the one whose lease ends first in front.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,7 +16,7 @@ const LIMITS: (usize, usize) = (32, 512);
 /// Renewals of one renewer that are due, the lease that ends first in front.
 #[derive(Debug)]
 pub(super) struct RenewalQueue<T> {
-    /// By the end of the lease, and a number of the lease.
+    /// By the end and the number of the lease: its ttl, and the lease itself.
     due: BTreeMap<(Moment, usize), (Duration, T)>,
     in_flight: usize,
     limit: usize,
@@ -27,13 +27,13 @@ impl<T> RenewalQueue<T> {
         Self { due: BTreeMap::new(), in_flight: 0, limit: LIMITS.1 }
     }
 
-    /// Adds a lease that is due, by its number, end and ttl. One that is in line already is kept
-    /// once.
+    /// Adds a lease that is due, by its number, end and ttl. A lease that is in the queue already
+    /// is kept once.
     pub(super) fn push(&mut self, number: usize, (until, ttl): (Moment, Duration), lease: T) {
         self.due.insert((until, number), (ttl, lease));
     }
 
-    /// Takes the lease that is to be renewed next, if another renewal may leave.
+    /// Takes the lease to renew next, if another renewal may be sent.
     pub(super) fn next(&mut self) -> Option<T> {
         if self.in_flight >= self.limit {
             return None;
@@ -51,8 +51,8 @@ impl<T> RenewalQueue<T> {
         self.limit = limit.clamp(LIMITS.0, LIMITS.1);
     }
 
-    /// Returns true if the first lease in line has less than 5/8 of its ttl left: midway between
-    /// due (3/4) and half.
+    /// Returns true if the first lease in the queue has less than 5/8 of its ttl left: midway
+    /// between due (3/4) and half.
     pub(super) fn is_late(&self, now: Moment) -> bool {
         let first = self.due.first_key_value();
         first.is_some_and(|((until, _), (ttl, _))| until.since(now) < *ttl / 8 * 5)
@@ -75,7 +75,7 @@ mod tests {
         for (number, until) in [(1, 9), (2, 7), (3, 8), (4, 7)] {
             queue.push(number, (at(until), TTL), number);
         }
-        // Due again, because of a failover.
+        // The lease is due a second time, because of a failover.
         queue.push(3, (at(8), TTL), 3);
         let order: Vec<_> = std::iter::from_fn(|| queue.next()).collect();
         assert_eq!(order, [2, 4, 3, 1]);
@@ -88,7 +88,7 @@ mod tests {
         let leave = |queue: &mut RenewalQueue<usize>| std::iter::from_fn(|| queue.next()).count();
         assert_eq!(leave(&mut queue), 512);
         assert_eq!(leave(&mut queue), 0);
-        // Nothing is answered in time: few are tried until something is.
+        // No renewal is answered in time: few are tried until one is.
         (0..512).for_each(|_| queue.finished(false));
         assert_eq!(leave(&mut queue), 32);
         // Each round trip doubles them.

@@ -1,10 +1,10 @@
 //! The renewer: one task per handle renews every lease at a quarter of its ttl, or by up to a
 //! quarter of that sooner.
 //!
-//! It tries again inside the remaining validity when a renewal got no majority, stops at
-//! `max_hold`, and declares a lease lost at its deadline even when nothing answers. Four states are
-//! seen from outside: held, renewed (a later deadline), lost, unknown (the old deadline holds). A
-//! forgotten guard keeps its lease only as long as its process runs.
+//! The renewer tries again inside the remaining validity when a renewal got no majority, stops at
+//! `max_hold`, and declares a lease lost at its deadline even when no node answers. A lease has
+//! four states for a caller: held, renewed (a later deadline), lost, unknown (the old deadline
+//! holds). A guard that is leaked (`mem::forget`) keeps its lease only as long as its process runs.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,17 +23,17 @@ use crate::error::ExtendError;
 use crate::span::operation;
 use crate::time::Moment;
 
-/// Longest sleep of a task that watches a lease: a machine that was suspended is noticed this soon
-/// after it wakes, because tokio's timers do not advance while it is suspended, and our clock does.
+/// Longest sleep of a task that watches a lease: a suspend of the machine is noticed this soon
+/// after it resumes, because tokio's timers do not advance during a suspend, and our clock does.
 pub(crate) const WATCH: Duration = Duration::from_millis(500);
 
-/// Leases that the renewer renews or watches. A guard holds its ticket and takes the lease out with
-/// it.
+/// Leases that the renewer renews or watches. Each lease stores its slot here, by which it is taken
+/// out.
 #[derive(Debug, Default)]
 pub(crate) struct Renewer {
     schedule: Mutex<Schedule>,
     wake: Notify,
-    /// Renewals wait longer than they should.
+    /// Renewals wait longer than they should, so new work is refused.
     late: AtomicBool,
 }
 
@@ -43,9 +43,9 @@ struct Schedule {
     /// Leases that their holders renew themselves.
     quiet: BTreeMap<u64, Arc<Lease>>,
     next_id: u64,
-    /// The last lease that had come when the task went to sleep.
+    /// Number of the last lease that had been added when the task went to sleep.
     seen_id: u64,
-    /// The task that renews, by number, and how many there were.
+    /// Number of the task that runs, and how many tasks were started.
     running: Option<u64>,
     runs: u64,
     /// End of the task's sleep.
@@ -53,7 +53,7 @@ struct Schedule {
 }
 
 impl Schedule {
-    /// The lease's place from now on.
+    /// Gives the lease a slot that is due at `at`.
     fn slot(&mut self, lease: &Lease, at: Moment) -> (Moment, u64) {
         self.next_id += 1;
         let slot = (at, self.next_id);
@@ -69,7 +69,7 @@ impl Renewer {
         self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the task look around.
+    /// Wakes the task.
     pub(crate) fn wake(&self) {
         self.wake.notify_one();
     }
@@ -79,18 +79,18 @@ impl Renewer {
         self.late.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of leases that are kept.
+    /// Returns the number of leases that are renewed or watched.
     pub(crate) fn len(&self) -> usize {
         self.lock().due.len()
     }
 
-    /// Returns true if nothing is looked after.
+    /// Returns true if no lease is renewed or watched.
     pub(crate) fn is_empty(&self) -> bool {
         let s = self.lock();
         s.due.is_empty() && s.quiet.is_empty()
     }
 
-    /// Takes on a lease.
+    /// Adds a lease, which is renewed from now on.
     pub(crate) fn add(&self, core: &Arc<Core>, lease: &Arc<Lease>) {
         self.schedule(Arc::clone(lease), due(core, lease, core.env.now()));
         core.failovers.check(lease);
@@ -102,13 +102,13 @@ impl Renewer {
         s.runs += 1;
         s.running = Some(s.runs);
         let run = Run { renewer: Arc::clone(&core.renewer), number: s.runs };
-        // A runtime that shuts down drops the task here and now.
+        // The lock is released first: a runtime that shuts down drops the task inside `spawn`.
         drop(s);
         core.env.spawn(&runtime, Box::pin(run.run(Arc::downgrade(core))));
         core.listen();
     }
 
-    /// Takes on a lease that is not renewed, and only reports failovers to its holder.
+    /// Adds a lease that is not renewed, so that failovers are reported to its holder.
     pub(crate) fn watch(&self, core: &Arc<Core>, lease: &Arc<Lease>) {
         let mut s = self.lock();
         let slot = s.slot(lease, Moment::default());
@@ -121,19 +121,19 @@ impl Renewer {
         }
     }
 
-    /// Returns true if anything is held.
+    /// Returns true if any lease is valid at `now`.
     pub(crate) fn holds(&self, now: Moment) -> bool {
         let s = self.lock();
         s.due.values().chain(s.quiet.values()).any(|lease| lease.is_valid(now))
     }
 
-    /// All leases that are held.
+    /// Returns all leases that are renewed or watched.
     pub(crate) fn leases(&self) -> Vec<Arc<Lease>> {
         let s = self.lock();
         s.due.values().chain(s.quiet.values()).cloned().collect()
     }
 
-    /// Renews the lease now if it is renewed at all; returns whether it is.
+    /// Renews the lease now if it has automatic renewal; returns false if it has none.
     pub(crate) fn renew_now(&self, lease: &Arc<Lease>, now: Moment) -> bool {
         let s = self.lock();
         let kept = lease.slot().is_some_and(|slot| !s.quiet.contains_key(&slot.1));
@@ -146,7 +146,7 @@ impl Renewer {
     }
 
     fn schedule(&self, lease: Arc<Lease>, at: Moment) {
-        // A lease always has a next moment no later than its deadline: loss is reported in time.
+        // The slot is no later than the deadline, so that a loss is reported in time.
         let at = at.min(lease.until());
         let mut s = self.lock();
         if !lease.is_held() {
@@ -161,7 +161,7 @@ impl Renewer {
         }
     }
 
-    /// Forgets a lease that its holder ended, so that memory keeps in step with what is held.
+    /// Removes a lease that its holder ended, so that memory use follows what is held.
     pub(crate) fn remove(&self, lease: &Lease) {
         let mut s = self.lock();
         if let Some(slot) = lease.set_slot(None) {
@@ -174,12 +174,12 @@ impl Renewer {
     fn take_due(&self, now: Moment) -> Vec<Arc<Lease>> {
         let mut s = self.lock();
         let mut due = Vec::new();
-        // One by one: splitting the map would count all that stay.
+        // One by one: splitting the map would count all entries that stay.
         while let Some(first) = s.due.first_entry().filter(|e| e.key().0 <= now) {
             due.push(first.remove());
         }
-        // Scheduled for their deadline in the same breath: loss is reported even while a renewal
-        // hangs, and every lease is found after a failover.
+        // The leases are scheduled for their deadline under the same lock: a loss is reported even
+        // while a renewal hangs, and every lease is found after a failover.
         for lease in due.iter().filter(|lease| lease.is_valid(now)) {
             let slot = s.slot(lease, lease.until());
             s.due.insert(slot, Arc::clone(lease));
@@ -187,9 +187,9 @@ impl Renewer {
         due
     }
 
-    /// Returns how long nothing is due, and promises to wake for anything earlier. `None`: there
-    /// was nothing to keep since it was asked last and the task ends; decided under the lock that
-    /// `add` starts a new one under. Locks that are held for a moment must not start a task each.
+    /// Returns how long nothing is due; the task is woken for anything earlier. `None`: there was
+    /// nothing to keep since the last call and the task ends. That is decided under the mutex under
+    /// which `add` starts a new task. Locks that are held only briefly must not start a task each.
     fn sleep_for(&self, now: Moment, renewing: bool) -> Option<Duration> {
         let mut s = self.lock();
         let idle = s.due.is_empty() && !renewing;
@@ -205,7 +205,8 @@ impl Renewer {
     }
 }
 
-/// The task. However it ends, also with its runtime, the next guard starts another one.
+/// The task of the renewer. However it ends, for example with its runtime, the next guard starts
+/// another one.
 struct Run {
     renewer: Arc<Renewer>,
     number: u64,
@@ -233,10 +234,12 @@ impl Run {
             };
             for lease in renewer.take_due(now) {
                 if !lease.is_valid(now) {
-                    // Its deadline has passed, if it is not over already.
+                    // The deadline has passed, or the lease is over already, and then `lose` does
+                    // nothing.
                     lease.lose(now);
                 } else if !closed && lease.may_be_renewed(now) {
-                    // No two leases that are in line are at one address.
+                    // The address identifies the lease: two leases in the queue are never at one
+                    // address.
                     let number = Arc::as_ptr(&lease).addr();
                     queue.push(number, (lease.until(), lease.ttl), lease);
                 }
@@ -257,20 +260,22 @@ impl Run {
 }
 
 /// Returns the time at which a lease that was granted or renewed at `from` is renewed: at a quarter
-/// of its ttl, or by up to a quarter of that sooner, so that leases which began together do not
-/// stay together.
+/// of its ttl, or by up to a quarter of that sooner, so that leases that began together do not stay
+/// together.
 fn due(core: &Core, lease: &Lease, from: Moment) -> Moment {
     let span = renew_every(lease.ttl);
     let share = f64::from(core.env.random() as u16) / f64::from(u16::MAX);
     from + span / 4 * 3 + (span / 4).mul_f64(share)
 }
 
-/// One renewal, and when to look at the lease again. Whether it was decided in time.
+/// Renews a lease once, and schedules the next look at it. Returns true if the renewal was decided
+/// in time.
 async fn renew(core: Weak<Core>, lease: Arc<Lease>) -> bool {
     let Some(core) = core.upgrade() else { return true };
     let started = core.env.now();
     if !lease.is_valid(started) {
-        // Given back while it waited for its turn; its loss is reported at its own deadline.
+        // The lease was released while it waited for its turn, or its loss is reported at its
+        // deadline.
         return true;
     }
     core.check_outlives(&lease);

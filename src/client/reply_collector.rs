@@ -1,7 +1,7 @@
-//! Where the replies of one round of requests arrive: one allocation, any number of node queues
-//! posting.
+//! Where the replies of one round of requests arrive: one allocation, to which any number of node
+//! queues post.
 //!
-//! It carries the durability at which an answer counts (the node queues see to it), and the pure
+//! It carries the durability at which an answer counts (the node queues enforce it), and the pure
 //! records of what the answers show: [`Servers`] and [`Holdings`].
 
 use std::collections::VecDeque;
@@ -37,10 +37,10 @@ impl Origin {
 #[derive(Debug)]
 pub(crate) struct ReplyCollector {
     level: Durability,
-    /// The requests take something back. No vote is counted, so it does not matter that two nodes
-    /// are one server, of which only one still finds something to take back.
+    /// The requests are undo operations. No vote is counted, so it does not matter if two nodes are
+    /// one server, on which only the first request finds something to take back.
     takes_back: bool,
-    /// Time until which a node that says yes in this round certainly keeps it.
+    /// Time until which a node that grants in this round certainly keeps the grant.
     until: Moment,
     /// The collector of the grant, if this is a renewal of it, and the number of the renewal.
     grant: Option<(Arc<ReplyCollector>, u64)>,
@@ -50,32 +50,32 @@ pub(crate) struct ReplyCollector {
 #[derive(Debug)]
 struct State {
     servers: Servers,
-    /// Of a grant; its renewals are recorded there, too.
+    /// Records of a grant; the answers of its renewals are recorded there, too.
     holdings: Holdings,
     inbox: VecDeque<(usize, Answer)>,
     waker: Option<Waker>,
-    /// Replicas that have what was said yes to, the least of them; nothing at `Primary`.
+    /// Least number of replicas that have a grant of this round; `None` at `Primary`.
     kept: Option<u32>,
 }
 
 impl ReplyCollector {
-    /// A collector for `n` nodes, all of which are about to be asked for a grant.
+    /// Makes a collector for `n` nodes, all of which are about to be asked for a grant.
     pub(crate) fn new(n: usize) -> Arc<Self> {
         Self::at(n, Durability::Primary, Moment::default())
     }
 
-    /// A collector for `n` nodes that are asked to take something back.
+    /// Makes a collector for undo operations on `n` nodes.
     pub(crate) fn taking_back(n: usize) -> Arc<Self> {
         let collector = Self::empty(n, n, Durability::Primary, Moment::default());
         Arc::new(Self { takes_back: true, ..collector })
     }
 
-    /// A collector for `n` nodes whose yes counts at this level, and holds until then.
+    /// Makes a collector for `n` nodes whose grant counts at this level and holds until `until`.
     pub(crate) fn at(n: usize, level: Durability, until: Moment) -> Arc<Self> {
         Arc::new(Self::empty(n, n, level, until))
     }
 
-    /// A collector for the next renewal of this grant, until then.
+    /// Makes a collector for the next renewal of this grant, which holds until `until`.
     pub(crate) fn next_round(self: &Arc<Self>, n: usize, until: Moment) -> Arc<Self> {
         let round = self.lock().holdings.next_round();
         let grant = Some((Arc::clone(self), round));
@@ -94,7 +94,7 @@ impl ReplyCollector {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic elsewhere cannot leave this state half-changed: each change is one statement.
+        // A panic elsewhere cannot leave this state inconsistent: each change is one statement.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -103,19 +103,19 @@ impl ReplyCollector {
         self.level
     }
 
-    /// Records on how many replicas the next yes is.
+    /// Records the number of replicas that have the next grant.
     pub(crate) fn keep(&self, replicas: u32) {
         let mut s = self.lock();
         s.kept = Some(s.kept.map_or(replicas, |least| least.min(replicas)));
     }
 
-    /// Returns the durability of every yes so far: that of the least of them, so never too much.
+    /// Returns the durability of every grant of this round: the least of them, so never too much.
     pub(crate) fn achieved(&self) -> Achieved {
         let replicas = self.lock().kept.unwrap_or(0);
         Achieved { replicas, ..Achieved::at_least(self.level) }
     }
 
-    /// Takes the answer of a node, and wakes the round that waits for it.
+    /// Takes in the answer of a node, and wakes the round that waits for it.
     pub(crate) fn post(&self, node: usize, reply: Answer, origin: &Origin) {
         let mut s = self.lock();
         let server = origin.server.as_ref().filter(|_| !self.takes_back);
@@ -134,7 +134,7 @@ impl ReplyCollector {
         }
     }
 
-    /// Returns the next answer. It is taken only when it is returned.
+    /// Returns the next answer. An answer is taken only when it is returned.
     pub(crate) fn poll_recv(&self, cx: &Context<'_>) -> Poll<(usize, Answer)> {
         let mut s = self.lock();
         if let Some(mail) = s.inbox.pop_front() {
@@ -144,22 +144,22 @@ impl ReplyCollector {
         Poll::Pending
     }
 
-    /// As [`Holdings::may_hold`].
+    /// See [`Holdings::may_hold`].
     pub(crate) fn may_hold(&self, node: usize) -> bool {
         self.lock().holdings.may_hold(node)
     }
 
-    /// As [`Holdings::known`].
+    /// See [`Holdings::known`].
     pub(crate) fn known(&self, node: usize, until: Moment) -> Known {
         self.lock().holdings.known(node, until)
     }
 
-    /// As [`Holdings::switched`].
+    /// See [`Holdings::switched`].
     pub(crate) fn switched(&self, node: usize, quarantine: Quarantine) -> bool {
         self.lock().holdings.switched(node, quarantine)
     }
 
-    /// As [`Holdings::extended`].
+    /// See [`Holdings::extended`].
     pub(crate) fn extended(&self, node: usize) {
         self.lock().holdings.extended(node);
     }

@@ -1,14 +1,14 @@
 //! The retry loop of all calls that wait for a grant: acquire, take-over, campaign and claim.
 //!
 //! [`retry`] makes attempts until one is granted, until a further one has no prospect, until the
-//! deadline, or until the handle is closed. What one attempt is, and what its refusal means for
-//! the next one, is said by its [`Attempt`]. From its first refusal on the call is registered for
-//! the nodes' hints. Between two attempts it waits, in this order: for a hint, for as long as
-//! [`Backoff`] says at most; apart from other wake-ups, if a hint came; apart from the callers
-//! with which it collided; and for as long as the attempt is to be left to others.
+//! deadline, or until the handle is closed. An [`Attempt`] defines what one attempt is, and what
+//! its refusal means for the next one. After its first refusal the call is registered for the
+//! nodes' hints. Between two attempts it waits, in this order: for a hint, at most for the pause
+//! that [`Backoff`] returns; if a hint came, to keep a distance from other wake-ups; to part from
+//! the callers with which it collided; and for as long as the attempt is left to others.
 //!
-//! Cancellation: dropped, a waiting call gives up its place, and what nodes reserved for it goes
-//! to the next in their queues.
+//! Cancellation: a call that is dropped while it waits gives up its place, and what nodes reserved
+//! for it goes to the next in their queues.
 
 mod backoff;
 
@@ -30,7 +30,7 @@ use crate::time::Moment;
 
 pub(crate) use self::backoff::is_crowded;
 
-/// Resolution of timers: no shorter pause is slept for.
+/// Resolution of timers: shorter pauses are not slept.
 const TICK: Duration = Duration::from_millis(1);
 /// Time that an attempt may wait for its permit if the call has no deadline.
 const NO_DEADLINE: Duration = Duration::from_secs(60);
@@ -39,11 +39,11 @@ const NO_DEADLINE: Duration = Duration::from_secs(60);
 pub(crate) trait Attempt: Send + Sync {
     /// Result of an attempt that was granted.
     type Granted: Send;
-    /// Cause of an attempt that was not.
+    /// Reason for which an attempt was refused.
     type Refused: Send;
 
-    /// Asks the nodes once. What they granted is given back if the future is dropped, and before it
-    /// returns a refusal.
+    /// Asks the nodes once. What they granted is given back if the future is dropped, and before
+    /// the future returns a refusal.
     fn make(
         &mut self,
         terms: AttemptTerms,
@@ -66,7 +66,7 @@ pub(crate) trait Attempt: Send + Sync {
 /// Terms of one attempt.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AttemptTerms {
-    /// Request to nodes where another owner has the name; none before the call is registered for
+    /// What nodes do where another owner has the name; `None` before the call is registered for
     /// hints.
     pub(crate) if_held: Option<IfHeld>,
     /// Time until the deadline of the call.
@@ -80,18 +80,18 @@ pub(crate) struct RetryTerms<'a> {
     pub(crate) key: &'a str,
     pub(crate) wait: Wait,
     pub(crate) policy: RetryPolicy,
-    /// No attempt begins after this; none: no limit.
+    /// No attempt begins after this; `None`: no limit.
     pub(crate) deadline: Option<Moment>,
 }
 
 /// Way to wait for a hint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// In the nodes' queues for a lock, whose first waiter a release wakes.
+    /// In the nodes' queues for a lock; a release wakes the first waiter.
     Queue,
-    /// Outside of the queues: each release of the lock wakes all who watch it.
+    /// Outside of the queues; each release of the lock wakes all who watch it.
     Watch,
-    /// For the end of a claim, which is the same answer for all who wait. The last attempt is made
+    /// For the end of a claim, which has the same answer for all who wait. The last attempt is made
     /// at the deadline, because the hint may have been lost.
     Answer,
 }
@@ -99,11 +99,12 @@ pub(crate) enum Wait {
 /// Prospect of a further attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Prospect {
-    /// Another owner has the name, for this time unless it renews or releases it.
+    /// Another owner has the name, for this time at most unless it renews.
     Held(Option<Duration>),
-    /// No owner has a majority: several callers met, and all give back what they were granted.
+    /// No owner has a majority: several callers met, and all of them give back what they were
+    /// granted.
     Collided,
-    /// It is decided soon, at the latest after this time (zero: not known), without a hint.
+    /// The name is decided soon, at the latest after this time (zero: not known), without a hint.
     Settling(Duration),
     /// Too few answers that count; `crowded`: requests were not sent because too many wait.
     NoQuorum { crowded: bool },
@@ -118,7 +119,7 @@ impl Prospect {
         }
     }
 
-    /// Returns the prospect where a majority of the nodes could answer.
+    /// Returns the prospect if a majority of the nodes answered.
     pub(crate) fn of_taken(taken: &Taken) -> Self {
         match taken.retry_after {
             Some(Duration::ZERO) => Self::Collided,
@@ -126,7 +127,8 @@ impl Prospect {
         }
     }
 
-    /// Returns the time at which the name could be free without a release, by an answer of `at`.
+    /// Returns the time at which the name could be free without a release, by an answer received at
+    /// `at`.
     fn expires(&self, at: Moment) -> Moment {
         match self {
             Self::Held(Some(left)) => at + *left,
@@ -141,14 +143,14 @@ pub(crate) struct GivenUp<R> {
     pub(crate) refused: R,
     /// Time since the first attempt was sent.
     pub(crate) waited: Duration,
-    /// It ended because the handle is being closed.
+    /// The call ended because the handle is being closed.
     pub(crate) closed: bool,
 }
 
 /// Makes attempts until one is granted, or until there is no point in a further one.
 ///
 /// # Cancellation safety
-/// As [`Attempt::make`]; a place in the queue passes to the next waiter.
+/// As [`Attempt::make`]; a place in the queue passes to the next waiter of the handle.
 pub(crate) async fn retry<A: Attempt>(
     core: &Arc<Core>,
     attempt: &mut A,
@@ -176,7 +178,7 @@ pub(crate) async fn retry<A: Attempt>(
     }
 }
 
-/// What follows a pause.
+/// Result of a pause.
 enum Next {
     Attempt,
     /// The deadline has passed.
@@ -193,23 +195,23 @@ struct Retry<'a> {
     backoff: Backoff,
     started: Moment,
     deadline: Option<Moment>,
-    /// When the last attempt was sent.
+    /// Time at which the last attempt was sent.
     sent: Moment,
-    /// Time from there to its refusal.
+    /// Time from `sent` to the refusal.
     round_trip: Duration,
     /// Registration for hints, from the first refusal on that makes a hint useful.
     waiting: Option<Waiting>,
-    /// The nodes know that a hint is waited for.
+    /// The nodes know that this handle waits for a hint.
     registered: bool,
-    /// The end of a claim, armed before the attempt so that no hint is missed.
+    /// Resolves at the end of a claim; armed before the attempt so that no hint is missed.
     ended: Option<OwnedNotified>,
-    /// A hint ended the last pause.
+    /// The last pause was ended by a hint.
     woken: bool,
-    /// Holds wake-ups apart that bring nothing.
+    /// Limit to the rate of wake-ups that find no change.
     floor: Floor,
-    /// When the name could be free without a release, as of the last attempt.
+    /// Time at which the name could be free without a release, as of the last attempt.
     expires: Moment,
-    /// Attempts in a row that may have met those of others.
+    /// Number of attempts in a row that may have met those of others.
     collisions: u32,
 }
 
@@ -236,7 +238,8 @@ impl<'a> Retry<'a> {
         }
     }
 
-    /// Begins an attempt. The common case is granted at once, so the first one asks for no hint.
+    /// Begins an attempt. The first one asks for no hint, because in the common case it is granted
+    /// at once.
     fn begin(&mut self) -> AttemptTerms {
         self.sent = self.core.env.now();
         let if_held = self.waiting.as_ref().map(|waiting| {
@@ -263,8 +266,8 @@ impl<'a> Retry<'a> {
         GivenUp { refused, waited: self.core.env.now().since(self.started), closed }
     }
 
-    /// The name is held, perhaps because of a hint: the next waiter of the handle takes its place
-    /// at the nodes, and what they reserve for this one is over.
+    /// Lets the next waiter of the handle take its place at the nodes: the name is held, perhaps
+    /// because of a hint, and what the nodes reserve for this call is not needed any more.
     fn granted(&self) {
         let Some(waiting) = self.waiting.as_ref().filter(|_| self.wait != Wait::Answer) else {
             return;
@@ -280,7 +283,8 @@ impl<'a> Retry<'a> {
     fn refused(&mut self, prospect: Prospect) {
         let now = self.core.env.now();
         self.round_trip = now.since(self.sent);
-        // It certainly expires later than what was there before: another owner was faster.
+        // The name certainly expires later than before the hint: it was released, and another owner
+        // was faster.
         if let Some(waiting) = self.waiting.as_ref().filter(|_| self.woken)
             && prospect.expires(self.sent) > self.expires + TICK
         {
@@ -291,7 +295,8 @@ impl<'a> Retry<'a> {
             self.core.listen();
             let since = (self.wait == Wait::Queue).then_some(now);
             let waiting = self.core.hints.wait(self.key, since);
-            // Where others of the handle wait it has its place, and they come first.
+            // If other callers of the handle wait, the handle has its place already, and they come
+            // first.
             self.registered = waiting.is_behind();
             self.waiting = Some(waiting);
         }
@@ -307,7 +312,7 @@ impl<'a> Retry<'a> {
         let collided = prospect == Prospect::Collided;
         self.woken = false;
         if pause.is_zero() {
-            // A timer takes a millisecond, also for no time at all.
+            // A timer takes a millisecond even for a pause of zero, so none is used.
             self.woken = self.hint().now_or_never().is_some();
         } else if !collided {
             let core = Arc::clone(self.core);
@@ -320,7 +325,7 @@ impl<'a> Retry<'a> {
         if self.woken {
             self.keep_apart().await;
         }
-        // All who watch are woken at once.
+        // All callers that watch are woken at once, so this attempt may meet theirs.
         let meets = collided || self.woken && self.wait == Wait::Watch;
         self.collisions = if meets { self.collisions + 1 } else { 0 };
         if collided || self.collisions > 1 {
@@ -347,8 +352,8 @@ impl<'a> Retry<'a> {
         }
     }
 
-    /// Holds wake-ups apart, so that forged ones cost the nodes a request only now and then. Those
-    /// who wait for the same answer are woken together, and each is held apart for itself.
+    /// Limits the rate of wake-ups, so that forged hints seldom cost the nodes a request. Callers
+    /// that wait for the same answer are woken together, so each of them has a limit of its own.
     async fn keep_apart(&mut self) {
         let now = self.core.env.now();
         let apart = match &self.waiting {
@@ -361,8 +366,8 @@ impl<'a> Retry<'a> {
         }
     }
 
-    /// Waits for a random time, so that those who collided meet no more; over more round trips the
-    /// more often they did.
+    /// Waits for a random time, so that callers that collided do not meet again; over more round
+    /// trips the more often they did.
     async fn part_ways(&self) {
         let apart = spread(self.core.env.random(), self.round_trip, self.collisions);
         if apart >= TICK {
@@ -371,7 +376,7 @@ impl<'a> Retry<'a> {
         self.take_turn().await;
     }
 
-    /// Leaves the attempt to others for this time; where a hint had come, the next waiter of the
+    /// Leaves the attempt to others for this time; if a hint had come, the next waiter of the
     /// handle may try.
     async fn leave(&self, span: Duration) {
         if span.is_zero() {
@@ -388,7 +393,7 @@ impl<'a> Retry<'a> {
         self.take_turn().await;
     }
 
-    /// Takes a hint that has come by now: the attempt itself finds what changed until then.
+    /// Consumes a hint that has come by now: the attempt itself finds what has changed until now.
     async fn take_turn(&self) {
         if let Some(waiting) = &self.waiting {
             let _ = timeout(Duration::ZERO, waiting.turn(Duration::ZERO)).await;
@@ -398,7 +403,7 @@ impl<'a> Retry<'a> {
 
 impl Drop for Retry<'_> {
     fn drop(&mut self) {
-        // What nodes reserved for this call goes to the next in their queues.
+        // What nodes reserved for this call goes to the next handle in their queues.
         for node in self.waiting.iter().flat_map(Waiting::unused) {
             self.core.pass_on(node, self.key);
         }

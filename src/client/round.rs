@@ -1,5 +1,5 @@
-//! The one loop that runs a machine of the core: it hands over each answer, sends what is asked for
-//! and keeps the time.
+//! The one loop that runs a quorum machine: it passes each answer to the machine, sends what the
+//! machine asks for and keeps the time.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -14,23 +14,23 @@ use crate::op::Reply;
 use crate::quorum::{Answer, Machine, Progress};
 use crate::time::Moment;
 
-/// What a machine needs of the world.
+/// What a machine needs besides the nodes.
 pub(super) struct Round<'a> {
-    /// Where the answers meet.
+    /// Collector of the answers.
     pub(super) replies: &'a Arc<ReplyCollector>,
-    /// The operation's only timer, of the runtime that polls it (overview 7).
+    /// The only timer of the operation, from the runtime that polls it (overview 7).
     pub(super) timer: Sleep,
-    /// Nothing that is asked for may take effect after this.
+    /// No request of the round may take effect after this.
     pub(super) until: Moment,
-    /// Nothing is asked for once this lease is over.
+    /// If set, no request is sent once this lease is over.
     pub(super) of: Option<&'a Lease>,
 }
 
 impl Core {
-    /// Runs a machine whose question was sent at `now`.
+    /// Runs a machine whose first requests were sent at `now`.
     ///
     /// # Cancellation safety
-    /// Dropped, the requests are on their way, and their answers go to the replies.
+    /// Dropped, the requests are still sent, and their answers go to `replies`.
     pub(super) async fn run<M: Machine>(
         &self,
         mut now: Moment,
@@ -56,7 +56,7 @@ impl Core {
                 }
             };
             let mail = poll_fn(|cx| {
-                // A mail that is there is never left for the timer.
+                // An answer that has arrived is handled before the timer.
                 if let Poll::Ready(mail) = replies.poll_recv(cx) {
                     return Poll::Ready(Some(mail));
                 }

@@ -1,6 +1,6 @@
-//! What an operation needs of where it is polled: a tokio runtime with timers. Queues and the
-//! renewer run on the runtime that used them first; each operation keeps its own time on the
-//! runtime that polls it, so that it ends by its deadline whatever becomes of the others.
+//! The runtime on which an operation is polled: it must be a tokio runtime with timers. Queues and
+//! the renewer run on the runtime that used them first; each operation uses a timer of the runtime
+//! that polls it, so that it ends by its deadline even if the other runtime stops.
 
 use std::future::Future;
 use std::panic::catch_unwind;
@@ -12,18 +12,18 @@ use tokio::time::{Sleep, sleep, timeout};
 use crate::client::Core;
 use crate::error::{NodeError, NodeFault, NodeOutcome};
 
-/// A timer of the runtime that polls this, if it has any.
+/// Returns a timer of the runtime that polls this; an error if it has none.
 fn timer() -> Result<Sleep, &'static str> {
     if tokio::runtime::Handle::try_current().is_err() {
         return Err("polled outside of a tokio runtime");
     }
-    // There is no question that tokio answers; it panics before anything was begun.
+    // tokio has no function that tells if there are timers; `sleep` panics before it has begun
+    // anything.
     catch_unwind(|| sleep(Duration::ZERO)).map_err(|_| "polled on a tokio runtime without timers")
 }
 
 impl Core {
-    /// The timer of an operation, or, where nothing can be waited for, what each node then comes
-    /// to.
+    /// Returns the timer of an operation; without a runtime with timers, the outcome of each node.
     pub(super) fn timer(&self) -> Result<Sleep, Vec<NodeOutcome>> {
         timer().map_err(|why| {
             let detail = format!("{why}; await it on one with time and IO enabled (`enable_all`)");
@@ -33,11 +33,11 @@ impl Core {
     }
 }
 
-/// What the work comes to within this time, also outside of a runtime: there a thread keeps the
+/// Returns the result of `work`, or `None` after `limit`. Outside of a runtime a thread keeps the
 /// time.
 ///
 /// # Cancellation safety
-/// That of the work.
+/// That of `work`.
 pub(crate) async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Option<T> {
     if timer().is_ok() {
         return timeout(limit, work).await.ok();

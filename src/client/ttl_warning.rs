@@ -1,5 +1,5 @@
-//! Whether what is held outlives a failover of a node without which the handle has no majority; a
-//! lease whose ttl is too short for that is reported once.
+//! A warning, once per node, about a lease whose ttl is too short to outlive a failover of a node
+//! without which the handle has no majority.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,22 +9,22 @@ use crate::config::lasts;
 use crate::node::NodeEvent;
 use crate::quorum::majority::majority;
 
-/// Which nodes were reported.
+/// For each node, true if it was reported.
 #[derive(Debug)]
 pub(crate) struct TtlWarning(Vec<AtomicBool>);
 
 impl TtlWarning {
-    /// For so many nodes.
+    /// Makes the state for `n` nodes.
     pub(crate) fn new(n: usize) -> Self {
-        // While the others are a majority they renew, whatever becomes of one.
+        // While the other nodes are a majority, they renew: the failover of one node ends no lease.
         let spared = n > majority(n);
         Self((0..n).map(|_| AtomicBool::new(spared)).collect())
     }
 }
 
 impl Core {
-    /// Looks at a lease that is about to be renewed: one that ends before does not have to outlive
-    /// anything, and by now the nodes know their settings.
+    /// Checks a lease that is about to be renewed. A lease that ends before its first renewal need
+    /// not outlive a failover, and by the first renewal the nodes know their settings.
     pub(crate) fn check_outlives(&self, lease: &Lease) {
         for (node, reported) in self.ttl_warning.0.iter().enumerate() {
             if reported.load(Ordering::Relaxed) {

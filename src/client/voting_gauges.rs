@@ -1,11 +1,11 @@
-//! Which nodes of a handle vote now, for gauges. Nothing is decided by it.
+//! Gauges that show which nodes of a handle vote now. Nothing is decided by them.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::metrics::{Gauge, NODE, READY};
 use crate::quorum::majority::majority;
 
-/// The nodes of a handle: whether each votes, as far as it was asked.
+/// Gauges of a handle's nodes, with the last known vote of each.
 pub(crate) struct VotingGauges {
     voting: Mutex<Vec<Option<bool>>>,
     nodes: Vec<Gauge>,
@@ -14,7 +14,7 @@ pub(crate) struct VotingGauges {
 
 impl VotingGauges {
     pub(crate) fn new(names: &[Arc<str>]) -> Self {
-        // Not 0, which an alert would take for a fault: a program may use the handle late.
+        // Not 0, which an alert would take for a fault: a program may use the handle only later.
         let unknown = |gauge: Gauge| {
             gauge.set(f64::NAN);
             gauge

@@ -1,5 +1,5 @@
-//! Where a server is and how to log in: parsed once, checked when it is built, and never printed
-//! with its password.
+//! A server's address and login: parsed once, checked when it is built, and never printed with its
+//! password.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ use crate::error::ConfigError;
 use crate::shown::Secrets;
 use crate::tls::Tls;
 
-/// The largest database index a server can be configured for.
+/// The largest database index that a server can be configured for.
 const DB_MAX: i64 = i32::MAX as i64;
 
 /// One server's address with the credentials for it. Cheap enough to clone per connection.
@@ -27,7 +27,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Reads `redis://`, `rediss://` (feature `tls`) and `unix://` addresses.
+    /// Parses `redis://`, `rediss://` (feature `tls`) and `unix://` addresses.
     pub fn parse(url: &str) -> Result<Self, ConfigError> {
         if !cfg!(feature = "tls") && (url.starts_with("rediss://") || url.starts_with("valkeys://"))
         {
@@ -48,7 +48,7 @@ impl Endpoint {
             return Err(ConfigError::new("url", redacted(url), rule));
         }
         let info = url.into_connection_info().map_err(|e| {
-            // The crate's message says what is wrong; its detail quotes a part of the address.
+            // The crate's message tells the cause; its detail quotes a part of the address.
             let words = e.to_string();
             let cause = e.detail().map_or(&*words, |d| words.trim_end_matches(d));
             let cause = cause.trim_end_matches([':', ' ']);
@@ -74,17 +74,17 @@ impl Endpoint {
         Self { place, tls, login: info.redis_settings().clone() }.checked()
     }
 
-    /// A TCP address, as a Sentinel names it, with the login and transport of `like`.
+    /// Makes a TCP address, as a Sentinel names it, with the login and transport of `like`.
     pub fn at(host: &str, port: u16, like: &Self) -> Self {
         Self { place: Place::Tcp(host.into(), port), ..like.clone() }
     }
 
-    /// Whether it is reached over TLS.
+    /// Returns true if the server is reached over TLS.
     pub fn is_tls(&self) -> bool {
         self.tls.is_some()
     }
 
-    /// With these certificates (PEM).
+    /// Sets the certificates (PEM).
     #[cfg(feature = "tls")]
     pub fn tls(
         self,
@@ -98,8 +98,8 @@ impl Endpoint {
         Ok(Self { tls: Some(Tls::new("tls", root, client)?), ..self })
     }
 
-    /// A template for [`at`](Self::at): only the transport counts. The address is a placeholder,
-    /// and there is no login yet.
+    /// Makes a template for [`at`](Self::at): only the transport counts. The address is a
+    /// placeholder, and there is no login yet.
     pub fn over(tls: Option<Tls>) -> Self {
         let place = Place::Tcp("localhost".into(), 0);
         Self { place, tls, login: RedisConnectionInfo::default() }
@@ -122,17 +122,17 @@ impl Endpoint {
         Self { login: self.login.set_db(i64::from(db)), ..self }.checked()
     }
 
-    /// The user and whether there is a password, as the address or a builder said.
+    /// Returns the user, and true if there is a password, by the address or a builder.
     pub fn login(&self) -> (Option<&str>, bool) {
         (self.login.username(), self.login.password().is_some())
     }
 
-    /// The login secrets, which must not be shown.
+    /// Returns the login secrets, which must not be shown.
     pub fn secrets(&self) -> Secrets {
         secrets(&self.login)
     }
 
-    /// Looks for this name in the server's certificate, wherever the server is.
+    /// Checks the server's certificate against this name, whatever the address is.
     #[cfg(feature = "tls")]
     pub(crate) fn tls_name(self, name: &str) -> Result<Self, ConfigError> {
         crate::tls::server_name("tls_server_name", name)?;
@@ -159,8 +159,8 @@ impl Endpoint {
         dial::dial(&self.place, self.tls.as_ref(), &login, config, limits).await
     }
 
-    /// Connects for batches, without Nagle's delay. Nothing is sent; [`hello`](Self::hello) and
-    /// [`settle_in`](Self::settle_in) say what to send first.
+    /// Connects for batches, without Nagle's delay. Sends nothing; the caller has to send
+    /// [`hello`](Self::hello) and [`settle_in`](Self::settle_in) first.
     ///
     /// # Cancellation safety
     /// May be dropped; what was opened is closed.
@@ -168,7 +168,7 @@ impl Endpoint {
         Ok(dial::wire(&self.place, self.tls.as_ref(), Limits::BATCHES, load).await?)
     }
 
-    /// The command that logs in.
+    /// Returns the command that logs in.
     pub(crate) fn hello(&self) -> Cmd {
         let mut hello = cmd("HELLO");
         hello.arg("3");
@@ -179,7 +179,8 @@ impl Endpoint {
         hello
     }
 
-    /// What follows the login: who we are, which a server need not know, and the database.
+    /// Returns the commands after the login: the client's name and version, which a server may
+    /// refuse, and the choice of the database.
     pub(crate) fn settle_in(&self) -> Vec<Cmd> {
         let info =
             |name: &str, value: &str| cmd("CLIENT").arg("SETINFO").arg(name).arg(value).take();
@@ -211,7 +212,7 @@ fn system_tls(field: &'static str) -> Result<Tls, ConfigError> {
     Err(ConfigError::new(field, "rediss://", rule))
 }
 
-/// Host and port or path only.
+/// Writes host and port, or the path, only.
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.place {
@@ -228,7 +229,7 @@ impl fmt::Debug for Endpoint {
     }
 }
 
-/// What is wrong with the parts after host and port or path, which would otherwise be ignored.
+/// Returns the error for parts after host and port or path that would otherwise be ignored.
 fn unknown_part(url: &str) -> Option<String> {
     let (scheme, rest) = url.split_once("://")?;
     let (rest, fragment) = rest.split_once('#').map_or((rest, None), |(r, f)| (r, Some(f)));
@@ -246,8 +247,8 @@ fn unknown_part(url: &str) -> Option<String> {
     })
 }
 
-/// Whether every `@` comes after the end of host and port. Then a part of the password would be
-/// taken for the host and be shown. Paths may contain an `@`.
+/// Returns true if every `@` comes after the end of host and port. Then a part of the password
+/// would be taken for the host and be shown. Paths may contain an `@`.
 fn is_ambiguous(url: &str) -> bool {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let (authority, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
@@ -255,8 +256,8 @@ fn is_ambiguous(url: &str) -> bool {
     !is_path && !authority.contains('@') && behind.contains('@')
 }
 
-/// The address without the part before the last `@` and without the query: both may have secrets.
-/// If the parts are ambiguous, nothing is shown.
+/// Returns the address without the part before the last `@` and without the query: both may have
+/// secrets. If the parts are ambiguous, they are left out.
 fn redacted(url: &str) -> String {
     let is_scheme = |s: &str| s.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b));
     let (scheme, rest) = url.split_once("://").filter(|(s, _)| is_scheme(s)).unwrap_or(("", url));
@@ -282,7 +283,7 @@ fn redacted(url: &str) -> String {
     }
 }
 
-/// Whether it begins with an IPv6 address in brackets, and with a port if anything.
+/// Returns true if the text begins with an IPv6 address in brackets, followed by a port or nothing.
 fn is_v6(rest: &str, is_port: impl Fn(&str) -> bool) -> bool {
     let Some((host, behind)) = rest.strip_prefix('[').and_then(|r| r.split_once(']')) else {
         return false;

@@ -1,48 +1,48 @@
 //! Finds where answers begin and end in a server's stream (RESP2 and RESP3), and refuses answers
-//! larger than allowed. It only counts; the parser behind it reads the content.
+//! larger than allowed. It only counts; the parser that runs after it reads the content.
 
 use std::fmt;
 
 /// Longest line: numbers, words, errors.
 const LINE_MAX: u64 = 64 * 1024;
-/// How deep answers may be nested.
+/// Deepest nesting of answers.
 const DEPTH_MAX: usize = 16;
 
 /// Most pushes on a connection without subscriptions: honest servers send none.
 const PUSHES_MAX: u64 = 1_000;
 
-/// How large one answer may be.
+/// Limits of the answers on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// All bytes of it.
+    /// All bytes of one answer.
     pub(crate) bytes: u64,
-    /// All values in it, at any depth.
+    /// All values in one answer, at any depth.
     pub(crate) items: u64,
-    /// How many pushes a connection may bring in all: where nothing is subscribed to, a server
-    /// that sends them without end only keeps us busy.
+    /// Most pushes of a connection in all: without a subscription, a server that sends them without
+    /// end only wastes time.
     pub(crate) pushes: u64,
-    /// How many answers, pushes included, are read in 20 ms. Those behind them wait in the socket,
-    /// and so does their sender.
+    /// Most answers, pushes included, that are read in 20 ms. Further ones wait in the socket, and
+    /// so does their sender.
     pub(crate) answers: u64,
 }
 
 impl Limits {
-    /// For answers to batches: a mebibyte of results, or one result of the largest size,
-    /// and room for everything around them.
+    /// Limits for answers to batches: a mebibyte of results, or one result of the largest size, and
+    /// room for everything around them.
     pub(crate) const BATCHES: Self = Self { bytes: 10 << 20, ..Self::WORDS };
-    /// For all other answers of servers and Sentinels.
+    /// Limits for all other answers of servers and Sentinels.
     pub(crate) const WORDS: Self =
         Self { bytes: 1 << 20, items: 1 << 16, pushes: PUSHES_MAX, answers: u64::MAX };
-    /// The same on a connection with subscriptions.
+    /// `WORDS` for a connection with subscriptions.
     pub(crate) const EVENTS: Self = Self { pushes: u64::MAX, ..Self::WORDS };
-    /// For a Sentinel's events: it sends some for each change of a group. One that sends them
-    /// without end would otherwise occupy a processor.
+    /// Limits for a Sentinel's events: it sends some for each change of a group. A Sentinel that
+    /// sends them without end would otherwise occupy a processor.
     pub(crate) const SENTINEL: Self = Self { answers: 256, ..Self::EVENTS };
-    /// For entries of streams.
+    /// Limits for entries of streams.
     pub(crate) const ENTRIES: Self = Self { bytes: 64 << 20, items: 1 << 20, ..Self::WORDS };
 }
 
-/// Why a connection is ended: a correct server never sends this.
+/// Reason for ending a connection: a correct server never sends this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Excess {
     Bytes(u64),
@@ -50,7 +50,7 @@ pub(crate) enum Excess {
     Pushes(u64),
     Line,
     Depth,
-    /// It is not the protocol.
+    /// The bytes are not RESP.
     Garbled,
 }
 
@@ -71,17 +71,18 @@ impl fmt::Display for Excess {
 
 impl std::error::Error for Excess {}
 
-/// Follows one stream.
+/// State of one stream.
 #[derive(Debug)]
 pub(crate) struct Frames {
     limits: Limits,
-    /// Of the answer that has begun.
+    /// Bytes of the answer that has begun.
     bytes: u64,
-    /// Announced values included: the parser allocates memory for them.
+    /// Values of the answer that has begun, announced ones included: the parser allocates memory
+    /// for them.
     items: u64,
-    /// Of the whole stream.
+    /// Pushes of the whole stream.
     pushes: u64,
-    /// How many values are still missing, on each level.
+    /// Number of values that are still missing, on each level.
     open: Vec<u64>,
     at: At,
 }
@@ -90,12 +91,13 @@ pub(crate) struct Frames {
 enum At {
     /// The next byte is a type byte.
     Kind,
-    /// In a line that holds the value itself, so many bytes in. Only `\r\n` ends it: who ends it
-    /// sooner than the parser behind us counts what comes as something else than it is.
+    /// In a line that holds the value itself, after `length` bytes. Only `\r
+    /// ` ends it: a counter that ends the line sooner than the parser does would count the rest as
+    /// something else.
     Line { length: u64, ending: bool },
     /// In a line with a length.
     Length { kind: u8, digits: u8, value: i64, negative: bool, ended: bool },
-    /// So many bytes of a text and its line end are still to come.
+    /// This number of bytes of a text and its line end are still to come.
     Text(u64),
 }
 
@@ -104,7 +106,7 @@ impl Frames {
         Self { limits, bytes: 0, items: 0, pushes: 0, open: Vec::new(), at: At::Kind }
     }
 
-    /// Takes what came next; returns how many answers end in it.
+    /// Takes in the next bytes; returns how many answers end in them.
     pub(crate) fn take(&mut self, mut data: &[u8]) -> Result<u64, Excess> {
         let mut answers = 0;
         while !data.is_empty() {
@@ -115,8 +117,8 @@ impl Frames {
         Ok(answers)
     }
 
-    /// Takes what came next up to the end of an answer; how many bytes that were, and whether an
-    /// answer ends there.
+    /// Takes in the next bytes up to the end of an answer; returns how many bytes that were, and
+    /// true if an answer ends there.
     pub(crate) fn next(&mut self, data: &[u8]) -> Result<(usize, bool), Excess> {
         let mut all = 0;
         while let Some(&byte) = data.get(all) {
@@ -197,7 +199,7 @@ impl Frames {
                 *value = *value * 10 + i64::from(byte - b'0');
                 *digits += 1;
             }
-            // A number with more digits is larger than anything allowed.
+            // A number with more digits is larger than any limit.
             b'0'..=b'9' if !*ended => return Err(Excess::Bytes(self.limits.bytes)),
             b'-' if *digits == 0 && !*negative => *negative = true,
             b'+' if *digits == 0 && !*negative => {}
@@ -211,10 +213,10 @@ impl Frames {
         Ok(())
     }
 
-    /// What a length announces.
+    /// Begins the value that a length announces.
     fn begin(&mut self, kind: u8, length: i64) -> Result<(), Excess> {
         let Ok(length) = u64::try_from(length) else {
-            // -1: nothing is there. Others than these two have no such form.
+            // -1 means that there is no value. Only these two types have that form.
             self.ended();
             let absent = length == -1 && matches!(kind, b'$' | b'*');
             return if absent { Ok(()) } else { Err(Excess::Garbled) };
@@ -228,7 +230,7 @@ impl Frames {
         }
         let values = match kind {
             b'%' => length.saturating_mul(2),
-            // Attributes are followed by what they describe.
+            // Attributes are followed by the value that they describe.
             b'|' => length.saturating_mul(2).saturating_add(1),
             _ => length,
         };
@@ -245,7 +247,7 @@ impl Frames {
         Ok(())
     }
 
-    /// A value is complete, and with it perhaps what it lies in.
+    /// Ends a value, and every value that is complete with it.
     fn ended(&mut self) {
         self.at = At::Kind;
         while let Some(left) = self.open.last_mut() {

@@ -1,5 +1,5 @@
-//! Whatever bytes come, a connection neither panics nor hangs nor hands on more than is allowed:
-//! the limits, the parser behind them, and the login, over a pipe in memory.
+//! Property tests of a connection: whatever bytes arrive, it neither panics nor hangs nor returns
+//! more than is allowed. They cover the limits, the parser and the login, over a pipe in memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -16,14 +16,14 @@ use crate::fuzzing::{any_bytes, any_number, config};
 
 const LIMITS: Limits = Limits { bytes: 4_000, items: 200, pushes: 100, answers: u64::MAX };
 
-/// What the login is answered with, so that more than the login is reached.
+/// Answer to the login, so that the test reaches more than the login.
 const LOGIN: &[u8] = b"%1\r\n+proto\r\n:3\r\n";
 
 thread_local! {
     static RUNTIME: Runtime = Builder::new_current_thread().enable_all().build().expect("it runs");
 }
 
-/// Bytes in it, and values.
+/// Returns the number of bytes and of values in a value.
 fn size(value: &Value) -> (usize, usize) {
     let sum = |sizes: &mut dyn Iterator<Item = (usize, usize)>| {
         sizes.fold((0, 1), |(a, b), (c, d)| (a + c, b + d))
@@ -42,7 +42,7 @@ fn size(value: &Value) -> (usize, usize) {
     }
 }
 
-/// What came through, and the largest in bytes and values. `Err`: it did not end.
+/// Returns the bytes and values of the answers that the connection returned. `Err`: it did not end.
 async fn drive(stream: Vec<u8>, cut: usize) -> Result<Vec<(usize, usize)>, &'static str> {
     let (ours, theirs) = duplex(1 << 10);
     let pushed = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
@@ -100,7 +100,7 @@ async fn drive(stream: Vec<u8>, cut: usize) -> Result<Vec<(usize, usize)>, &'sta
     Ok(got)
 }
 
-/// The same of a connection for batches: the largest answers. `Err`: it did not end.
+/// Does the same for a connection for batches, with the largest answers. `Err`: it did not end.
 async fn drive_wire(stream: Vec<u8>, cut: usize) -> Result<Vec<(usize, usize)>, &'static str> {
     let (ours, theirs) = duplex(1 << 10);
     let wire = Wire::new(Box::new(ours), LIMITS, || b"*1\r\n$4\r\nLOAD\r\n".to_vec());
@@ -120,7 +120,7 @@ async fn drive_wire(stream: Vec<u8>, cut: usize) -> Result<Vec<(usize, usize)>, 
         for answer in [a.await, b.await, ask().await] {
             got.extend(answer.iter().flatten().map(size));
         }
-        // It ends, for the server hangs up.
+        // The connection ends, because the server closes it.
         wire.over().await;
         got
     };

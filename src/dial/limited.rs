@@ -1,5 +1,5 @@
 //! A socket that ends when an answer is larger than allowed, before memory is allocated for it, and
-//! pauses when more answers come than are read in time.
+//! that pauses when more answers arrive than may be read in a time.
 
 use std::io;
 use std::pin::Pin;
@@ -29,11 +29,11 @@ pub(super) struct Limited {
     over: Option<Excess>,
     /// Bytes that were read since other tasks had a turn.
     turn: usize,
-    /// Most answers in one `SPAN`, how many were read in the present one, and when that began.
+    /// Most answers in one `SPAN`, the number that was read in the present one, and its beginning.
     most: u64,
     answers: u64,
     since: Instant,
-    /// Until the next `SPAN` begins.
+    /// Timer until the next `SPAN` begins.
     pause: Option<Pin<Box<Sleep>>>,
 }
 
@@ -51,7 +51,7 @@ impl Limited {
         }
     }
 
-    /// Ready when another answer may be read.
+    /// Returns `Ready` when another answer may be read.
     fn poll_pause(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.answers < self.most {
             return Poll::Ready(());
@@ -139,7 +139,7 @@ mod tests {
 
     use super::*;
 
-    /// The sender of more waits; nothing is lost.
+    /// A sender of more answers has to wait; no answer is lost.
     #[tokio::test(start_paused = true)]
     async fn no_more_pushes_are_read_than_the_pace_allows() {
         let (near, mut far) = duplex(100);
@@ -154,7 +154,7 @@ mod tests {
         limited.read_to_end(&mut all).await.expect("it is the protocol");
         sends.await.expect("it ends");
         assert_eq!(all, push.repeat(10_000));
-        // Some read at once may hold some more than the last one that is allowed.
+        // A single read may return a few more answers than the limit.
         let least = SPAN * (10_000 / (256 + 16));
         assert!(begun.elapsed() >= least, "after {:?}", begun.elapsed());
         assert!(begun.elapsed() <= SPAN * 45, "after {:?}", begun.elapsed());

@@ -1,5 +1,5 @@
-//! Opens every connection: the socket, TLS, a limit on what comes back, and the login. Servers,
-//! Sentinels and the doctor come through here.
+//! Opens every connection: the socket, TLS, limits on the answers, and the login. Used for servers,
+//! for Sentinels and by the doctor.
 
 pub(crate) mod endpoint;
 pub(crate) mod frames;
@@ -25,7 +25,7 @@ use self::wire::Wire;
 use crate::shown::Secrets;
 use crate::tls::Tls;
 
-/// Where a server listens.
+/// Address at which a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     Tcp(Box<str>, u16),
@@ -40,7 +40,7 @@ pub struct Line {
 }
 
 impl Line {
-    /// What was sent on it and must not be shown.
+    /// Returns what was sent on it and must not be shown.
     pub fn secrets(&self) -> &Secrets {
         &self.secrets
     }
@@ -66,7 +66,7 @@ impl Drop for Line {
     }
 }
 
-/// Connects and logs in. The caller holds the deadline.
+/// Connects and logs in. The caller keeps the deadline.
 ///
 /// # Cancellation safety
 /// May be dropped; what was opened is closed.
@@ -83,8 +83,8 @@ pub(crate) async fn dial(
     Ok(Line { handle, task: tokio::spawn(work), secrets: secrets(login) })
 }
 
-/// Connects, and no more: the login is the first that is sent. `load` as for [`Wire`]. The caller
-/// holds the deadline.
+/// Connects only: the caller's first request has to be the login. `load` as for [`Wire`]. The
+/// caller keeps the deadline.
 ///
 /// # Cancellation safety
 /// May be dropped; what was opened is closed.
@@ -97,7 +97,7 @@ pub(crate) async fn wire(
     Ok(Wire::new(socket(place, tls).await?, limits, load))
 }
 
-/// What this login sends and nobody may see.
+/// Returns the parts of this login that must not be shown.
 pub(crate) fn secrets(login: &RedisConnectionInfo) -> Secrets {
     Secrets::of(login.username(), login.password())
 }
@@ -118,7 +118,7 @@ async fn socket(place: &Place, tls: Option<&Tls>) -> io::Result<Box<dyn Socket>>
     }
 }
 
-/// The first of the host's addresses that answers.
+/// Connects to the first of the host's addresses that answers.
 async fn tcp(host: &str, port: u16) -> io::Result<TcpStream> {
     let tries: Vec<_> =
         lookup_host((host, port)).await?.map(|at| Box::pin(TcpStream::connect(at))).collect();

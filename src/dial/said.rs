@@ -1,14 +1,15 @@
-//! The text of a connection error that may be shown: its code and sentence, and never what we sent.
+//! The text of a connection error that may be shown: its code and sentence, and never what this
+//! program sent.
 
 use redis::RedisError;
 
 use crate::shown::Secrets;
 use crate::tls;
 
-/// Where a server begins to repeat the command.
+/// Text after which a server repeats the command.
 const ECHO: &str = ", with args beginning with";
 
-/// The error's text on a connection with this login.
+/// Returns the error's text on a connection with this login.
 pub fn said(e: &RedisError, secrets: &Secrets) -> String {
     let text = match (e.code(), e.detail()) {
         (Some(code), Some(detail)) => format!("{code} {}", detail.trim_end_matches('.')),
@@ -17,7 +18,7 @@ pub fn said(e: &RedisError, secrets: &Secrets) -> String {
     secrets.clean(text.split(ECHO).next().unwrap_or_default())
 }
 
-/// What to change so that TLS works; `None` if the failure is not one of TLS.
+/// Returns what to change so that TLS works; `None` if the failure is not one of TLS.
 pub(crate) fn refusal(e: &RedisError, secrets: &Secrets) -> Option<String> {
     let (remedy, cause) = tls::refusal(e)?;
     Some(format!("{remedy}: {}", secrets.clean(&cause)))

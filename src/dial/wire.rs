@@ -2,10 +2,10 @@
 //! of its own.
 //!
 //! [`Wire::send`] writes at once what the socket takes. A future that waits for an answer reads for
-//! all of them and gives each its own. The socket only ever sees one waker, that of the wire: it
-//! wakes the oldest request that is waited for or, if there is none, the future that watches for
-//! the end of the connection. So the task that polls the requests owns the socket in effect, and a
-//! server that hangs up is noticed although nothing was asked of it.
+//! all of them and gives each its own answer. The socket has only one waker, that of the wire: it
+//! wakes the oldest request that is waited for or, if there is none, the future that waits for the
+//! end of the connection. So the task that polls the requests owns the socket in effect, and a
+//! closed connection is noticed even without a request.
 
 mod line;
 #[cfg(test)]
@@ -27,7 +27,7 @@ use super::limited::Socket;
 use crate::op::Batch;
 use crate::tls;
 
-/// What became of a request: as many values as it has commands, or why there is no answer.
+/// Result of a request: one value per command, or the error for which there is no answer.
 type Answer = RedisResult<Vec<Value>>;
 
 /// An open connection. It is closed when this is dropped.
@@ -37,7 +37,7 @@ struct Shared {
     /// Nothing may be sent any more.
     over: AtomicBool,
     state: Mutex<State>,
-    /// Locked by the socket while `state` is locked, and never the other way round.
+    /// Lock order: `state` first, then `readiness`, never the reverse.
     readiness: Mutex<Readiness>,
 }
 
@@ -48,9 +48,9 @@ struct State {
     waiters: VecDeque<Waiter>,
     watch: Option<Waker>,
     sent: u64,
-    /// To be woken as soon as nothing is locked.
+    /// Wakers to call as soon as no mutex is held.
     wake: Vec<Waker>,
-    /// Why this program ended it, if it did.
+    /// Excess for which this program ended the connection, if it did.
     excess: Option<Excess>,
 }
 
@@ -60,10 +60,10 @@ struct Waiter {
     answer: Option<Answer>,
 }
 
-/// While `state` is locked by somebody who reads, there is no `reader`.
+/// Readiness of the socket. While a reader holds `state`, there is no `reader`.
 #[derive(Default)]
 struct Readiness {
-    /// The socket became ready since it was used last.
+    /// The socket became ready since it was last used.
     came: bool,
     reader: Option<Waker>,
 }
@@ -95,8 +95,8 @@ fn broken(why: &'static str) -> RedisError {
 }
 
 impl Wire {
-    /// A connection over this socket. `load`: the command after which the server has the script
-    /// that it says is missing.
+    /// Makes a connection over this socket. `load`: the command after which the server has the
+    /// script that it reports missing.
     pub(super) fn new(socket: Box<dyn Socket>, limits: Limits, load: fn() -> Vec<u8>) -> Self {
         let state = State {
             line: Some(Line::new(socket, limits, load)),
@@ -113,9 +113,9 @@ impl Wire {
         }))
     }
 
-    /// Sends packed commands in one piece, and waits for so many answers. `None`: the connection is
-    /// over, and nothing was sent. A `batch` whose script the server does not have is sent again
-    /// once it has it, before anything new.
+    /// Sends packed commands in one piece, and expects this number of answers. `None`: the
+    /// connection is over, and nothing was sent. A `batch` whose script the server does not have is
+    /// sent again once the server has it, before anything new.
     pub(crate) fn send(
         &self,
         bytes: Vec<u8>,
@@ -124,7 +124,8 @@ impl Wire {
     ) -> Option<Reply> {
         let shared = &self.0;
         let mut state = lock(&shared.state);
-        // First what came: a server that has hung up is sent nothing.
+        // What has arrived is read first: nothing is sent to a server that has closed the
+        // connection.
         shared.drive(&mut state);
         let id = state.sent;
         let open = !shared.over.load(Ordering::Acquire);
@@ -139,7 +140,7 @@ impl Wire {
         sent.map(|()| Reply { shared: Arc::clone(shared), id })
     }
 
-    /// Sends commands in one piece; their answers, errors among them, in the same order.
+    /// Sends commands in one piece; returns their answers, errors included, in the same order.
     pub(crate) fn ask(&self, commands: &[Cmd]) -> impl Future<Output = Answer> + use<> {
         let mut bytes = Vec::new();
         for command in commands {
@@ -149,7 +150,7 @@ impl Wire {
         async { reply.ok_or_else(|| broken("the connection is over"))?.await }
     }
 
-    /// Whether nothing may be sent any more. Looks at what the socket has to say, if anything.
+    /// Returns true if nothing may be sent any more. Reads what the socket has, if anything.
     pub(crate) fn is_over(&self) -> bool {
         let shared = &self.0;
         if !shared.over.load(Ordering::Acquire) && lock(&shared.readiness).came {
@@ -160,12 +161,12 @@ impl Wire {
         shared.over.load(Ordering::Acquire)
     }
 
-    /// Why this program ended it: the server sent more than is accepted.
+    /// Returns the excess for which this program ended the connection: the server sent too much.
     pub(crate) fn excess(&self) -> Option<Excess> {
         lock(&self.0.state).excess
     }
 
-    /// Ends when nothing may be sent any more. It wakes one future at a time.
+    /// Resolves when nothing may be sent any more. It wakes one future at a time.
     ///
     /// # Cancellation safety
     /// May be dropped.
@@ -182,7 +183,7 @@ impl Wire {
         .await;
     }
 
-    /// From here on nothing may be sent; what is under way may still be answered.
+    /// Stops sending; requests under way may still be answered.
     pub(crate) fn give_up(&self) {
         let mut state = lock(&self.0.state);
         self.0.over.store(true, Ordering::Release);
@@ -191,7 +192,7 @@ impl Wire {
         self.0.leave(state);
     }
 
-    /// Closes it. What is under way has no answer but this.
+    /// Closes the connection. Requests under way end with this error.
     pub(crate) fn close(&self, why: &'static str) {
         let mut state = lock(&self.0.state);
         self.0.end(&mut state, &broken(why));
@@ -209,11 +210,12 @@ impl Shared {
     /// Reads and writes until the socket would block.
     fn drive(self: &Arc<Self>, state: &mut State) {
         let State { line: Some(line), waiters, wake, .. } = state else { return };
-        // Before the socket is asked: what it says afterwards counts, and `leave` sees to it.
+        // Reset before the socket is used: readiness that is reported after this counts, and
+        // `leave` handles it.
         *lock(&self.readiness) = Readiness::default();
         let waker = Waker::from(Arc::clone(self));
         let done = line.drive(&mut Context::from_waker(&waker), &mut |request| {
-            // A request that nobody waits for any more has no waiter.
+            // A request whose caller dropped it has no waiter.
             if let Some(waiter) = waiters.iter_mut().find(|w| w.id == request.id) {
                 waiter.answer = Some(Ok(request.got));
                 wake.extend(waiter.waker.take());
@@ -236,13 +238,13 @@ impl Shared {
         wake.extend(watch.take());
     }
 
-    /// Says who reads from here on, and wakes those who have an answer.
+    /// Selects the next reader, and wakes the requests that have an answer.
     fn leave(&self, mut state: MutexGuard<'_, State>) {
         let mut wake = std::mem::take(&mut state.wake);
         {
             let mut readiness = lock(&self.readiness);
             readiness.reader = state.reader().cloned();
-            // It became ready when nobody, or somebody else, was to read.
+            // The socket became ready while there was no reader, or another one.
             if readiness.came {
                 wake.extend(readiness.reader.take());
             }
@@ -260,7 +262,7 @@ impl State {
         if open.peek().is_none() {
             return self.watch.as_ref();
         }
-        // One that was not polled yet reads when it is.
+        // A request that was not polled yet reads when it is.
         open.find_map(|w| w.waker.as_ref())
     }
 
@@ -268,7 +270,7 @@ impl State {
         self.waiters.iter().position(|w| w.id == id)
     }
 
-    /// The answer, if it has come.
+    /// Takes the answer, if it has come.
     fn take(&mut self, id: u64) -> Option<Answer> {
         let place = self.place(id)?;
         self.waiters[place].answer.as_ref()?;
@@ -276,7 +278,7 @@ impl State {
     }
 }
 
-/// The answers to one request.
+/// Answers to one request.
 ///
 /// # Cancellation safety
 /// May be dropped: the request takes effect all the same, and its answers are skipped.
@@ -293,7 +295,7 @@ impl Future for Reply {
         let mut state = lock(&shared.state);
         let mut answer = state.take(id);
         if answer.is_none() {
-            // It need not be woken for what it is about to read itself.
+            // This request is about to read, so it need not be woken for that.
             if let Some(place) = state.place(id) {
                 state.waiters[place].waker = None;
             }
@@ -315,7 +317,7 @@ impl Drop for Reply {
         let mut state = lock(&self.shared.state);
         let Some(place) = state.place(self.id) else { return };
         state.waiters.remove(place);
-        // If it was woken to read and has not, somebody else does.
+        // If it was woken to read and has not, another request reads.
         self.shared.leave(state);
     }
 }

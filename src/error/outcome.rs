@@ -1,4 +1,4 @@
-//! How a call ended, and what each node answered.
+//! The result of a call, and the answer of each node.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,33 +6,34 @@ use std::time::Duration;
 
 use super::{Advice, Began, ConfigError, NodeError, NodeFault, Resource};
 
-/// What one node answered, for error reports.
+/// Answer of one node, for error reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeOutcome {
-    /// It granted the request.
+    /// The node granted the request.
     Granted,
-    /// Held by somebody else for this long at most (`None`: without an expiry).
+    /// Another owner has the name, for this time at most (`None`: without an expiry).
     Held(Option<Duration>),
-    /// The node may have forgotten what it granted, so it grants nothing for a while.
+    /// The node may have forgotten what it granted, so it grants nothing for some time.
     #[non_exhaustive]
     Quarantined {
-        /// Time until it grants again.
+        /// Time until the node grants again.
         remaining: Duration,
-        /// Origin of its data. Known data: it was restarted, or another server took its place.
+        /// State of the data at their beginning. Known data: the server was restarted, or another
+        /// server took its place.
         began: Began,
     },
-    /// It refused for another reason, which depends on the call.
+    /// The node refused for another reason, which depends on the call.
     Refused,
-    /// It had not answered when the call ended: the other nodes had decided, or there was no more
-    /// time.
+    /// The node had not answered when the call ended: the other nodes had decided, or the time was
+    /// over.
     Silent,
-    /// Gave no answer that counts.
+    /// The node gave no answer that counts.
     Failed(NodeError),
 }
 
 impl NodeOutcome {
-    /// Of a node that was waited for to the end.
+    /// Returns the outcome of a node that was awaited to the end.
     pub(crate) fn no_answer() -> Self {
         Self::Failed(NodeError::maybe_executed(NodeFault::Timeout, ""))
     }
@@ -75,22 +76,22 @@ impl fmt::Display for NodeOutcome {
 pub struct NoQuorum {
     /// The lock, election or key.
     pub of: Option<Resource>,
-    /// How many nodes would have been enough.
+    /// Number of nodes that would have been enough.
     pub needed: usize,
-    /// Every node by name, with what it said.
+    /// Every node by name, with its answer.
     pub nodes: Vec<(Arc<str>, NodeOutcome)>,
-    /// How long the call waited for a quorum, if it waits.
+    /// Time for which the call waited for a quorum, if it waits.
     pub waited: Option<Duration>,
 }
 
 impl NoQuorum {
-    /// The same, about this lock, election or key.
+    /// Adds the lock, election or key.
     pub(crate) fn of(self, resource: Resource) -> Self {
         Self { of: Some(resource), ..self }
     }
 
-    /// The most useful advice of all nodes: a temporary fault may end without help, so retrying
-    /// makes sense unless every failed node needs a person.
+    /// Returns the most useful advice of all nodes: a temporary fault may end without help, so a
+    /// retry makes sense unless every failed node needs a person.
     pub fn advice(&self) -> Advice {
         let mut wait: Option<Duration> = None;
         let mut seen = None;
@@ -105,12 +106,12 @@ impl NoQuorum {
             }
             seen = Some(advice);
         }
-        // No node answered: as for a time-out.
+        // No node answered, so the advice is that of a time-out.
         let silence = Advice::RetryAfter(Duration::from_millis(500));
         wait.map(Advice::RetryAfter).or(seen).unwrap_or(silence)
     }
 
-    /// Whether there would have been no quorum whatever the silent nodes had answered.
+    /// Returns true if there would have been no quorum whatever the silent nodes had answered.
     fn is_decided(&self) -> bool {
         let may = |outcome: &&(Arc<str>, NodeOutcome)| {
             !matches!(outcome.1, NodeOutcome::Failed(_) | NodeOutcome::Quarantined { .. })
@@ -118,8 +119,8 @@ impl NoQuorum {
         self.nodes.iter().filter(may).count() < self.needed
     }
 
-    /// After how long enough nodes will grant again, if nothing but quarantines prevents it now;
-    /// `None` if other faults do.
+    /// Returns the time after which enough nodes will grant again, if only quarantines prevent it
+    /// now; `None` if other faults do.
     pub fn quarantine(&self) -> Option<Duration> {
         let (mut able, mut silent, mut shut) = (0, 0, Vec::new());
         for (_, outcome) in &self.nodes {
@@ -167,14 +168,14 @@ impl fmt::Display for NoQuorum {
 
 impl std::error::Error for NoQuorum {}
 
-/// Somebody else holds the name. A value, not a fault.
+/// Refusal because another owner has the name. A value, not a fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Taken {
-    /// When a majority could be free at the latest, if the holder neither renews nor releases.
-    /// Zero when nobody holds a majority (several attempts met); `None` if the key never expires.
+    /// Latest time at which a majority could be free, if the holder neither renews nor releases.
+    /// Zero if no owner has a majority (several attempts met); `None` if the key never expires.
     pub retry_after: Option<Duration>,
-    /// The holder is another program's lock (wrong type or not our kind of token).
+    /// True if the holder is another program (wrong type, or not our kind of token).
     pub foreign: bool,
 }
 
@@ -188,7 +189,7 @@ impl Taken {
         }
     }
 
-    /// What to do if it stayed taken until the deadline.
+    /// Returns what to do if the name stayed taken until the deadline.
     pub(crate) fn advice(&self) -> Advice {
         match self.retry_after {
             Some(after) => Advice::RetryAfter(after),
@@ -198,20 +199,20 @@ impl Taken {
     }
 }
 
-/// Why `acquire` or `try_acquire` failed.
+/// Error of `acquire` or `try_acquire`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AcquireError {
     /// Too few nodes answered. Nothing is held; what may have been granted is being released.
     #[error("not acquired: {0}")]
     NoQuorum(NoQuorum),
-    /// The waiting deadline passed while somebody else held the lock, or another program's value
+    /// The waiting deadline passed while another owner held the lock, or another program's value
     /// was under its key ([`Taken::foreign`]).
     #[error("{of}: still taken after waiting {waited:?}; {}", taken.what_to_do())]
     TimedOut {
         /// The lock.
         of: Resource,
-        /// How long was waited.
+        /// Time for which the call waited.
         waited: Duration,
         /// The last refusal.
         taken: Taken,
@@ -219,7 +220,7 @@ pub enum AcquireError {
     /// [`Redlock::close`](crate::Redlock::close) was called. Nothing is held.
     #[error("{0}: not acquired, the handle was closed; build a new one")]
     Closed(Resource),
-    /// The name or a setting is refused; nothing was sent. Only where a
+    /// The name or a setting is refused; nothing was sent. Only if a
     /// [`MutexBuilder`](crate::MutexBuilder) is awaited.
     #[error("not acquired: {0}")]
     Config(ConfigError),
@@ -232,7 +233,7 @@ impl From<NoQuorum> for AcquireError {
 }
 
 impl AcquireError {
-    /// What to do about it.
+    /// Returns what to do about the error.
     pub fn advice(&self) -> Advice {
         match self {
             Self::NoQuorum(e) => e.advice(),
@@ -243,11 +244,11 @@ impl AcquireError {
     }
 }
 
-/// Why an extension did not succeed. The guard itself says whether the lock is still held.
+/// Error of an extension. The guard itself tells if the lock is still held.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExtendError {
-    /// The lock is lost: its deadline passed, somebody else has a majority of the nodes, or after a
+    /// The lock is lost: its deadline passed, another owner has a majority of the nodes, or after a
     /// failover no majority can confirm it any more.
     #[error("{0}: lost; stop the work, a new holder may exist")]
     Lost(Resource),
@@ -257,7 +258,7 @@ pub enum ExtendError {
 }
 
 impl ExtendError {
-    /// What to do about it.
+    /// Returns what to do about the error.
     pub fn advice(&self) -> Advice {
         match self {
             Self::Lost(_) => Advice::GiveUp,
@@ -266,25 +267,25 @@ impl ExtendError {
     }
 }
 
-/// Why a release does not say that the lock was held until then.
+/// Error of a release: it is not certain that the lock was held until then.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReleaseError {
-    /// The lease had run out before, or the lock was lost otherwise: somebody else may have held
-    /// the name in between.
+    /// The lease had ended before, or the lock was lost otherwise: another owner may have held the
+    /// name in between.
     #[error("{0}: lost before the release; only its fencing token protects what was written late")]
     Lost(Resource),
-    /// Somebody else has a majority: the lease had run out and the name was taken.
+    /// Another owner has a majority: the lease had ended and the name was taken.
     #[error("{0}: taken by somebody else; only its fencing token protects what was written late")]
     TakenByOther(Resource),
-    /// Too few nodes answered. The lock was held until the release as far as its own deadline says;
-    /// clean-up goes on in the background, at the latest the ttl ends it.
+    /// Too few nodes answered. By its own deadline the lock was held until the release; clean-up
+    /// continues in the background until, at the latest, the ttl ends it.
     #[error("release unconfirmed, clean-up goes on in the background: {0}")]
     Unconfirmed(NoQuorum),
 }
 
 impl ReleaseError {
-    /// What to do about it.
+    /// Returns what to do about the error.
     pub fn advice(&self) -> Advice {
         match self {
             Self::Lost(_) | Self::TakenByOther(_) => Advice::GiveUp,

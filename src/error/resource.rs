@@ -1,11 +1,12 @@
-//! What an error or a line of the log is about.
+//! The lock, election or key that an error or a log line is about.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::shown::Quoted;
 
-/// What an error is about, by the name that the user gave it. Shown as `lock "invoice:42"`.
+/// The lock, election or key of an error, by the name that the user gave it. Shown as `lock
+/// "invoice:42"`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Resource {
@@ -13,12 +14,12 @@ pub enum Resource {
     Lock(Arc<str>),
     /// An [`Election`](crate::Election), by its name.
     Election(Arc<str>),
-    /// An idempotency key, as it is called on the servers.
+    /// An idempotency key, by its name on the servers.
     Key(Arc<str>),
 }
 
 impl Resource {
-    /// The name alone.
+    /// Returns the name without the kind.
     pub fn name(&self) -> &str {
         match self {
             Self::Lock(name) | Self::Election(name) | Self::Key(name) => name,

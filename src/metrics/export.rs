@@ -1,4 +1,4 @@
-//! With the feature `metrics`: each number goes to the recorder of the `metrics` crate.
+//! With the feature `metrics`: each number is sent to the recorder of the `metrics` crate.
 
 use metrics::{Key, Label, Level, Metadata, SharedString};
 
@@ -33,7 +33,7 @@ impl Counter {
     }
 }
 
-/// A number that comes and goes.
+/// A number that grows and shrinks.
 #[derive(Debug)]
 pub(crate) struct Gauge(metrics::Gauge);
 
@@ -58,7 +58,7 @@ impl Gauge {
     }
 }
 
-/// How often which size was seen.
+/// Distribution of a value.
 #[derive(Debug)]
 pub(crate) struct Histogram(metrics::Histogram);
 
@@ -73,14 +73,14 @@ impl Histogram {
     }
 }
 
-/// Tells the recorder what each number means.
+/// Describes each number to the recorder.
 pub(super) fn describe(all: &[&Metric]) {
     metrics::with_recorder(|r| {
         for metric in all {
             let unit = match metric.unit {
                 Unit::Count => Some(metrics::Unit::Count),
                 Unit::Seconds => Some(metrics::Unit::Seconds),
-                // There is none for a part of one.
+                // The `metrics` crate has no unit for a ratio.
                 Unit::Ratio => None,
             };
             let (name, help) =

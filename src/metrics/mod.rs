@@ -1,14 +1,14 @@
-//! What is counted for people who watch a program: one handle for each number, made once and used
-//! where the thing happens.
+//! Counters for the operators of a program: one handle for each number, made once and used where
+//! the counted event happens.
 //!
 //! With the feature `metrics` each number goes to the recorder of the `metrics` crate that is
-//! installed when the handle of the nodes is built. Without it nothing is kept here but what
-//! [`Redlock::metrics`](crate::Redlock::metrics) and its like show: those read the same
-//! [`Tally`]. The names are in `table`, and for users in `manual/metrics.md`.
+//! installed when the handle of the nodes is built. Without it only the numbers of
+//! [`Redlock::metrics`](crate::Redlock::metrics) and similar methods are kept: those methods read
+//! the same [`Tally`]. The names are in `table`, and for users in `manual/metrics.md`.
 //!
 //! A label is a word of this crate, a node's name, or a name that a program gives to something of
-//! which it has few. Names of locks are labels only where somebody asks for it, and of no kind are
-//! there more than [`NAMES_MAX`].
+//! which it has few. Names of locks are labels only if the program asks for it, and there are at
+//! most [`NAMES_MAX`] names of each kind.
 
 #[cfg(feature = "metrics")]
 mod export;
@@ -37,11 +37,11 @@ use crate::time::Moment;
 
 /// Most names of one kind that are labels of one handle; the others share [`OTHER`].
 const NAMES_MAX: usize = 256;
-/// What names beyond that are called. No name of a lock contains such brackets by accident.
+/// Label that all names beyond that share. No name of a lock contains such brackets by accident.
 const OTHER: &str = "(other)";
 
-/// A number that a program can ask for, and that is exported: one truth, two readers. By default it
-/// is exported to nobody.
+/// A number that a program can read, and that is exported: one value, two readers. By default it is
+/// not exported.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     value: AtomicU64,
@@ -65,7 +65,7 @@ impl Tally {
     }
 }
 
-/// One counter for each outcome of a fixed list; all are there from the beginning, at zero.
+/// One counter for each outcome of a fixed list; all exist from the beginning, at zero.
 #[derive(Debug)]
 pub(crate) struct Outcomes(Vec<(&'static str, Counter)>);
 
@@ -86,7 +86,7 @@ impl Outcomes {
     }
 }
 
-/// What is counted for each name of one kind.
+/// Numbers of each name of one kind.
 struct Family<T>(Mutex<BTreeMap<Arc<str>, Arc<T>>>);
 
 impl<T> Default for Family<T> {
@@ -108,19 +108,19 @@ impl<T> Family<T> {
     }
 }
 
-/// Everything that one handle counts and no node does.
+/// Numbers that belong to a handle and not to a node.
 pub(crate) struct Meters {
-    /// Names of locks are labels.
+    /// Use names of locks as labels.
     by_lock: bool,
-    /// All locks together, where their names are no labels.
+    /// Numbers of all locks together, if their names are no labels.
     all_locks: Arc<LockMeters>,
     locks: Family<LockMeters>,
     elections: Family<ElectionMeters>,
     jobs: Family<JobMeters>,
     namespaces: Family<String>,
-    /// Leases of idempotency keys.
+    /// Numbers of the leases of idempotency keys.
     pub(crate) claimed: Arc<LeaseMeters>,
-    /// Claims, by what became of them.
+    /// Claims, by outcome.
     pub(crate) claims: Outcomes,
 }
 
@@ -131,7 +131,7 @@ impl fmt::Debug for Meters {
 }
 
 impl Meters {
-    /// Takes the recorder that is installed now.
+    /// Makes the numbers, with the recorder that is installed now.
     pub(crate) fn new(by_lock: bool) -> Self {
         export::describe(table::ALL);
         let claims =
@@ -160,7 +160,7 @@ impl Meters {
         self.elections.of(name, ElectionMeters::new)
     }
 
-    /// What a namespace of idempotency keys is called.
+    /// Returns the label of a namespace of idempotency keys.
     pub(crate) fn namespace(&self, name: &str) -> Arc<String> {
         self.namespaces.of(name, ToOwned::to_owned)
     }
@@ -171,7 +171,7 @@ impl Meters {
     }
 }
 
-/// Calls that acquire a lock.
+/// Numbers of the calls that acquire a lock.
 #[derive(Debug)]
 pub(crate) struct LockMeters {
     acquires: Outcomes,
@@ -189,7 +189,7 @@ impl LockMeters {
         }
     }
 
-    /// A call is over, after so long.
+    /// Counts a call that has ended, after this time.
     pub(crate) fn over(&self, outcome: &str, after: Duration) {
         self.acquires.add(outcome, 1);
         if outcome == "acquired" {
@@ -198,7 +198,7 @@ impl LockMeters {
     }
 }
 
-/// Leases of one kind and name: what is held, renewed and lost.
+/// Numbers of leases of one kind and name: held, renewed and lost.
 #[derive(Debug)]
 pub(crate) struct LeaseMeters {
     held: Gauge,
@@ -228,18 +228,18 @@ impl LeaseMeters {
         }
     }
 
-    /// One more is held, or one less.
+    /// Counts one more held lease (`more`), or one less.
     pub(crate) fn holds(&self, more: bool) {
         self.held.add(if more { 1.0 } else { -1.0 });
     }
 
-    /// One was lost, with so much of its validity left.
+    /// Counts a lost lease, with `left` of its validity remaining.
     pub(crate) fn lost(&self, left: Duration) {
         self.lost.add(1);
         self.lost_margin.record(left.as_secs_f64());
     }
 
-    /// A renewal was decided after `took`, when so much of the last validity was left.
+    /// Counts a renewal that was decided after `took`, when `left` of the last validity remained.
     pub(crate) fn renewal(&self, outcome: &str, took: Duration, (left, ttl): (Duration, Duration)) {
         self.renewals.add(outcome, 1);
         self.took.record(took.as_secs_f64());
@@ -248,7 +248,7 @@ impl LeaseMeters {
     }
 }
 
-/// One election, as this process takes part in it or watches it.
+/// Numbers of one election in which this process takes part, or which it observes.
 #[derive(Debug)]
 pub(crate) struct ElectionMeters {
     name: String,
@@ -265,13 +265,13 @@ impl ElectionMeters {
         }
     }
 
-    /// A term of this process has begun.
+    /// Counts a term of this process that has begun.
     pub(crate) fn term(&self) {
         self.terms.add(1);
     }
 }
 
-/// For how long nobody leads, as one observer sees it.
+/// Time without a leader, as one observer sees it.
 #[derive(Debug)]
 pub(crate) struct Vacancy {
     leaderless: Gauge,
@@ -286,7 +286,8 @@ impl Vacancy {
         Self { leaderless, lasted: Histogram::new(&VACANCY, &name), since: None }
     }
 
-    /// The observer has looked: whether somebody leads, `None` if too few nodes could say.
+    /// Records a look of the observer: `led` is true if there is a leader, `None` if too few nodes
+    /// answered.
     pub(crate) fn looked(&mut self, led: Option<bool>, now: Moment) {
         match (led, self.since) {
             (Some(true), since) => {
@@ -305,12 +306,12 @@ impl Vacancy {
 
 impl Drop for Vacancy {
     fn drop(&mut self) {
-        // Nobody looks any more: what was seen last is no news.
+        // The observer is gone, so its last look does not count any more.
         self.leaderless.set(0.0);
     }
 }
 
-/// Ticks of one job.
+/// Numbers of one job's ticks.
 #[derive(Debug)]
 pub(crate) struct JobMeters {
     ticks: Outcomes,
@@ -331,17 +332,17 @@ impl JobMeters {
         }
     }
 
-    /// This process came to a tick, and this became of it.
+    /// Counts a tick of this process, by its outcome.
     pub(crate) fn tick(&self, outcome: &str) {
         self.ticks.add(outcome, 1);
     }
 
-    /// Ticks were left out because nobody looked at them in time.
+    /// Counts ticks that were left out because no process looked at them in time.
     pub(crate) fn missed(&self, n: u64) {
         self.missed.add(n);
     }
 
-    /// A run has ended that began so late and took so long.
+    /// Counts a run that has ended: it began `late` and took `took`.
     pub(crate) fn ran(&self, late: Duration, took: Duration) {
         self.lateness.record(late.as_secs_f64());
         self.run.record(took.as_secs_f64());

@@ -1,4 +1,4 @@
-//! Without the feature `metrics`: the same numbers, exported to nobody.
+//! Without the feature `metrics`: the same types, which export nothing.
 
 use super::Metric;
 
@@ -15,7 +15,7 @@ impl Counter {
     pub(crate) fn add(&self, _: u64) {}
 }
 
-/// A number that comes and goes.
+/// A number that grows and shrinks.
 #[derive(Debug, Default)]
 pub(crate) struct Gauge;
 
@@ -30,7 +30,7 @@ impl Gauge {
     pub(crate) fn set(&self, _: f64) {}
 }
 
-/// How often which size was seen.
+/// Distribution of a value.
 #[derive(Debug)]
 pub(crate) struct Histogram;
 

@@ -1,7 +1,7 @@
-//! The names of what is counted, and what each means. `manual/metrics.md` has the same table, and a
-//! test compares the two.
+//! Names and meanings of all numbers. `manual/metrics.md` has the same table, and a test compares
+//! the two.
 
-/// One number.
+/// Name, kind and meaning of one number.
 #[derive(Debug)]
 #[cfg_attr(not(feature = "metrics"), expect(dead_code, reason = "nobody reads them"))]
 pub(crate) struct Metric {
@@ -109,7 +109,7 @@ pub(crate) const READY: Metric = gauge(
     "1 while a majority of the nodes votes, else 0; NaN before the first answer",
 );
 
-/// What a node's queue counts.
+/// Numbers of a node's queue.
 pub(crate) struct Node {
     pub(crate) batches: Metric,
     pub(crate) request: Metric,
@@ -186,7 +186,7 @@ pub(crate) const NODE: Node = Node {
     ),
 };
 
-/// What a namespace of idempotency keys counts.
+/// Numbers of a namespace of idempotency keys.
 pub(crate) struct Idempotency {
     pub(crate) calls: Metric,
     pub(crate) reruns: Metric,

@@ -1,4 +1,4 @@
-//! Events of a node, and how they are logged. An event may be lost, and no promise depends on one.
+//! Events of a node, and their log lines. An event may be lost, and no promise depends on one.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -19,17 +19,18 @@ use crate::op::{Began, Loss};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeSignal {
-    /// A lock that is waited for was released, or its metadata changed. The main key of the lock.
+    /// A lock that is waited for was released, or its metadata changed. Holds the main key of the
+    /// lock.
     Changed(Arc<str>),
-    /// A lock is free, and this handle is the first of those who wait for it
+    /// A lock is free, and this handle is the first of those that wait for it
     /// ([`Place`](crate::node::spi::Place)).
     Turn {
         /// The main key of the lock.
         key: Arc<str>,
-        /// Which handle.
+        /// Number of the handle.
         waiter: u64,
     },
-    /// Something happened that is for operators, too.
+    /// An event, which operators receive, too.
     Event(NodeEvent),
 }
 
@@ -43,9 +44,9 @@ impl From<NodeEvent> for NodeSignal {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NamedEvent {
-    /// The name of the node.
+    /// Name of the node.
     pub node: Arc<str>,
-    /// What happened there.
+    /// The event.
     pub event: NodeEvent,
 }
 
@@ -58,7 +59,7 @@ pub struct NodeEvents {
     next: Pin<Box<dyn Future<Output = Next> + Send + Sync>>,
 }
 
-/// The receiver of the events, and the event that it received.
+/// The receiver of the events, with the event that it received.
 type Next = (Receiver<NamedEvent>, Option<NamedEvent>);
 
 impl NodeEvents {
@@ -112,23 +113,23 @@ impl Stream for NodeEvents {
     }
 }
 
-/// Something that happened on a node.
+/// An event of a node.
 ///
-/// All are also logged through `tracing` by the nodes of this crate that are servers
-/// ([`KeysForgotten`](Self::KeysForgotten): by the handle), target `palisade::node`, with the
-/// fields `node` (its name), `event` (the name given at each variant) and those named there. These
-/// names are stable across versions.
+/// All events are also logged through `tracing` by those nodes of this crate that are servers
+/// ([`KeysForgotten`](Self::KeysForgotten): by the handle), with the target `palisade::node` and
+/// the fields `node` (its name), `event` (the name given at each variant) and those given there.
+/// These names are stable across versions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeEvent {
     /// The node cannot be reached or was lost. Log: `down` with `cause`, once a new connection
     /// failed.
     Down,
-    /// The node was (re)connected: perhaps to another server, which the handle then asks for its
-    /// data history. Log: `up`.
+    /// The node was (re)connected, perhaps to another server; the handle then asks it for its data
+    /// history. Log: `up`.
     Up,
-    /// The node's data history is another one than before, so it may have forgotten what it
-    /// granted. Log: `history_changed` with `cause`.
+    /// The node has another data history than before, so it may have forgotten what it granted.
+    /// Log: `history_changed` with `cause`.
     #[non_exhaustive]
     HistoryChanged {
         /// The cause, as far as the client can see it.
@@ -138,10 +139,10 @@ pub enum NodeEvent {
     /// `quarantine_begun` with `remaining_ms`, `began`, `lost_ms` and `loss`.
     #[non_exhaustive]
     QuarantineBegun {
-        /// Until it grants again.
+        /// Time until the node grants again.
         remaining: Duration,
-        /// Origin of its data. Where that is [empty](Began::Empty), mark a new deployment with
-        /// `palisade init --new`; in tests use `trust_fresh(true)`.
+        /// State of the data at the beginning. If it is [empty](Began::Empty), mark a new
+        /// deployment with `palisade init --new`; in tests use `trust_fresh(true)`.
         began: Began,
         /// What the node's data may lack; `None` if the node does not report it. Idempotency keys
         /// that [accept such a loss](crate::idempotency::IdempotencyBuilder::accept_loss) are not
@@ -154,70 +155,70 @@ pub enum NodeEvent {
     /// `leases`.
     #[non_exhaustive]
     Reasserted {
-        /// How many in one batch.
+        /// Number of leases in one batch.
         leases: u64,
     },
     /// The min-replicas check is off, weaker than required, or cannot be read. Log:
     /// `min_replicas_missing` with `why`.
     #[non_exhaustive]
     MinReplicasMissing {
-        /// What is wrong, and the command that corrects it.
+        /// The fault, and the command that corrects it.
         why: Arc<str>,
     },
     /// The min-replicas check is strong enough again. Log: `min_replicas_restored`.
     MinReplicasRestored,
-    /// Clients of this node do not agree on how long a quarantine lasts (`max_ttl` and the failover
-    /// window), or this one had a longer one before. The longest counts, until one to two such
+    /// Clients of this node do not agree on the length of a quarantine (`max_ttl` and the failover
+    /// window), or this client used a longer one before. The longest counts, until one to two such
     /// lengths after the last client that asked for it (quarantine 7). Set the same `max_ttl`
-    /// everywhere: a client with a shorter one, alone with a node that lost all its data, would end
-    /// the quarantine too early. Log: `settings_disagree` with `ours_ms` and `node_ms`.
+    /// everywhere: if a client with a shorter one is alone with a node that lost all its data, it
+    /// ends the quarantine too early. Log: `settings_disagree` with `ours_ms` and `node_ms`.
     #[non_exhaustive]
     SettingsDisagree {
-        /// What this handle asks for.
+        /// Length that this handle asks for.
         ours: Duration,
-        /// What the node keeps: longer than ours, or as ours after it was raised from something
-        /// shorter.
+        /// Length that the node uses: longer than ours, or equal to ours after it was raised from a
+        /// shorter one.
         node: Duration,
     },
-    /// A majority of the nodes, this one among them, cannot know that an idempotency key without a
-    /// birth is new: they are empty, or lost data within the retention. Until then the policy for
-    /// forgotten keys answers such keys; keys with
+    /// A majority of the nodes, this one included, cannot know that an idempotency key without a
+    /// birth is new: their data are empty, or incomplete within the retention. Until they can, the
+    /// policy for forgotten keys answers such keys; keys with
     /// [`created_at`](crate::idempotency::Call::created_at) run. Sent once per handle, node and
     /// loss. Log: `keys_forgotten` with `remaining_ms`.
     #[non_exhaustive]
     KeysForgotten {
-        /// For how long, unless the node loses data again.
+        /// Time for which this lasts, unless the node loses data again.
         remaining: Duration,
     },
     /// A renewed lease of this handle would not outlive a failover of this node, and without this
     /// node the handle has no majority: the holder will lose the lease although it renews. Sent
-    /// once. Use a ttl of `enough` (and `max_ttl`, in every process), or have the Sentinels replace
-    /// a master sooner. Log: `ttl_too_short` with `ttl_ms`, `lasts_ms`, `needed_ms`,
+    /// once. Use a ttl of `enough` (and `max_ttl`, in every process), or configure the Sentinels to
+    /// replace a master sooner. Log: `ttl_too_short` with `ttl_ms`, `lasts_ms`, `needed_ms`,
     /// `down_after_ms`, `window_ms` and `enough_ms`.
     #[non_exhaustive]
     TtlTooShort {
-        /// The lease's ttl.
+        /// Ttl of the lease.
         ttl: Duration,
-        /// How long it lasts when the node falls silent at the worst moment.
+        /// Time for which the lease lasts if the node becomes silent at the worst moment.
         lasts: Duration,
-        /// How long the failover takes: until the Sentinels act, the takeover, and the window.
+        /// Duration of the failover: until the Sentinels act, the takeover, and the window.
         needed: Duration,
-        /// As [`FailoverTimes::down_after`](super::FailoverTimes::down_after).
+        /// See [`FailoverTimes::down_after`](super::FailoverTimes::down_after).
         down_after: Duration,
-        /// As [`FailoverTimes::window`](super::FailoverTimes::window).
+        /// See [`FailoverTimes::window`](super::FailoverTimes::window).
         window: Duration,
         /// A ttl that would be enough.
         enough: Duration,
     },
 }
 
-/// Why a node's data history is another one.
+/// Cause of a change of a node's data history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HistoryCause {
-    /// The server process is a new one at the same address; its data may be whole.
+    /// A new server process answers at the same address; its data may be complete.
     Restart,
-    /// Another server answers: a replica was promoted, or the address leads elsewhere now.
+    /// Another server answers: a replica was promoted, or the address now points to another server.
     Promotion,
     /// The node's marker is gone: `FLUSHALL`, or a restart without data.
     DataLost,
@@ -236,15 +237,15 @@ impl HistoryCause {
     }
 }
 
-/// Why a node without data grants nothing, and what to do.
+/// Reason for which a node without data grants nothing, and the remedy.
 const EMPTY: &str = "it was never initialised: new, or emptied; if the whole deployment is new, \
                      run `palisade init --new`; if it had data before, do not: see `palisade idem \
                      incidents`";
-/// Why a node that lost its data grants nothing.
+/// Reason for which a node that lost its data grants nothing.
 const LOST: &str = "its data are lost; what was known of idempotency keys is unknown";
 
 impl NodeEvent {
-    /// Writes it to the log: as a warning if a person has to act.
+    /// Writes the event to the log: as a warning if a person has to act.
     pub(crate) fn log(&self, node: &str) {
         macro_rules! say {
             ($level:ident, $event:literal, $text:literal $(, $field:ident = $value:expr)*) => {
@@ -349,7 +350,7 @@ mod tests {
         }
     }
 
-    /// What somebody's alarms look for; a change here is one of the interface.
+    /// Operators' alarms match these names; a change of one is a change of the public interface.
     #[test]
     fn the_names_in_the_log_stay() {
         let log = Log::default();

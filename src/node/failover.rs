@@ -1,37 +1,39 @@
-//! How long a failover of a node takes, from its last answer until holders are confirmed again.
+//! Duration of a failover of a node, from its last answer until leases are confirmed again.
 
 use std::time::Duration;
 
 use crate::config::lasts;
 use crate::time::Drift;
 
-/// From the moment at which a Sentinel takes the master for dead until the new one accepts writes:
-/// the election, the promotion, and the first replica that the new master counts as good. On
-/// groups as `sentinel-conf` makes them 0.8 s after a crash, and up to 2.3 s after a freeze.
+/// Time from the moment at which a Sentinel considers the master down until the new one accepts
+/// writes: the election, the promotion, and the first replica that the new master counts as good.
+/// With groups as configured by `sentinel-conf` it is 0.8 s after a crash, and up to 2.3 s after a
+/// freeze.
 const TAKEOVER: Duration = Duration::from_millis(2_500);
 
-/// How long a failover of a node takes, as its settings say.
+/// Durations of a failover of a node, from its settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FailoverTimes {
-    /// How long a master must be silent before it is replaced (`down-after-milliseconds`).
+    /// Time for which a master must be silent before it is replaced (`down-after-milliseconds`).
     pub down_after: Duration,
-    /// L: for how long the replaced master may go on granting once the new one answers. What a
-    /// holder was confirmed must last longer than that, or the new one does not confirm it.
+    /// L: time for which the replaced master may still grant after the new one answers. A lease
+    /// must be confirmed for longer than that, or the new master does not confirm it.
     pub window: Duration,
 }
 
 impl FailoverTimes {
-    /// How long a lease must last after its last confirmation by the old master in order to outlive
-    /// the failover.
+    /// Returns the time for which a lease must last after its last confirmation by the old master
+    /// in order to outlive the failover.
     pub fn needed(&self) -> Duration {
         self.down_after.saturating_add(TAKEOVER).saturating_add(self.window)
     }
 
-    /// The shortest ttl, in whole seconds, whose leases outlive the failover whenever it happens.
+    /// Returns the shortest ttl, in whole seconds, whose leases outlive the failover whenever it
+    /// happens.
     pub fn shortest_ttl(&self, drift: Drift) -> Duration {
         let needed = self.needed();
-        // Halved, because Sentinels and servers may say anything: at most 10 % is drift and a
-        // quarter goes by before the renewal, so twice as long is enough.
+        // Found by bisection, because Sentinels and servers may report any value. At most 10 % is
+        // drift and a quarter passes before the renewal, so twice `needed` is enough.
         let (mut low, mut high) = (needed.as_secs(), needed.as_secs().saturating_mul(2));
         high = high.saturating_add(1);
         while low < high {
@@ -57,7 +59,7 @@ mod tests {
     }
 
     /// The settings of `sentinel-conf`: max-lag 2 s and the shortest down-after that the lag rule
-    /// allows. With what a new user does not set, a failover is outlived whenever it happens.
+    /// allows. With these and all other defaults, a lease outlives a failover whenever it happens.
     #[test]
     fn the_defaults_outlive_a_failover_of_the_shipped_groups() {
         let shipped = times(4, 4);

@@ -1,13 +1,13 @@
-//! A node's connection over its lifetime: found, used, thrown away at the first doubt, found again.
+//! The connection of a node: found, used, dropped at the first doubt, found again.
 //!
-//! [`Link`] holds at most one [`Session`]. Where the server is it asks a [`Resolver`]: a fixed
-//! address for `RedisNode`, the Sentinels for `SentinelNode`. The first call connects; from then on
-//! [`tend`] keeps the node connected. Connecting runs in a task of its own,
-//! so that a call with a short deadline does not start it over; a failed try is not repeated before
-//! a jittered pause, and calls in between are answered at once with the last cause.
+//! [`Link`] holds at most one [`Session`]. A [`Resolver`] gives it the server's address: a fixed
+//! one for `RedisNode`, that of the Sentinels for `SentinelNode`. The first call connects; from
+//! then on [`tend`] keeps the node connected. Connecting runs in a task of its own, so that a call
+//! with a short deadline does not start it over; a failed try is not repeated before a jittered
+//! pause, and calls in between are answered at once with the last cause.
 //!
-//! Batches leave in the order of the calls. One that finds no connection waits in a queue, and the
-//! queue is sent before the new connection is open to others.
+//! Batches are sent in the order of the calls. A batch that finds no connection waits in a queue,
+//! and that queue is sent before the new connection is open to other batches.
 
 mod open;
 mod order;
@@ -38,44 +38,44 @@ use crate::error::{NodeError, NodeFault};
 use crate::op::{Batch, Replies, Terms, TimedFacts};
 use crate::time::Moment;
 
-/// Hints a slow listener may miss before the oldest are dropped.
+/// Signals by which a slow listener may lag before the oldest are dropped.
 const EVENTS: usize = 1024;
 /// First and longest pause between tries to connect.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
-/// Longest pause between tries that nobody asks for: an idle node is tried less and less often.
+/// Longest pause between tries without a call: an idle node is tried less and less often.
 const IDLE_PAUSE: Duration = Duration::from_secs(10);
-/// How often the resolver judges the server by fresh facts.
+/// Interval at which the resolver judges the server by fresh facts.
 const JUDGE_EVERY: Duration = Duration::from_secs(10);
 
-/// Batches that may be under way at once on a connection, for the server answers in order; more
-/// than a queue has use for.
+/// Batches that may be under way at once on a connection (the server answers in order); more than a
+/// queue uses.
 pub(crate) const DEPTH: usize = 8;
 
-/// Where the master is.
+/// Finds the master, and judges it.
 pub(crate) trait Resolver: Send + Sync + 'static {
     /// Finds the server to connect to, by `deadline`.
     fn resolve(&self, deadline: Moment) -> BoxFuture<'_, Result<Endpoint, NodeError>>;
 
-    /// Changes its value when the present connection must not be used any longer (another master
-    /// was named, or the present one is said to be down). Calls under way on the old connection end
-    /// as *maybe executed*.
+    /// Returns a version that changes when the present connection must not be used any longer
+    /// (another master was named, or the present one is reported down). Calls under way on the old
+    /// connection end as *maybe executed*.
     fn changed(&self) -> watch::Receiver<u64>;
 
-    /// Whether [`ServerFacts`] must hold the min-replicas settings.
+    /// Returns true if [`ServerFacts`] must hold the min-replicas settings.
     fn wants_min_replicas_facts(&self) -> bool {
         true
     }
 
-    /// What to change if the server that it named cannot be reached; added to the sentence.
+    /// Returns what to change if the server cannot be reached; it is appended to the error.
     fn hint(&self) -> &'static str {
         ""
     }
 
-    /// Whether the server is met over TLS.
+    /// Returns true if the connection to the server uses TLS.
     fn is_tls(&self) -> bool;
 
-    /// Looks at what the server says of itself before it may vote: on each new connection, and at
-    /// most every ten seconds of use with fresh facts. `Err` refuses it.
+    /// Judges the facts that the server reports before it may vote: on each new connection, and at
+    /// most every ten seconds of use with fresh facts. `Err` refuses the server.
     fn accept(
         &self,
         at: &str,
@@ -83,33 +83,33 @@ pub(crate) trait Resolver: Send + Sync + 'static {
         events: &broadcast::Sender<NodeSignal>,
     ) -> Result<(), NodeError>;
 
-    /// Once the server may vote: looks at the rest of its group. Nobody waits for it.
+    /// Reads the settings of the rest of the group, once the server may vote. No call waits for it.
     fn follow_up(&self) -> BoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
     }
 
-    /// Which replicas of the server there are, those included that are down. `None`: nobody says,
+    /// Returns the replicas of the server, with those that are down. `None`: they are not known,
     /// and those count that were seen connected.
     fn replicas(&self) -> Result<Option<Known>, NodeError> {
         Ok(None)
     }
 
-    /// What the min-replicas check makes of every batch sent after `accept`: for how long a master
-    /// that was replaced may still accept writes, and which replicas must have acknowledged. By
-    /// default none.
+    /// Returns the terms that the min-replicas check adds to every batch after `accept`: the time
+    /// for which a replaced master may still accept writes, and the replicas that must have
+    /// acknowledged. Default: none.
     fn group_terms(&self) -> GroupTerms {
         GroupTerms::ALONE
     }
 }
 
-/// How a link behaves.
+/// Settings of a link.
 #[derive(Clone, Debug)]
 pub(crate) struct LinkOptions {
-    /// Take a server without any history for a new one.
+    /// Treat a server without any history as a new one.
     pub(crate) trust_fresh: bool,
     /// Let a server vote that deletes keys when its memory is full.
     pub(crate) allow_eviction: bool,
-    /// The node's, for logs.
+    /// Name of the node, for logs.
     pub(crate) name: Arc<str>,
     /// Longest time for one try to resolve, connect and log in.
     pub(crate) connect_timeout: Duration,
@@ -128,7 +128,7 @@ struct Shared<R> {
     changed: watch::Receiver<u64>,
     events: broadcast::Sender<NodeSignal>,
     state: Mutex<State>,
-    /// Counts the tries to connect that have ended.
+    /// Number of the tries to connect that have ended.
     turns: watch::Sender<u64>,
 }
 
@@ -137,21 +137,21 @@ struct State {
     current: Option<Arc<Current>>,
     /// Batches that wait for a connection, in the order of their calls.
     waiting: VecDeque<Waiting>,
-    /// When the resolver last judged the server, or began to.
+    /// Time at which the resolver last judged the server, or began to.
     judged: Moment,
-    /// The bounds of the last batch.
+    /// Terms of the last batch.
     terms: Option<Terms>,
-    /// Where the last connection led.
+    /// Address of the last connection.
     address: Option<Arc<str>>,
-    /// Where the one that is being made leads.
+    /// Address of the connection that is being made.
     trying: Option<Arc<str>>,
     connecting: bool,
-    /// A task keeps the node connected.
+    /// True while a task keeps the node connected.
     tended: bool,
-    /// The last server process, and the most replicas that followed it.
+    /// The last server process, and the largest number of replicas that followed it.
     replicas: Option<(Arc<str>, Arc<AtomicU32>)>,
     failures: u32,
-    /// Sessions in a row that ended before they answered anything that was asked of them.
+    /// Number of sessions in a row that ended before they answered an op.
     flaps: u32,
     /// The last failed try.
     failed: Option<Failed>,
@@ -159,12 +159,12 @@ struct State {
 
 /// A failed try to connect.
 struct Failed {
-    /// Not to be repeated before.
+    /// Earliest time of the next try.
     until: Moment,
-    /// Not to be repeated before without a call.
+    /// Earliest time of the next try if there is no call.
     idle_until: Moment,
     cause: NodeError,
-    /// The resolver's version then: after a new one it is tried again at once.
+    /// Version of the resolver at that time: with a newer one the next try is made at once.
     epoch: u64,
 }
 
@@ -172,7 +172,7 @@ struct Current {
     session: Arc<Session>,
     /// `host:port` of the server.
     at: Arc<str>,
-    /// What waits for this server's replicas.
+    /// Waits for the replicas of this server.
     barriers: Arc<Barriers>,
     /// The resolver's version when the session's address was requested.
     epoch: u64,
@@ -180,7 +180,7 @@ struct Current {
 }
 
 impl<R: Resolver> Link<R> {
-    /// A link that connects at its first call.
+    /// Makes a link that connects at its first call.
     pub(crate) fn new(resolver: R, options: LinkOptions) -> Self {
         let shared = Shared {
             changed: resolver.changed(),
@@ -193,24 +193,24 @@ impl<R: Resolver> Link<R> {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Where the addresses come from.
+    /// Returns the source of the addresses.
     pub(crate) fn resolver(&self) -> &R {
         &self.shared.resolver
     }
 
-    /// Why there is no connection at present, if one was tried.
+    /// Returns the reason for which there is no connection now, if one was tried.
     pub(crate) fn trouble(&self) -> Option<NodeError> {
         let state = self.shared.state();
         let failed = state.failed.as_ref().filter(|_| state.current.is_none())?;
         Some(failed.cause.clone())
     }
 
-    /// Where the last connection led, as `host:port`.
+    /// Returns the address of the last connection, as `host:port`.
     pub(crate) fn address(&self) -> Option<Arc<str>> {
         self.shared.state().address.clone()
     }
 
-    /// The `run_id` of the server at the other end, while there is a connection.
+    /// Returns the `run_id` of the connected server; `None` without a connection.
     pub(crate) fn server(&self) -> Option<Arc<str>> {
         let state = self.shared.state();
         let current = state.current.as_ref().filter(|current| self.shared.is_usable(current))?;
@@ -224,15 +224,15 @@ impl<R: Resolver> Link<R> {
         usable?.session.first_facts()
     }
 
-    /// Hints of this node.
+    /// Subscribes to the signals of this node.
     pub(crate) fn events(&self) -> broadcast::Receiver<NodeSignal> {
         self.shared.events.subscribe()
     }
 
-    /// Executes a batch by `deadline`. It leaves now, or behind those that wait for a connection.
+    /// Executes a batch by `deadline`. It is sent now, or behind those that wait for a connection.
     pub(crate) fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
         if Handle::try_current().is_err() {
-            // Called before the runtime is entered: it leaves when it is polled.
+            // Called before the runtime is entered: the batch is sent when the future is polled.
             return Box::pin(async move { self.call(batch, deadline).await });
         }
         let (shared, n) = (&self.shared, batch.ops.len());
@@ -265,7 +265,7 @@ impl<R: Resolver> Link<R> {
             }
             doubt.standing = done.as_ref().is_err_and(|e| faults::ends_session(e.fault()));
             done.unwrap_or_else(|e| match e.fault() {
-                // For a person, who has to know which server to change.
+                // The error is for a person, who has to know which server to change.
                 NodeFault::Auth | NodeFault::NoPermission => {
                     Replies::fail(n, &e.at(&doubt.current.at, ""))
                 }
@@ -274,8 +274,8 @@ impl<R: Resolver> Link<R> {
         })
     }
 
-    /// Waits until replicas have what the server granted. Only while the connection that granted is
-    /// in order: after any doubt about it the server may be another one.
+    /// Waits until replicas have what the server granted. Fails unless the connection that granted
+    /// still works: after any doubt about it the server may be another one.
     pub(crate) async fn barrier(
         &self,
         after: BarrierPoint,
@@ -313,11 +313,11 @@ impl<R: Resolver> Link<R> {
 
 impl<R: Resolver> Shared<R> {
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing that holds the lock can panic halfway through a change.
+        // No code that holds the mutex can panic halfway through a change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The present connection, unless it is lost or led to a server that is no longer the one.
+    /// Returns the present connection, unless it is lost or its server was replaced.
     fn usable(self: &Arc<Self>, terms: Terms) -> Option<Arc<Current>> {
         let now = self.options.env.now();
         let (current, judge) = {
@@ -344,7 +344,7 @@ impl<R: Resolver> Shared<R> {
         !current.session.is_lost() && *self.changed.borrow() == current.epoch
     }
 
-    /// Uses a connection no longer; `broke`: it may have been broken before it answered anything.
+    /// Stops using a connection; `broke`: it may have been broken before it answered anything.
     fn part_with(&self, current: &Arc<Current>, broke: bool) {
         {
             let mut state = self.state();
@@ -364,7 +364,7 @@ impl<R: Resolver> Shared<R> {
         }
     }
 
-    /// Why nothing connects at present, if that is so.
+    /// Returns the last error, if no new try is made yet because of it.
     fn pausing(&self, state: &State) -> Option<NodeError> {
         let failed = state.failed.as_ref().filter(|_| !state.connecting)?;
         let pauses =
@@ -409,7 +409,7 @@ impl<R: Resolver> Shared<R> {
             }
         };
         for (waiting, cause) in refused {
-            // Nobody waits for it any more: nothing to do.
+            // An error means that the caller has dropped its call.
             let _ = waiting.sent.send(Err(cause));
         }
         self.turns.send_modify(|n| *n = n.wrapping_add(1));
@@ -420,7 +420,7 @@ fn cut_off() -> NodeError {
     NodeError::not_executed(NodeFault::Unreachable, "connecting was cut off")
 }
 
-/// A try to connect; ends even if its task is cut off by the end of its runtime before it has run.
+/// A try to connect. It ends properly even if its runtime ends before its task has run.
 struct Turn<R: Resolver> {
     shared: Arc<Shared<R>>,
     epoch: u64,
@@ -429,7 +429,7 @@ struct Turn<R: Resolver> {
 
 impl<R: Resolver> Turn<R> {
     fn new(shared: &Arc<Shared<R>>) -> Self {
-        // Read before the address is asked for: a change in between makes the session stale.
+        // Read before the address is requested: a change in between makes the session stale.
         let epoch = *shared.changed.borrow();
         Self { shared: Arc::clone(shared), epoch, outcome: None }
     }
@@ -442,7 +442,7 @@ impl<R: Resolver> Turn<R> {
             tokio::select! {
                 biased;
                 done = self.shared.open(epoch) => break done,
-                // No use in waiting for a frozen server that is no longer the one.
+                // The named server has changed: it is useless to wait for a frozen old one.
                 () = moved_on(&mut changed, epoch) => self.epoch = *changed.borrow(),
                 () = sleep(limit) => {
                     let detail = self.shared.late(&format!("no connection within {limit:?}"));
@@ -453,7 +453,7 @@ impl<R: Resolver> Turn<R> {
         let connected = outcome.is_ok();
         self.outcome = Some(outcome);
         let shared = Arc::clone(&self.shared);
-        // Notify before the rest of the work.
+        // Dropped first: that notifies the waiting calls.
         drop(self);
         if connected {
             shared.tend();
@@ -469,8 +469,8 @@ impl<R: Resolver> Drop for Turn<R> {
     }
 }
 
-/// While it exists, dropping it discards the session: a call that was given up midway leaves an
-/// answer behind that nobody awaits, and after a time-out nobody knows what may come.
+/// Dropping it discards the session while `standing`: a call that is dropped midway leaves an
+/// answer behind that no caller awaits, and after a time-out it is not known which answers come.
 struct Doubt<'a, R: Resolver> {
     shared: &'a Shared<R>,
     current: Arc<Current>,
@@ -491,10 +491,10 @@ impl<R: Resolver> Drop for Doubt<'_, R> {
     }
 }
 
-/// Ends when the resolver's version is no longer `epoch`.
+/// Resolves when the resolver's version is no longer `epoch`.
 async fn moved_on(changed: &mut watch::Receiver<u64>, epoch: u64) {
     if changed.wait_for(|now| *now != epoch).await.is_err() {
-        // The resolver is gone or never changes its mind.
+        // The resolver is gone, so the version never changes any more.
         std::future::pending::<()>().await;
     }
 }

@@ -1,9 +1,9 @@
 //! Time until a node certainly has every claim of a key.
 //!
-//! Only time decides: a record that is here may be an old copy of itself, without the result it
-//! had. A node proves of each loss between which two times lie the writes that it may lack
-//! (quarantine 13), so it depends on these, on how old the key is at most, and on how long a loss
-//! the caller accepts.
+//! Only time decides: a record on the node may be an old copy, without the result that it had. For
+//! each loss a node proves between which two times the writes lie that it may lack (quarantine 13).
+//! So the answer depends on these times, on the largest possible age of the key, and on the length
+//! of a loss that the caller accepts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,11 +14,11 @@ use crate::op::{Began, Loss};
 #[derive(Clone, Debug)]
 pub(crate) struct LostClaims {
     losses: Arc<[Loss]>,
-    /// Origin of these data.
+    /// State of the data at the beginning.
     began: Began,
     /// E: the error of any clock.
     clock_error: Duration,
-    /// The node's clock in milliseconds since 1970.
+    /// Clock of the node in milliseconds since 1970.
     now: u64,
 }
 
@@ -54,7 +54,7 @@ impl LostClaims {
         self.losses.iter().filter(concerns).copied().collect()
     }
 
-    /// Returns true if the loss is longer than what is accepted, or of no proved length.
+    /// Returns true if the loss is longer than `accepted`, or has no proved length.
     fn counts(&self, loss: Loss, accepted: Duration) -> bool {
         // The clocks by which a loss began and ended may differ by twice E.
         let length = loss.length().map(|length| length.saturating_add(2 * self.clock_error));
@@ -62,7 +62,7 @@ impl LostClaims {
     }
 
     /// Returns true if the node may lack a claim of such a key because its data began empty, and
-    /// nobody said or saw that it is new or not.
+    /// neither an operator nor a client has shown that they were new or lost.
     pub(crate) fn is_fresh(&self, born: Option<u64>, retention: Duration) -> bool {
         let all = self.losses.first().filter(|loss| self.began == Began::Empty && loss.from == 0);
         all.is_some_and(|loss| !self.unsure_after(*loss, born, retention).is_zero())
@@ -80,7 +80,7 @@ impl LostClaims {
     }
 }
 
-/// Whole milliseconds, rounded up.
+/// Returns whole milliseconds, rounded up.
 fn millis(d: Duration) -> u64 {
     u64::try_from(d.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn a_birth_counts_when_it_lies_strictly_after_all_that_may_be_lost() {
-        // 1000 + 2E
+        // The margin is 1000 + 2E.
         let lost = [(0, 1_000)];
         assert_eq!(unsure(&lost, Some(1_501), 2_000), 0);
         assert!(unsure(&lost, Some(1_500), 2_000) > 0);
@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(unsure(&lost, None, 11_500), 1, "equal is not later");
         assert_eq!(unsure(&lost, None, 11_501), 0);
         assert_eq!(unsure(&lost, Some(1_500), 11_501), 0, "an old birth is as none");
-        // With a birth that does not help, the answer for keys without one is the same.
+        // If the birth does not help, the answer for keys without one is the same.
         assert_eq!(unsure(&lost, Some(1_500), 2_000), unsure(&lost, None, 2_000));
     }
 
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn the_rest_of_each_loss_that_counts_follows_from_the_longest_rest() {
-        // The last one is accepted: it neither is named nor has a part in the rest.
+        // The last loss is accepted: it is not listed and does not lengthen the rest.
         let known = lost_claims(&[(1, 1_000), (2_000, 4_000), (5_000, 5_100)], 6_000);
         let accepted = Duration::from_millis(601);
         let named = known.concerning(None, KEEP, accepted);

@@ -1,4 +1,5 @@
-//! A node in this process's memory: the reference semantics of every op, and the embedded default.
+//! A node in this process's memory: the reference semantics of every op, for tests and embedded
+//! use.
 //!
 //! It answers at once and expires by the clock of its [`Env`].
 
@@ -36,15 +37,15 @@ use crate::name::LockKeys;
 use crate::op::{Batch, Facts, Op, Replies, Reply};
 use crate::time::Moment;
 
-/// Hints a slow listener may lag behind before it loses some.
+/// Signals by which a slow listener may lag before it loses some.
 const EVENTS: usize = 1024;
 
-/// A lock server in memory. Cheap to clone; clones are handles on the same node, so that several
-/// Redlock handles of one process can share their nodes.
+/// A lock server in memory. Cheap to clone; clones refer to the same node, so that several Redlock
+/// handles of one process can share their nodes.
 ///
 /// A new node is provably fresh: nothing was granted before, so it grants at once. It has no
-/// replicas: at [`Durability::AllReplicas`] it votes, for there is none that could lack anything;
-/// at `Replicas(k)` it does not.
+/// replicas. At [`Durability::AllReplicas`] it votes, because no replica can lack anything; at
+/// `Replicas(k)` it does not.
 ///
 /// ```
 /// use palisade::node::{MemoryNode};
@@ -64,19 +65,19 @@ struct Shared {
 }
 
 struct State {
-    /// How far this node's clocks run ahead.
+    /// Time by which this node's clocks are ahead.
     offset: Duration,
-    /// First part of every identity this node will have.
+    /// First part of every identity that this node will have.
     seed: u64,
-    /// Data histories so far.
+    /// Number of data histories so far.
     lives: u64,
     windows: Windows,
     data: Data,
-    /// A client that no test runs has seen its data.
+    /// A client outside of the test has seen the node's data.
     is_known: bool,
 }
 
-/// What a server would keep on disk.
+/// Data that a server would keep on disk.
 #[derive(Clone, Debug, Default)]
 struct Data {
     marker: Option<Marker>,
@@ -98,41 +99,41 @@ impl fmt::Debug for MemoryNode {
 }
 
 impl MemoryNode {
-    /// A fresh node with a name of its own on the machine's clocks.
+    /// Makes a fresh node with a name of its own and the machine's clocks.
     pub fn new() -> Self {
         Self::builder().build()
     }
 
-    /// A node with settings.
+    /// Returns the settings of a new node.
     pub fn builder() -> MemoryNodeBuilder {
         MemoryNodeBuilder::new()
     }
 
-    /// How many names are in memory, those included that expired and were not yet swept out.
+    /// Returns how many names are in memory, with those that expired and were not swept yet.
     pub fn len(&self) -> usize {
         let state = self.state();
         state.data.locks.len() + state.data.lists.len() + state.data.records.len()
     }
 
-    /// True if nothing is in memory.
+    /// Returns true if nothing is in memory.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     fn tell(&self, event: impl Into<NodeSignal>) {
-        // The only failure is that there is no listener.
+        // An error means that there is no listener.
         let _ = self.0.events.send(event.into());
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // No code under the lock panics half-way through a change of an entry.
+        // No code that holds the mutex panics halfway through a change of an entry.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn clock(&self, state: &State) -> Clock {
         let ahead = u64::try_from(state.offset.as_micros()).unwrap_or(u64::MAX);
         Clock {
-            // Zero is kept for "since ever".
+            // Zero is reserved: it means "since ever".
             now: (self.0.env.now() + state.offset).as_nanos().saturating_add(1),
             micros: self.0.env.wall_micros().saturating_add(ahead),
         }
@@ -249,7 +250,7 @@ impl Data {
     }
 }
 
-/// The hints for those who are to be woken.
+/// Adds the hints for those that are to be woken.
 fn wake_up(hints: &mut Vec<NodeSignal>, keys: &LockKeys, Wake { watchers, waiter }: Wake) {
     let key = || Arc::from(keys.lock());
     hints.extend(waiter.map(|waiter| NodeSignal::Turn { key: key(), waiter }));
@@ -257,12 +258,14 @@ fn wake_up(hints: &mut Vec<NodeSignal>, keys: &LockKeys, Wake { watchers, waiter
 }
 
 impl LockNode for MemoryNode {
-    /// Executes at the first poll, all ops in one piece; never waits, so no deadline is missed.
+    /// Executes at the first poll, all ops without interruption; never waits, so no deadline is
+    /// missed.
     fn call(&self, batch: Batch, _deadline: Moment) -> BoxFuture<'_, Replies> {
         Box::pin(async move { self.execute(&batch) })
     }
 
-    /// It has no replicas: all of them have everything, and not one of them anything.
+    /// It has no replicas: "all replicas" have everything, and a number of replicas is never
+    /// reached.
     fn barrier(
         &self,
         after: BarrierPoint,

@@ -18,41 +18,41 @@ use crate::error::{NodeError, NodeFault};
 use crate::sentinel::min_replicas::{LAG_SLACK, MinReplicas, MinReplicasFacts, MinReplicasRule};
 use crate::time::Moment;
 
-/// Longest time for one other server to be connected to and asked.
+/// Longest time to connect to another server and ask it.
 const READ: Duration = Duration::from_secs(1);
-/// How often it is asked.
+/// Interval at which another server is asked.
 const READ_EVERY: Duration = Duration::from_secs(60);
 
 /// Judges a node's servers and remembers the last result.
 pub(crate) struct Judge {
-    /// The node's name.
+    /// Name of the node.
     name: Arc<str>,
     rule: MinReplicasRule,
     last: Mutex<Last>,
 }
 
-/// What was seen last.
+/// Result of the last judgement.
 #[derive(Clone, Default)]
 pub(crate) struct Last {
     pub(crate) facts: Option<MinReplicasFacts>,
-    /// L of the master, as it follows from the facts.
+    /// L of the master, by its facts.
     pub(crate) window: Option<Duration>,
     pub(crate) error: Option<NodeError>,
-    /// Where the master was when it was judged.
+    /// Address of the master when it was judged.
     master: Option<String>,
-    /// `min-replicas-max-lag` of the servers of the group, by address, and when it was asked for;
-    /// `None` where it is not known.
+    /// `min-replicas-max-lag` of the servers of the group, by address, and the time of the
+    /// question; `None` if it is not known.
     lags: BTreeMap<String, (Option<Duration>, Moment)>,
-    /// The Sentinels have named the others.
+    /// The Sentinels have named the other servers.
     lags_known: bool,
-    /// What was reported as wrong; not reported again until it changes.
+    /// Fault that was reported; it is not reported again until it changes.
     wrong: Option<String>,
-    /// The advice logged last.
+    /// Advice that was logged last.
     advised: Option<String>,
 }
 
 impl Last {
-    /// The event for what is wrong now, if it is to be reported.
+    /// Returns the event for the present fault, if it is to be reported.
     fn change(&mut self, wrong: Option<String>) -> Option<NodeEvent> {
         if self.wrong == wrong {
             return None;
@@ -65,10 +65,10 @@ impl Last {
     }
 }
 
-/// What the Sentinels report of a group; nothing for a lone server.
+/// Facts of a group from its Sentinels; empty for a lone server.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Group {
-    /// The shortest `down-after` of any of them.
+    /// Shortest `down-after` of any Sentinel.
     pub(crate) down_after: Option<Duration>,
     pub(crate) replicas: Option<u32>,
 }
@@ -86,11 +86,11 @@ impl Judge {
         self.lock().clone()
     }
 
-    /// What a batch is sent with: L is that of whichever server was the master before, so the
-    /// largest of any server of the group counts.
+    /// Returns the terms that are sent with a batch. Any server of the group may have been the
+    /// master before, so the largest L of all of them counts.
     pub(crate) fn group_terms(&self) -> GroupTerms {
         let last = self.lock();
-        // No master that this node let vote has a larger lag.
+        // A master that this node let vote has no larger lag than `max_lag`.
         let longest = self.rule.max_lag + LAG_SLACK;
         let own = last.window.unwrap_or(self.rule.unread());
         let read = last.lags.values().filter_map(|(lag, _)| *lag);
@@ -106,7 +106,8 @@ impl Judge {
         }
     }
 
-    /// Whether a server with these facts may vote; notes for how long a replaced one may write.
+    /// Checks that a server with these facts may vote; records for how long a replaced one may
+    /// write.
     pub(crate) fn accept(
         &self,
         at: &str,
@@ -126,8 +127,8 @@ impl Judge {
         last.advised = advice;
         last.master = Some(at.to_owned());
         if let Some(lag) = facts.max_lag {
-            // Kept for the time when it is replaced: a server that is down cannot be asked any
-            // more.
+            // Kept for the time after this master is replaced: a server that is down cannot be
+            // asked any more.
             last.lags.insert(at.to_owned(), (Some(lag), Moment::default()));
         }
         last.facts = Some(facts);
@@ -143,7 +144,7 @@ impl Judge {
     }
 
     /// Reads the settings of the other servers of the group. Servers that left the group are
-    /// forgotten; an empty list changes nothing, because then no Sentinel could be asked.
+    /// removed; an empty list changes nothing, because then no Sentinel could be asked.
     pub(crate) async fn read_others(&self, servers: &[Endpoint], now: Moment) {
         if servers.is_empty() {
             return;
@@ -170,12 +171,12 @@ impl Judge {
 
     fn tell(&self, events: &broadcast::Sender<NodeSignal>, event: NodeEvent) {
         event.log(&self.name);
-        // It is no fault if there is no listener.
+        // An error means that there is no listener.
         let _ = events.send(event.into());
     }
 
     fn lock(&self) -> MutexGuard<'_, Last> {
-        // Nothing panics while it is held, and every value in it is whole at any time.
+        // No code that holds the mutex panics, and every value in it is always complete.
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -189,8 +190,8 @@ fn min_replicas_facts(server: &ServerFacts) -> MinReplicasFacts {
     }
 }
 
-/// How many replicas must have acknowledged, and how lately in seconds, before the server may
-/// grant: as it is set there, else as required; none where the check is off.
+/// Returns how many replicas must have acknowledged, and how recently (in seconds), before the
+/// server may grant: as set on the server, otherwise as required; none if the check is off.
 fn good_replicas(rule: &MinReplicasRule, facts: Option<&MinReplicasFacts>) -> (u32, u64) {
     let Some(facts) = facts.filter(|facts| facts.is_on()) else { return (0, 0) };
     let asked = match rule.policy {
@@ -248,7 +249,7 @@ mod tests {
             eviction: None,
         };
         judge.accept("127.0.0.1:1", &facts, Group::default(), &events).unwrap();
-        // Now it is one of the others; nobody listens there.
+        // This server is now one of the others; no server listens there.
         let endpoint = Endpoint::parse("redis://127.0.0.1:1").unwrap();
         judge.lock().master = None;
         judge.read_others(&[endpoint], Moment::default()).await;

@@ -1,10 +1,10 @@
-//! A Sentinel-monitored group as one node, one vote.
+//! A group that Sentinels monitor, as one node with one vote.
 //!
-//! Which server is the master is never assumed: a majority of the known Sentinels has to name it,
-//! none of them under an older epoch than was decided upon before, it has to call itself master on
-//! the very connection that is then used, and its min-replicas check has to be as strong as
-//! required. After a doubt (time-out, `READONLY`, a lost connection, another master or epoch) the
-//! connection is dropped and everything is asked again. See [`SentinelNode`].
+//! The master is never assumed. A majority of the known Sentinels has to name it, none of them
+//! under an older epoch than was accepted before; it has to report itself as master on the very
+//! connection that is then used; and its min-replicas check has to be as strong as required. After
+//! a doubt (time-out, `READONLY`, a lost connection, another master or epoch) the connection is
+//! dropped and all of this is asked again. See [`SentinelNode`].
 
 mod builder;
 mod find;
@@ -28,7 +28,7 @@ use crate::error::{ConfigError, NodeError};
 use crate::op::{Batch, Replies, TimedFacts};
 use crate::time::Moment;
 
-/// A Redis or Valkey group (a master and its replicas) that Sentinels watch over.
+/// A Redis or Valkey group (a master and its replicas) that Sentinels monitor.
 ///
 /// ```no_run
 /// use palisade::node::SentinelNode;
@@ -42,27 +42,26 @@ use crate::time::Moment;
 /// # }
 /// ```
 ///
-/// **Min-replicas check.** By default the node does not vote
-/// ([`NodeFault::MinReplicasMissing`]) while the master
-/// lacks `min-replicas-to-write 1`, or has a `min-replicas-max-lag` above 10 s or one that breaks
-/// the rule `max_lag + 2 s ≤ down-after`. Only this check bounds how long a master that was
-/// replaced may still accept writes, and the quarantine after a failover is as long as the longest
-/// lease plus that bound. Without it nothing bounds that; the error names the command.
+/// **Min-replicas check.** By default the node does not vote ([`NodeFault::MinReplicasMissing`])
+/// while the master lacks `min-replicas-to-write 1`, or has a `min-replicas-max-lag` above 10 s or
+/// one that breaks the rule `max_lag + 2 s ≤ down-after`. Only this check bounds the time for which
+/// a replaced master may still accept writes, and the quarantine after a failover is as long as the
+/// longest lease plus that bound. The error names the command that corrects it.
 ///
-/// **Permissions.** A profile for each user is in `sentinel-conf/` of the source. At the Sentinels
-/// the documented minimal client profile is enough; where `SUBSCRIBE` is not allowed the node
-/// polls; where `SENTINEL MASTER` is not allowed, epochs and the lag rule cannot be checked. On the
-/// data servers `CONFIG GET` is used where it is allowed, to know how strong the check is; where it
-/// is not allowed, `INFO` shows at least whether it is on.
+/// **Permissions.** `sentinel-conf/` of the source has a profile for each user. At the Sentinels
+/// the documented minimal client profile is enough; if `SUBSCRIBE` is not allowed the node polls;
+/// if `SENTINEL MASTER` is not allowed, epochs and the lag rule cannot be checked. On the data
+/// servers `CONFIG GET` is used, if it is allowed, to read how strong the check is; otherwise
+/// `INFO` shows at least if it is on.
 ///
-/// **Durability.** All replicas are those that the Sentinels know, those included that are down,
-/// and any that is attached without being known; each is counted for itself (durability 3). One
-/// with priority 0 is waited for, too. One that left the group for good has to be forgotten
-/// (`SENTINEL RESET`).
+/// **Durability.** All replicas are those that the Sentinels know, with those that are down, and
+/// any that is attached without being known; each is counted for itself (durability 3). A replica
+/// with priority 0 is waited for, too. A replica that left the group for good has to be removed
+/// from the Sentinels (`SENTINEL RESET`).
 ///
-/// **What it asks.** Sentinels: every second (and after each event) the master's address, its facts
-/// and the other Sentinels. Master: its identity and its min-replicas settings, on each new
-/// connection and every ten seconds of use.
+/// **Requests.** To the Sentinels: every second (and after each event) the master's address, its
+/// facts and the other Sentinels. To the master: its identity and its min-replicas settings, on
+/// each new connection and every ten seconds of use.
 ///
 /// [`NodeFault::MinReplicasMissing`]: crate::error::NodeFault::MinReplicasMissing
 pub struct SentinelNode {
@@ -71,8 +70,8 @@ pub struct SentinelNode {
 }
 
 impl SentinelNode {
-    /// A group by the name under which its Sentinels know it, and the Sentinels as `host:port`,
-    /// with the defaults of [`SentinelNode::builder`].
+    /// Makes the node of a group, from the name that its Sentinels know it by and the Sentinels as
+    /// `host:port`, with the defaults of [`SentinelNode::builder`].
     ///
     /// # Errors
     /// No name or no Sentinels, control characters, an address that is not `host:port`, the same
@@ -85,8 +84,9 @@ impl SentinelNode {
         Self::builder(name, sentinels).build()
     }
 
-    /// Settings for a group by the name under which its Sentinels know it, and the Sentinels as
-    /// `host:port`. Those not given here are learned; give at least those of two boxes.
+    /// Returns the settings of a group, from the name that its Sentinels know it by and the
+    /// Sentinels as `host:port`. Sentinels that are not given are learned; give at least those of
+    /// two machines.
     pub fn builder<I>(name: impl Into<String>, sentinels: I) -> SentinelNodeBuilder
     where
         I: IntoIterator,
@@ -95,7 +95,7 @@ impl SentinelNode {
         SentinelNodeBuilder::new(name.into(), sentinels.into_iter().map(Into::into))
     }
 
-    /// What is known of the group at this moment, for operators. Sends nothing.
+    /// Returns the present knowledge of the group, for operators. Sends nothing.
     pub fn status(&self) -> SentinelStatus {
         let mut status = self.link.resolver().status();
         status.last_error = status.last_error.or_else(|| self.link.trouble());
@@ -117,7 +117,7 @@ impl LockNode for SentinelNode {
         Box::pin(self.link.barrier(after, level, deadline))
     }
 
-    /// One connection, and the server answers in order.
+    /// One connection, on which the server answers in order.
     fn depth(&self) -> usize {
         link::DEPTH
     }
@@ -126,7 +126,7 @@ impl LockNode for SentinelNode {
         self.link.events()
     }
 
-    /// The group's name at its Sentinels.
+    /// Returns the group's name at its Sentinels.
     fn name(&self) -> Arc<str> {
         self.name.clone()
     }

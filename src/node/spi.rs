@@ -1,9 +1,9 @@
-//! For kinds of nodes of your own: the trait, and the language that nodes speak.
+//! Interface for kinds of nodes outside this crate: the trait, and the types of its messages.
 //!
-//! Implement [`LockNode`], and let it pass the contract suite of the package
-//! `palisade-testing`; nothing else is asked of a node. What each [`Op`] means is written at it,
-//! [`MemoryNode`](crate::MemoryNode) is the reference, and a wrapper of another node hands on every
-//! method. Programs that only use nodes need nothing from here.
+//! Implement [`LockNode`], and run the contract suite of the package `palisade-testing`; a node
+//! needs nothing else. Each [`Op`] documents its meaning, [`MemoryNode`](crate::MemoryNode) is the
+//! reference, and a wrapper of another node forwards every method. Programs that only use nodes
+//! need nothing from here.
 
 pub use super::event::NodeSignal;
 pub use super::lock_node::{BoxFuture, LockNode};

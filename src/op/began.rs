@@ -1,10 +1,10 @@
-//! Origin of a node's data.
+//! State of a node's data at their beginning.
 
-/// Origin of a node's data, as far as the node knows. It stays the same in later data histories,
-/// until `palisade init` marks the node.
+/// State of a node's data at their beginning, as far as the node knows. It stays the same in later
+/// data histories, until `palisade init` marks the node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Began {
-    /// The node was marked as new by a person, or created so.
+    /// An operator marked the node as new, or it was created so.
     #[default]
     Known,
     /// There was no palisade data, and no client knows of any: the node is new, or was emptied.
@@ -14,7 +14,7 @@ pub enum Began {
 }
 
 impl Began {
-    /// Its name in logs.
+    /// Returns the name of the state in logs.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Known => "known",

@@ -6,10 +6,10 @@ use std::time::Duration;
 use super::{Began, Loss, QuarantineId};
 use crate::time::{Moment, NodeClock};
 
-/// Report of a node about itself with each batch, at no extra cost.
+/// Facts that a node reports with each batch, at no extra cost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// The node's wall clock, microseconds since 1970.
+    /// Wall clock of the node in microseconds since 1970.
     pub node_micros: u64,
     /// Identity of the data history (digest of `master_replid`).
     pub history_id: u64,
@@ -17,45 +17,45 @@ pub struct Facts {
     pub since: u64,
     /// Identity of the server process (`run_id`).
     pub identity: Arc<str>,
-    /// Rest of the quarantine; zero outside.
+    /// Rest of the quarantine; zero outside of one.
     pub quarantine: Duration,
-    /// The quarantine's length as agreed on the node: the largest that any client asked for
-    /// lately (quarantine 7).
+    /// Length of the quarantine as agreed on the node: the longest that any client asked for lately
+    /// (quarantine 7).
     pub quarantine_len: Duration,
     /// Length that this batch asked for: its `max_ttl` and the node's failover window.
     pub quarantine_asked: Duration,
-    /// The batch found a shorter length there, which another client had asked for, and raised it.
+    /// True if the batch found a shorter length, for which another client had asked, and raised it.
     pub quarantine_raised: bool,
-    /// The batch itself set the marker: the history is new.
+    /// True if this batch set the marker: the history is new.
     pub new_history: bool,
-    /// … and there was none before: the node is new, or lost its data.
+    /// True if there was no marker before: the node is new, or lost its data.
     pub marker_missing: bool,
-    /// Origin of these data.
+    /// State of the data at their beginning.
     pub began: Began,
     /// Losses of these data, the latest last.
     pub losses: Arc<[Loss]>,
 }
 
 impl Facts {
-    /// The name of the data history, and of the quarantine that it began with.
+    /// Returns the name of the data history, and of the quarantine that it began with.
     pub(crate) fn history(&self) -> QuarantineId {
         QuarantineId { history: self.history_id, since: self.since }
     }
 }
 
-/// Facts with the time at which they were asked for, and at which they came.
+/// Facts with the times of their request and of their arrival.
 #[derive(Clone, Debug)]
 pub struct TimedFacts {
     /// Server clock, run id and data history.
     pub facts: Facts,
-    /// Before the request was sent.
+    /// Time before the request was sent.
     pub sent: Moment,
-    /// After the answer had come.
+    /// Time after the answer had come.
     pub received: Moment,
 }
 
 impl TimedFacts {
-    /// Returns the server's clock, and which server it is.
+    /// Returns the server's clock and the server's identity.
     pub(crate) fn clock(&self) -> (NodeClock, Arc<str>) {
         let clock = NodeClock { micros: self.facts.node_micros, read: self.received };
         (clock, Arc::clone(&self.facts.identity))

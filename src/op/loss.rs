@@ -16,29 +16,29 @@ pub struct Loss {
     pub from: u64,
     /// Server clock when the data history after the loss began. With `from` it names the loss.
     pub began: u64,
-    /// `began` and the failover window (L) of that time: until then a server that was replaced may
-    /// have taken writes. A client with a longer L moves it in the quarantine.
+    /// `began` plus the failover window (L) of that time: until then a replaced server may have
+    /// accepted writes. A client with a longer L moves this time later during the quarantine.
     pub to: u64,
 }
 
 impl Loss {
-    /// A loss whose window is zero.
+    /// Makes a loss whose window is zero.
     #[cfg(test)]
     pub(crate) const fn between(from: u64, to: u64) -> Self {
         Self { from, began: to, to }
     }
 
-    /// Returns the longest possible duration, but for the error of the clocks that measured it
+    /// Returns the longest possible duration, without the error of the clocks that measured it
     /// (2E); `None` if nothing proves one.
     pub fn length(&self) -> Option<Duration> {
-        // Both are truncated: within one millisecond something may have been written, too.
+        // Both times are truncated: there may be writes within the last millisecond, too.
         let length = self.to.saturating_sub(self.from).saturating_add(1);
         (self.from > 0).then(|| Duration::from_millis(length))
     }
 
     /// Returns the number by which operators name the loss: the second (UTC) at which the data
     /// after it began, as `20261123-140321`. Unlike a place in a list it stays the same when other
-    /// losses are over.
+    /// losses are removed.
     pub fn number(&self) -> String {
         let digits = |c: char| !matches!(c, '-' | ':');
         let second: String = utc(self.began).chars().take(19).filter(|c| digits(*c)).collect();
@@ -50,7 +50,7 @@ impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.length() {
             Some(length) => {
-                // A clock that went back between the two has `to` before `from`.
+                // If the clock was set back between the two times, `to` is before `from`.
                 let to = self.to.max(self.from);
                 write!(f, "lost at most {} of writes, {}", AtMost(length), span_utc(self.from, to))
             }

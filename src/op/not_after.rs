@@ -2,23 +2,23 @@
 
 use std::sync::Arc;
 
-/// A moment of one server's clock.
+/// A moment by one server's clock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotAfter {
-    /// The server whose clock it is, as in [`Facts::identity`](super::Facts::identity).
+    /// Server whose clock it is, as in [`Facts::identity`](super::Facts::identity).
     pub server: Arc<str>,
-    /// What that clock shows then, in microseconds since 1970.
+    /// Value of that clock at the moment, in microseconds since 1970.
     pub micros: u64,
 }
 
 impl NotAfter {
-    /// A moment that is over by every clock.
+    /// Returns a moment that has passed by every clock.
     pub(crate) fn over() -> Self {
         Self { server: Arc::from(""), micros: ALWAYS_PAST }
     }
 
-    /// The moment by the clock of this server. By another server's clock it is over already: how
-    /// far the two clocks are apart is not known.
+    /// Returns the moment by the clock of this server. By another server's clock it has passed
+    /// already, because the difference between the two clocks is not known.
     pub fn on(&self, server: &str) -> u64 {
         if *self.server == *server { self.micros } else { ALWAYS_PAST }
     }

@@ -1,4 +1,4 @@
-//! What nodes store, as they show it.
+//! Data that nodes store, as they answer them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,60 +8,60 @@ use crate::token::{FencingToken, OwnerToken};
 /// A completed result as a node stores it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredRecord {
-    /// The ballot it was stored under.
+    /// Ballot under which the result was stored.
     pub token: FencingToken,
-    /// The result's bytes; `None` if it was too large to be kept.
+    /// Bytes of the result; `None` if it was too large to be kept.
     pub value: Option<Arc<[u8]>>,
 }
 
 /// The finished steps of a handler as a node stores them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredSteps {
-    /// The ballot they were stored under.
+    /// Ballot under which the steps were stored.
     pub token: FencingToken,
-    /// All of them, in the form of the caller.
+    /// All steps, encoded by the caller.
     pub list: Arc<[u8]>,
 }
 
 /// The holder of a lock on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// The owner's token; `None` for a foreign client's value. [`OwnerToken::KEPT`] while the lock
-    /// is free and kept for a holder that may still be there.
+    /// Token of the owner; `None` for another program's value. [`OwnerToken::KEPT`] while the lock
+    /// is free and kept for a holder that may still exist.
     pub owner: Option<OwnerToken>,
-    /// This node's fence.
+    /// Fence of this node.
     pub fence: u64,
-    /// Until expiry; `None` without.
+    /// Time until expiry; `None` without expiry.
     pub remaining: Option<Duration>,
-    /// The holder's metadata.
+    /// Metadata of the holder.
     pub meta: Option<Arc<[u8]>>,
 }
 
-/// An idempotency key's state on a node.
+/// State of an idempotency key on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordState {
-    /// The highest ballot promised.
+    /// Highest ballot that was promised.
     pub fence: u64,
-    /// Claims seen.
+    /// Number of claims that were seen.
     pub attempt: u32,
     /// Rest of the running lease, if one runs.
     pub lease: Option<Duration>,
-    /// The result, if completed.
+    /// Result, if the record is completed.
     pub record: Option<StoredRecord>,
 }
 
-/// The fields of [`Op::Enlist`](super::Op::Enlist).
+/// Fields of [`Op::Enlist`](super::Op::Enlist).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Enlist {
-    /// The list.
+    /// Key of the list.
     pub key: super::RecordKey,
-    /// Whose entry.
+    /// Owner of the entry.
     pub owner: OwnerToken,
-    /// For how long it stays, from now.
+    /// Time for which the entry stays, from now.
     pub ttl: Duration,
-    /// What it says, one to [`MAX_ENTRY`] bytes; without one the owner's entry is taken out.
+    /// Content of the entry, one to [`MAX_ENTRY`] bytes; `None` removes the owner's entry.
     pub entry: Option<Arc<[u8]>>,
-    /// Others should read it soon: hint to all who wrote an entry.
+    /// Send a hint to all that wrote an entry, so that they read this one soon.
     pub news: bool,
 }
 
@@ -73,10 +73,10 @@ pub const MAX_ENTRY: usize = 1_024;
 /// An entry in a list of candidates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// Whose.
+    /// Owner of the entry.
     pub owner: OwnerToken,
-    /// Until it is gone, unless it is written again.
+    /// Time until the entry expires, unless it is written again.
     pub remaining: Duration,
-    /// What it says.
+    /// Content of the entry.
     pub entry: Arc<[u8]>,
 }

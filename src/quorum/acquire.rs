@@ -1,6 +1,6 @@
-//! One attempt to acquire: ask all, decide at the majority, settle one token (locks 2, 3).
+//! One attempt to acquire: asks all nodes, decides at the majority, settles one token (locks 2, 3).
 //!
-//! The same machine serves an idempotency claim's grants; see `record`.
+//! The same machine serves the grants of an idempotency claim; see `record`.
 
 use std::time::Duration;
 
@@ -12,36 +12,36 @@ use crate::quorum::{Answer, Machine, Progress};
 use crate::time::Moment;
 use crate::token::FencingToken;
 
-/// What a node has said so far.
+/// Answer of a node so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Vote {
     Silent,
-    /// Granted with this fence; not (yet) known to be at the token.
+    /// Granted with this fence; not known (yet) to be at the agreed token.
     Granted(u64),
-    /// Granted, and at the token that is being agreed upon.
+    /// Granted, and at the token that is being agreed on.
     Settled,
-    /// Was granted, but refused or failed the raise.
+    /// Granted at first, but refused the raise or failed at it.
     Fell(Option<NodeError>),
     Held {
         remaining: Option<Duration>,
         foreign: bool,
     },
-    /// For how long, and whether without any data.
+    /// Time left of the quarantine, and the state of the node's data at its beginning.
     Quarantined(Duration, Began),
     Refused,
     Failed(NodeError),
 }
 
-/// The token with which the lock is held until the end of the validity that began with the send; or
-/// it is not held, and everything that may have been granted must be released.
+/// Result of an attempt. With a token the lock is held until the end of the validity, which began
+/// with the send; without one, everything that may have been granted must be released.
 pub type Outcome = Result<FencingToken, Loss>;
 
 type Step = Progress<Outcome>;
 
-/// Why an attempt failed.
+/// Cause of a failed attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// A majority could speak, and somebody else has it.
+    /// A majority answered, and another owner has the lock.
     Taken(Taken),
     /// Too few answers that count.
     NoQuorum(Vec<NodeOutcome>),
@@ -50,7 +50,7 @@ pub enum Loss {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Asking,
-    /// A majority granted, but unequal values: one straggler may still make them equal.
+    /// A majority granted, but different values: one late answer may still make them equal.
     Hedging(Moment),
     Raising(u64),
     Over,
@@ -59,17 +59,17 @@ enum Phase {
 /// The machine of one attempt.
 #[derive(Clone, Debug)]
 pub struct Acquire {
-    /// What raises a node to a token.
+    /// Op that raises a node to a token.
     raise: Op,
     sent: Moment,
-    /// When belief ends: after it nothing may be won (invariant 1).
+    /// End of the validity: after it nothing may be won (invariant 1).
     until: Moment,
-    /// For how long the answers to a request are awaited, and until when those to the last one are:
-    /// who is silent then is as good as gone. Never later than `until`.
+    /// Time for which the answers to a request are awaited, and `by`, the end of the wait for the
+    /// last request: a node that is silent then is counted as failed. Never later than `until`.
     patience: Duration,
     by: Moment,
     votes: Vec<Vote>,
-    /// The largest fence that was granted.
+    /// Largest fence that was granted.
     largest: Option<u64>,
     phase: Phase,
 }
@@ -78,25 +78,25 @@ pub struct Acquire {
 const HEDGE: (Duration, Duration) = (Duration::from_micros(300), Duration::from_millis(5));
 
 impl Acquire {
-    /// An attempt over `n` nodes, sent at `sent`, worth something until `until`; an answer is
-    /// awaited for `patience` from when it was asked for. `raise` is sent, with the token set, to
-    /// nodes that have to be raised.
+    /// Makes the machine of an attempt over `n` nodes, sent at `sent` and valid until `until`; each
+    /// request is awaited for `patience`. `raise` is sent, with the token set, to nodes that have
+    /// to be raised.
     pub fn new(n: usize, sent: Moment, until: Moment, patience: Duration, raise: Op) -> Self {
         let (by, votes) = (until.min(sent + patience), vec![Vote::Silent; n]);
         Self { raise, sent, until, patience, by, votes, largest: None, phase: Phase::Asking }
     }
 
-    /// Until when those that were asked last are waited for.
+    /// Returns the end of the wait for the last requests.
     pub(super) fn by(&self) -> Moment {
         self.by
     }
 
-    /// The largest fence that a node granted.
+    /// Returns the largest fence that a node granted.
     pub fn largest(&self) -> Option<u64> {
         self.largest
     }
 
-    /// The same question, with no answer yet.
+    /// Returns the machine of the same attempt, without any answer.
     pub(super) fn anew(&self) -> Self {
         Self::new(self.n(), self.sent, self.until, self.patience, self.raise.clone())
     }
@@ -113,7 +113,8 @@ impl Acquire {
         self.votes.len()
     }
 
-    /// A grant that came while the others are being raised: an extra vote if it fits.
+    /// Handles a grant that came while the others are being raised: an extra vote if its fence
+    /// fits.
     fn late_grant(&mut self, now: Moment, node: usize, fence: u64, token: u64) -> Step {
         if fence == token {
             self.votes[node] = Vote::Settled;
@@ -121,7 +122,8 @@ impl Acquire {
             self.by = self.until.min(now + self.patience);
             return self.raise_to(token, &[node]);
         } else {
-            // Above T: raising it is refused by rule, so it can never be at T.
+            // Above `token`: the node refuses a raise to a smaller value, so it can never be at
+            // `token`.
             self.votes[node] = Vote::Fell(None);
         }
         self.decide(now)
@@ -209,10 +211,10 @@ impl Acquire {
         }
     }
 
-    /// A majority is out of reach: say "taken" only if a majority could speak (invariant 4).
+    /// Decides once a majority is out of reach: "taken" only if a majority answered (invariant 4).
     fn lose(&mut self, now: Moment) -> Step {
         let late = now >= self.by;
-        // Who was to be raised and is silent does not speak any more.
+        // A node that was to be raised and is silent does not answer any more.
         let unraised = late && matches!(self.phase, Phase::Raising(_));
         let spoke = self.count(|v| match v {
             Vote::Granted(_) => !unraised,
@@ -221,7 +223,7 @@ impl Acquire {
         });
         let need = majority(self.n());
         if !late && spoke < need && spoke + self.silent() >= need {
-            // The stragglers decide whether this is "taken" or "broken".
+            // The late answers decide between "taken" and "no quorum".
             return Step::Wait(self.by);
         }
         self.phase = Phase::Over;
@@ -242,8 +244,9 @@ impl Acquire {
         self.no_quorum()
     }
 
-    /// When a majority could be free at the earliest. Free are those that granted, and those that
-    /// may still answer; one in quarantine is when that ends; what failed is not counted on.
+    /// Returns when a majority could be free at the earliest. Nodes that granted are free, and
+    /// nodes that may still answer count as free; a node in quarantine is free when that ends; a
+    /// node that failed is not counted as free.
     fn taken(&self, late: bool) -> Taken {
         let need = majority(self.n());
         let mut busy: Vec<Option<Duration>> = Vec::new();
@@ -261,14 +264,14 @@ impl Acquire {
         let granted =
             self.count(|v| matches!(v, Vote::Granted(_) | Vote::Settled | Vote::Fell(None)));
         if !any_foreign && granted > self.n() - need {
-            // Nobody holds a majority, whatever the others would say: several attempts met, and all
-            // of them roll back.
+            // No owner can have a majority, whatever the other nodes answer: several attempts met,
+            // and all of them roll back.
             return Taken { retry_after: Some(Duration::ZERO), foreign: false };
         }
         let free = granted + if late { 0 } else { self.silent() };
         // A key without expiry sorts last.
         busy.sort_by_key(|r| r.unwrap_or(Duration::MAX));
-        // Those that spoke are a majority, so there are as many as it takes.
+        // The nodes that answered are a majority, so `busy` has that many entries.
         let must_free = need.saturating_sub(free).max(1);
         Taken { retry_after: busy[must_free - 1], foreign: any_foreign }
     }

@@ -1,7 +1,7 @@
-//! How long to wait before the next attempt.
+//! Pauses between the attempts of one caller.
 //!
-//! A wake-up hint from a node normally ends the wait; this is what happens when no hint comes. The
-//! random seed is handed in.
+//! A wake-up hint from a node normally ends the pause; these are the pauses if no hint comes. The
+//! random seed is an argument.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 
 use crate::error::ConfigError;
 
-/// Exponential waits with jitter between attempts.
+/// Exponential pauses with jitter between attempts.
 ///
 /// Defaults: 2 ms first, doubled up to 250 ms, each plus a random part of up to its own length, so
-/// that callers who met once do not meet again.
+/// that callers that met once do not meet again.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RetryPolicy {
     min: Duration,
@@ -27,7 +27,7 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// Waits from `min`, multiplied by `factor` up to `max`, jitter always on.
+    /// Makes a policy of pauses from `min`, multiplied by `factor` up to `max`, always with jitter.
     ///
     /// # Errors
     /// [`ConfigError`] unless `0 < min ≤ max ≤ 60 s` and `1 ≤ factor ≤ 100`.
@@ -42,7 +42,7 @@ impl RetryPolicy {
         Ok(Self { min, max, factor })
     }
 
-    /// Returns the waits of one caller. The same seed gives the same waits.
+    /// Returns the pauses of one caller. The same seed gives the same pauses.
     pub(crate) fn delays(&self, seed: u64) -> Delays {
         let builder = ExponentialBuilder::default()
             .with_min_delay(self.min)
@@ -55,7 +55,7 @@ impl RetryPolicy {
     }
 }
 
-/// The waits of one caller, without end.
+/// Pauses of one caller, without end.
 #[derive(Debug)]
 pub(crate) struct Delays {
     inner: ExponentialBackoff,
@@ -73,8 +73,8 @@ impl Iterator for Delays {
 impl TryFrom<backoff::ExponentialBackoff> for RetryPolicy {
     type Error = ConfigError;
 
-    /// Takes interval, multiplier and ceiling of a `backoff` policy; its elapsed-time limit is the
-    /// lock's `acquire_timeout`, and its jitter is always ours.
+    /// Takes interval, multiplier and ceiling of a `backoff` policy. Its elapsed-time limit is not
+    /// used (set the lock's `acquire_timeout`), and the jitter is always that of this crate.
     fn try_from(b: backoff::ExponentialBackoff) -> Result<Self, ConfigError> {
         let ceiling = b.max_interval.min(Duration::from_secs(60));
         Self::exponential(b.initial_interval, ceiling, b.multiplier as f32)

@@ -1,8 +1,9 @@
-//! Who takes part in an election, as a majority of nodes has it: a read, or the answer to a
-//! candidate that writes itself down.
+//! The candidates of an election, as a majority of nodes lists them: decided from a read, or from
+//! the answers to a candidate that writes its entry.
 //!
-//! A candidate that is written down on a majority of the nodes is in at least one answer of any
-//! majority, and so is shown. One on fewer may be shown, too: nothing is decided by the list.
+//! A candidate whose entry is on a majority of the nodes is in at least one answer of any majority,
+//! and so is listed. One whose entry is on fewer may be listed, too: nothing is decided by the
+//! list.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,29 +15,30 @@ use crate::quorum::{Answer, Machine, Progress};
 use crate::time::Moment;
 use crate::token::OwnerToken;
 
-/// An entry, merged from the nodes that have it.
+/// A candidate's entry, merged from the nodes that have it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate<W> {
-    /// Whose.
+    /// Owner of the entry.
     pub owner: OwnerToken,
-    /// Until the last node has forgotten it, unless it is written again.
+    /// Time until the last node drops the entry, unless it is written again.
     pub remaining: Duration,
-    /// The latest of what it says.
+    /// The candidate's latest content.
     pub content: W,
 }
 
 /// The machine of one read.
 #[derive(Clone, Debug)]
 pub struct Listing<R> {
-    /// Until when answers are awaited.
+    /// End of the wait for answers.
     by: Moment,
     read: R,
     answers: Vec<Option<Result<Vec<Listed>, NodeError>>>,
 }
 
 impl<W, R: Fn(&[u8]) -> Option<(u64, W)>> Listing<R> {
-    /// A read over `n` nodes; answers are awaited until `by`. `read` understands an entry, with the
-    /// number that orders the entries of one owner; what it does not understand is left out.
+    /// Makes the machine of a read over `n` nodes; answers are awaited until `by`. `read` decodes
+    /// an entry and returns the number that orders the entries of one owner; an entry that it
+    /// cannot decode is left out.
     pub fn new(n: usize, by: Moment, read: R) -> Self {
         Self { by, read, answers: (0..n).map(|_| None).collect() }
     }
@@ -105,8 +107,8 @@ mod tests {
 
     const BY: Moment = Moment::from_nanos(1);
 
-    /// One word a node: `x` failed, `.` silent, `-` an empty list, else entries with a comma
-    /// between: a letter for the owner, then its number.
+    /// One word per node: `x` failed, `.` silent, `-` an empty list, otherwise entries separated by
+    /// commas: a letter for the owner, then the entry's number.
     fn reply(cell: &str, node: usize) -> Option<Answer> {
         let listed = |text: &str| Listed {
             owner: OwnerToken::from_random(u128::from(text.as_bytes()[0])),

@@ -1,4 +1,4 @@
-//! Whether a node's clock runs as it was declared to (clocks 4).
+//! Check that a node's clock runs as declared (clocks 4).
 //!
 //! Call [`read`](ClockCheck::read) with each reading and [`objection`](ClockCheck::objection)
 //! after it. A clock that stepped makes leases shorter on its node than their holders believe, so
@@ -9,9 +9,9 @@ use std::time::Duration;
 use crate::error::{NodeError, NodeFault};
 use crate::time::{Drift, Moment};
 
-/// Most that a silence may add to what a clock may have wandered, besides what any crystal does.
+/// Most that a long silence may add to the change that a clock is allowed, besides `CRYSTAL`.
 const WANDER_MAX: Duration = Duration::from_secs(1);
-/// Drift of an undisciplined clock, however long the silence is.
+/// Drift that a clock without NTP may have, however long the silence is.
 const CRYSTAL: Drift = Drift::from_ppm(100);
 
 /// One reading of a node's clock.
@@ -40,36 +40,37 @@ pub struct ClockStep {
     pub span: Duration,
 }
 
-/// The readings of one node's clock.
+/// Readings of one node's clock.
 #[derive(Clone, Debug)]
 pub struct ClockCheck {
     drift: Drift,
     ttl: Duration,
     max_ttl: Duration,
     last: Option<Reading>,
-    /// Two older readings, between one and two ttl old while the node is used: what a clock gains
-    /// little by little does not show between neighbours.
+    /// Two older readings, between one and two ttl old while the node is used: a clock that gains
+    /// little by little shows no step between neighbouring readings.
     anchors: [Option<Reading>; 2],
     /// End of the time in which the node's votes do not count.
     discounted: Option<Moment>,
 }
 
 impl ClockCheck {
-    /// A check of a clock that may drift so much, for leases of `ttl` and of `max_ttl` at most.
+    /// Makes the check of a clock with at most this drift, for leases of `ttl` and of `max_ttl` at
+    /// most.
     pub fn new(drift: Drift, ttl: Duration, max_ttl: Duration) -> Self {
         Self { drift, ttl, max_ttl, last: None, anchors: [None; 2], discounted: None }
     }
 
-    /// Begins anew: another server process has another clock.
+    /// Drops all readings: another server process has another clock.
     pub fn restart(&mut self) {
         (self.last, self.anchors) = (None, [None; 2]);
     }
 
-    /// Takes a reading of a batch that was under way from `sent` to `received`. Returns the step
-    /// that it shows, if it shows one.
+    /// Takes a reading from a batch that was under way from `sent` to `received`. Returns the step
+    /// that the reading shows, if any.
     pub fn read(&mut self, micros: u64, sent: Moment, received: Moment) -> Option<ClockStep> {
         let us = |m: Moment| i128::from(m.as_nanos() / 1_000);
-        // The node read its clock somewhere between send and receipt.
+        // The node read its clock at some time between send and receipt.
         let offset = (i128::from(micros) - us(received), i128::from(micros) - us(sent));
         let now = Reading { offset, at: received };
         let known = self.anchors.iter().chain([&self.last]).flatten();
@@ -86,7 +87,7 @@ impl ClockCheck {
         step
     }
 
-    /// Returns why the node's votes do not count at `now`, if they do not.
+    /// Returns the reason for which the node's votes do not count at `now`, if there is one.
     pub fn objection(&self, now: Moment) -> Option<NodeError> {
         let until = self.discounted.filter(|until| now < *until)?;
         let detail = format!("votes again in {:?}", until.since(now));
@@ -94,7 +95,7 @@ impl ClockCheck {
     }
 
     /// Returns by how many µs the node's clock may change against ours in this time. Each lease
-    /// allows for as much as belongs to its ttl.
+    /// allows for the part that belongs to its ttl.
     fn budget(&self, span: Duration) -> i128 {
         let wandered = self.drift.of(span).min(WANDER_MAX + CRYSTAL.of(span));
         let budget = wandered.max(self.drift.of(self.ttl));
@@ -115,8 +116,8 @@ mod tests {
         ClockCheck::new(Drift::DEFAULT, secs(10), secs(30))
     }
 
-    /// Reads the clock at this time of ours, in ms; the node's, in µs, starts at 1000 s. Returns
-    /// true if the node votes.
+    /// Reads the clock at `ms` of our time; the node's clock, in µs, starts at 1000 s. Returns true
+    /// if the node votes.
     fn votes(clock: &mut ClockCheck, ms: u64, micros: u64) -> bool {
         let step = clock.read(1_000_000_000 + micros, at(ms), at(ms));
         let objection = clock.objection(at(ms));
@@ -125,7 +126,7 @@ mod tests {
     }
 
     /// A line reads `0:0 1000:5 -> yes no`: at 0 ms the node's clock has gained 0 ms against ours,
-    /// at 1000 ms 5 ms; then which of these readings let it vote.
+    /// at 1000 ms it has gained 5 ms; then, for each reading, if the node votes.
     #[test]
     fn a_step_discounts_for_one_max_ttl_and_drift_does_not() {
         let table = include_str!("testdata/clock.txt");
@@ -165,7 +166,7 @@ mod tests {
         let voted = (0..60_000_u64).step_by(10);
         let voted: Vec<u64> =
             voted.filter(|ms| votes(&mut clock, *ms, ms * 1_000 + stepped(*ms))).collect();
-        // For one max_ttl, 30 s, it did not.
+        // For one max_ttl, 30 s, the node did not vote.
         assert_eq!(voted.iter().filter(|ms| (5_000..35_000).contains(*ms)).count(), 0);
         assert_eq!(voted.len(), 500 + 2_500);
     }

@@ -1,7 +1,7 @@
-//! Storing a result (phase 2 of consensus on a key, idempotency 2), and reading what is stored.
+//! Storing a result (phase 2 of consensus on a key, idempotency 2), and reading a stored one.
 //!
-//! A result is stored when a majority accepted it under its ballot, and not before: fewer, or a
-//! refusal by a higher ballot, is *not known to be stored*.
+//! A result is stored when a majority has accepted it under its ballot, and not before: with fewer,
+//! or after a refusal because of a higher ballot, it is *not known to be stored*.
 
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ use crate::time::Moment;
 /// First pause before nodes that failed are asked again; doubled each time.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// A result is not known to be stored.
+/// Error: a result is not known to be stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unstored {
-    /// So many promised a higher ballot that a majority is out of reach for this one. Otherwise too
+    /// True if enough nodes promised a higher ballot to keep this one from a majority; false if too
     /// few answered.
     pub overtaken: bool,
-    /// What each node said.
+    /// Answer of each node.
     pub nodes: Vec<NodeOutcome>,
 }
 
@@ -28,43 +28,45 @@ pub struct Unstored {
 #[derive(Clone, Debug)]
 pub struct Complete {
     op: Op,
-    /// When it is given up.
+    /// Time at which the machine gives up.
     end: Moment,
-    /// When the nodes that gave no answer are asked again: the op is idempotent by ballot.
+    /// Time at which the nodes that gave no answer are asked again: the op is idempotent by ballot.
     again: Option<Moment>,
     pause: Duration,
     votes: Vec<NodeOutcome>,
-    /// Refusals were looked into.
+    /// The caller has looked into refusals by [`take_refusal`](Self::take_refusal).
     examined: bool,
 }
 
 impl Complete {
-    /// A completion over `n` nodes, all of which were asked with `op`; given up at `end`.
+    /// Makes the machine of a completion over `n` nodes, all of which were asked with `op`. It
+    /// gives up at `end`.
     pub fn new(n: usize, op: Op, end: Moment) -> Self {
         let votes = vec![NodeOutcome::Silent; n];
         Self { op, end, again: None, pause: PAUSE, votes, examined: false }
     }
 
-    /// Whether a node refused: a higher ballot was promised there, or its promise of this one is of
-    /// an earlier data history. Which of the two, a renewal of the promise shows, so a completion
-    /// that is refused is decided at once, and may be gone on with. True once.
+    /// Returns true, once, if a node refused: it promised a higher ballot, or it gave its promise
+    /// of this ballot in an earlier data history. A renewal of the promise shows which of the two
+    /// it is, so a refused completion is decided at once, and may be continued after
+    /// [`renewed`](Self::renewed).
     pub fn take_refusal(&mut self) -> bool {
         let first = !std::mem::replace(&mut self.examined, true);
         first && self.votes.contains(&NodeOutcome::Refused)
     }
 
-    /// The promise was renewed: nodes that have not accepted are asked again.
+    /// Records that the promise was renewed: nodes that have not accepted are asked again.
     pub fn renewed(&mut self, now: Moment) {
         self.forget(|vote| *vote != NodeOutcome::Granted);
         self.again = Some(now);
     }
 
-    /// These are silent again. What was accepted stays accepted.
+    /// Sets these nodes to silent. Nodes that accepted keep their vote.
     fn forget(&mut self, whom: impl Fn(&NodeOutcome) -> bool) {
         self.votes.iter_mut().filter(|v| whom(v)).for_each(|v| *v = NodeOutcome::Silent);
     }
 
-    /// Too few have answered; asks them again after a pause, if there is time.
+    /// Asks again after a pause, if there is time, because too few nodes have answered.
     fn ask_again(&mut self, now: Moment) -> Progress<Result<(), Unstored>> {
         match self.again {
             Some(at) if now < at => Progress::Wait(at),
@@ -91,11 +93,11 @@ impl Complete {
 }
 
 impl Machine for Complete {
-    /// Stored means that a majority accepted: this is the key's result.
+    /// `Ok`: a majority accepted, so this is the key's result.
     type Decision = Result<(), Unstored>;
 
     fn on_reply(&mut self, now: Moment, node: usize, reply: &Answer) -> Progress<Self::Decision> {
-        // What was accepted stays accepted, whatever becomes of a repeated request.
+        // What was accepted stays accepted, whatever a repeated request is answered.
         if self.votes[node] != NodeOutcome::Granted {
             self.votes[node] = match reply {
                 Ok(Reply::Done) => NodeOutcome::Granted,
@@ -126,23 +128,23 @@ impl Machine for Complete {
     }
 }
 
-/// What a look at the key found.
+/// Result of looking up a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
     /// A majority shows this record: it is the key's result.
     Stored(StoredRecord),
     /// A majority answered and no result is certain.
     Open {
-        /// Claims seen.
+        /// Number of claims seen.
         attempt: u32,
-        /// The longest lease that runs.
+        /// Longest lease that runs.
         lease: Option<Duration>,
         /// A result is on too few nodes to be certain.
         partial: bool,
-        /// The highest ballot that was promised.
+        /// Highest ballot that was promised.
         promised: u64,
-        /// Too few nodes know of every claim of the key; with how long that will be so of keys
-        /// without a birth, by the nodes that answered.
+        /// Set if too few nodes know of every claim of the key: the time for which that will be so
+        /// of keys without a birth, by the nodes that answered.
         forgotten: Option<Duration>,
     },
     /// The key was used with another fingerprint.
@@ -151,7 +153,7 @@ pub enum Found {
     NoQuorum(Vec<NodeOutcome>),
 }
 
-/// What a node shows.
+/// Answer of a node.
 #[derive(Clone, Debug)]
 enum Seen {
     Silent,
@@ -160,16 +162,16 @@ enum Seen {
     Failed(NodeError),
 }
 
-/// The machine of a look at the key.
+/// The machine of a lookup.
 #[derive(Clone, Debug)]
 pub struct Look {
-    /// Until when answers are awaited.
+    /// End of the wait for answers.
     by: Moment,
     votes: Vec<Seen>,
 }
 
 impl Look {
-    /// A look at `n` nodes; answers are awaited until `by`.
+    /// Makes the machine of a lookup on `n` nodes; answers are awaited until `by`.
     pub fn new(n: usize, by: Moment) -> Self {
         Self { by, votes: vec![Seen::Silent; n] }
     }
@@ -185,7 +187,7 @@ impl Look {
         self.votes.iter().filter(|v| f(v)).count()
     }
 
-    /// How long it is until a majority knows every key again; `None` if one does.
+    /// Returns the time until a majority knows every key again; `None` if one does.
     fn forgotten(&self) -> Option<Duration> {
         let unsure = self.votes.iter().filter_map(|v| match v {
             Seen::State(_, unsure) => Some(*unsure),
@@ -231,7 +233,7 @@ impl Machine for Look {
             return Progress::Decided(Found::Mismatch);
         }
         if let Some(sure) = shown().find(|r| shown().filter(|x| x == r).count() >= need) {
-            // One answer is enough: it may be another request's.
+            // One mismatch is enough: the stored result may be that of another request.
             let stored = || Found::Stored(sure.clone());
             return Progress::Decided(if mismatches > 0 { Found::Mismatch } else { stored() });
         }
@@ -242,8 +244,8 @@ impl Machine for Look {
         if states + mismatches < need {
             return Progress::Decided(Found::NoQuorum(self.outcomes()));
         }
-        // As for a claim: what a minority has under another fingerprint was never a request's only
-        // claim, as long as a majority knows of all and shows no result.
+        // As for a claim: a key that only a minority has, under another fingerprint, was never the
+        // only claim of a request, as long as a majority knows of all claims and shows no result.
         if mismatches > 0
             && (states < need || shown().next().is_some() || self.forgotten().is_some())
         {

@@ -1,12 +1,13 @@
 //! One attempt to extend (renewal 1, 9).
 //!
-//! Counts from its own send; needs a majority before the old validity ends *and* inside the new
-//! one; revives nothing; releases nothing.
+//! The new validity counts from the extension's own send. It needs a majority before the old
+//! validity ends *and* before the new one ends. An extension never revives a lease and never
+//! releases one.
 //!
-//! The caller sends [`ask_all`](Extend::ask_all) first. A node is asked a second time where that
-//! helps: naming the quarantine, once it is known, or the same, once its clock is known. A clock
-//! that stepped forward may have ended the lease, and its holder must not learn that only with the
-//! next renewal.
+//! The caller sends the requests of [`ask_all`](Extend::ask_all) first. A node is asked a second
+//! time if that can help: with the name of its quarantine, once that is known, or with the same
+//! request, once its clock is known. A clock that stepped forward may have ended the lease, and its
+//! holder must not learn that only from the next renewal.
 
 use std::time::Duration;
 
@@ -28,7 +29,7 @@ pub enum Extension {
     Unknown(Vec<NodeOutcome>),
 }
 
-/// The times of one extension.
+/// Times of one extension.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
     /// End of the current validity: an answer after it counts for nothing (invariant 3).
@@ -44,23 +45,25 @@ pub struct Times {
 /// The machine of one extension.
 #[derive(Clone, Debug)]
 pub struct Extend<K> {
-    /// What extends the lease on a node, without the name of a quarantine.
+    /// Op that extends the lease on a node, without the name of a quarantine.
     op: Op,
     times: Times,
-    /// What is known of the lease and of a node, by number, when it is asked or answers.
+    /// Returns what is known of the lease and of a node, by number; called for each request and
+    /// answer.
     known: K,
     votes: Vec<NodeOutcome>,
-    /// Nodes, by bit, whose clocks were not what was believed when they were asked first.
+    /// Nodes, by bit, that were asked again because the first request was past its deadline there.
     late: u32,
-    /// Nodes that were asked to take back what they forgot.
+    /// Nodes, by bit, that were asked with the name of their quarantine.
     reasserted: u32,
-    /// Nodes that will not confirm the lease any more: past its deadline they are in quarantine,
-    /// and may not be asked to take it back. Only a confirmation of their own would change that.
+    /// Nodes, by bit, that will not confirm the lease any more: their quarantine lasts past the
+    /// lease's end, and their earlier confirmation does not allow to re-assert the lease. Only a
+    /// new confirmation by the node would change that.
     shut: u32,
 }
 
 impl<K: Fn(usize) -> Known> Extend<K> {
-    /// An extension by `op` over `n` nodes.
+    /// Makes the machine of an extension by `op` over `n` nodes.
     pub fn new(n: usize, op: Op, times: Times, known: K) -> Self {
         let times = Times { deadline: times.deadline.min(times.old), ..times };
         let votes = vec![NodeOutcome::Silent; n];
@@ -72,8 +75,8 @@ impl<K: Fn(usize) -> Known> Extend<K> {
         (0..self.votes.len()).map(|node| (node, self.ask(node, now))).collect()
     }
 
-    /// Returns the request to a node. It names the quarantine of which the node spoke last: one in
-    /// a minority may have answered only after the majority had decided.
+    /// Returns the request to a node, with the name of the quarantine that the node reported last:
+    /// a node of the minority may have reported it only after the last renewal was decided.
     fn ask(&self, node: usize, now: Moment) -> Op {
         self.naming((self.known)(node).reassert(now, self.times.max_ttl))
     }
@@ -86,7 +89,7 @@ impl<K: Fn(usize) -> Known> Extend<K> {
         op
     }
 
-    /// Returns the second request to a node that gave this answer, if it is to be asked at once.
+    /// Returns the second request to a node that gave this answer, if one is to be sent at once.
     fn ask_again(&mut self, now: Moment, node: usize, reply: &Answer) -> Option<Op> {
         let bit = 1 << node;
         self.shut &= !bit;
@@ -112,8 +115,8 @@ impl<K: Fn(usize) -> Known> Extend<K> {
     }
 
     /// Decides that too few have answered, or that no majority can ever confirm the lease again,
-    /// because nodes are shut. One that refuses does not count as shut: it may have an attempt that
-    /// is given up again.
+    /// because nodes are shut. A node that refuses does not count as shut: it may have granted an
+    /// attempt that will be rolled back.
     fn undecided(&self) -> Progress<Extension> {
         let n = self.votes.len();
         if n - (self.shut.count_ones() as usize) < majority(n) {
@@ -136,7 +139,8 @@ impl<K: Fn(usize) -> Known> Machine for Extend<K> {
         }
         self.votes[node] = match reply {
             Ok(Reply::Done) => NodeOutcome::Granted,
-            // Forgotten, not given to another: no vote, and no proof of a loss either.
+            // The lease was forgotten, not given to another owner: neither a vote nor a proof of a
+            // loss.
             Ok(Reply::Quarantined { remaining, began, .. }) => {
                 NodeOutcome::quarantined(*remaining, *began)
             }

@@ -1,4 +1,4 @@
-//! What the nodes hold of one attempt, as its answers and those of its renewals show.
+//! What the nodes hold of one attempt, as shown by the answers to it and to its renewals.
 //!
 //! A release must go to each node that may hold something and to no other ([`Holdings::may_hold`]);
 //! a renewal may name a quarantine only on a node that confirmed enough ([`Known::reassert`]).
@@ -13,9 +13,9 @@ use crate::time::Moment;
 /// A quarantine as a node reported it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quarantine {
-    /// Its name.
+    /// Name of the quarantine.
     pub id: QuarantineId,
-    /// Its end, or later by the time that the answer took.
+    /// End of the quarantine; late by at most the time that the answer took.
     pub ends: Moment,
 }
 
@@ -26,22 +26,24 @@ pub struct Known {
     pub until: Moment,
     /// Time until which the node certainly keeps what it confirmed; zero if it confirmed nothing.
     pub confirmed_until: Moment,
-    /// Quarantine out of which the node answered last.
+    /// Quarantine that the node reported last.
     pub quarantine: Option<Quarantine>,
 }
 
 impl Known {
     /// Returns true if the holder may name the quarantine of the node, so that its extension counts
-    /// there (quarantine 6): if what this node confirmed lasts past the moment at which a replaced
-    /// master has certainly stopped granting. Otherwise that master could give the lock away.
+    /// there (quarantine 6): if the node's confirmation lasts past the moment at which a replaced
+    /// master has certainly stopped granting. Otherwise that master could give the lock to another
+    /// owner.
     pub fn may_reassert(&self, quarantine: Quarantine, max_ttl: Duration) -> bool {
-        // A quarantine is at least max_ttl + L long; a longer one only errs to the safe side.
+        // A quarantine is at least max_ttl + L long; for a longer one `stopped` is later, which is
+        // safe.
         let stopped = quarantine.ends - max_ttl;
         stopped < self.confirmed_until
     }
 
-    /// Returns the quarantine that an extension names: the one of which the node spoke last, while
-    /// it lasts and if that may be.
+    /// Returns the quarantine that an extension names: the one that the node reported last, while
+    /// it lasts and if the holder may name it.
     pub fn reassert(&self, now: Moment, max_ttl: Duration) -> Option<QuarantineId> {
         let last = self.quarantine.filter(|quarantine| now < quarantine.ends)?;
         self.may_reassert(last, max_ttl).then_some(last.id)
@@ -51,13 +53,13 @@ impl Known {
 /// What one node holds of an attempt.
 #[derive(Clone, Debug)]
 struct Holding {
-    /// Its first answer has come, or would say nothing any more.
+    /// The node's first answer has come, or has no meaning any more because an extension was sent.
     answered: bool,
     may_hold: bool,
     confirmed_until: Moment,
-    /// Round of its last yes, and the data history that has it.
+    /// Round and data history of the node's last confirmation.
     confirmed_in: Option<(u64, QuarantineId)>,
-    /// Last round in which it was in quarantine, and which quarantine.
+    /// Round of the node's last answer in quarantine, and that quarantine.
     quarantine: Option<(u64, Quarantine)>,
 }
 
@@ -65,12 +67,12 @@ struct Holding {
 #[derive(Clone, Debug)]
 pub struct Holdings {
     nodes: Vec<Holding>,
-    /// Renewals so far; the round of the grant is 0.
+    /// Number of renewals so far; the round of the grant is 0.
     rounds: u64,
 }
 
 impl Holdings {
-    /// Holdings of `n` nodes, all of which are about to be asked for a grant.
+    /// Makes the holdings of `n` nodes, all of which are about to be asked for a grant.
     pub fn new(n: usize) -> Self {
         let holding = Holding {
             answered: false,
@@ -88,14 +90,14 @@ impl Holdings {
         self.rounds
     }
 
-    /// Records that an extension is sent to the node: it may re-create the key there, and a first
-    /// answer that comes after this says nothing about what the extension did.
+    /// Records that an extension is sent to the node: it may create the key there again, and a
+    /// first answer that comes after this does not show what the extension did.
     pub fn extended(&mut self, node: usize) {
         (self.nodes[node].may_hold, self.nodes[node].answered) = (true, true);
     }
 
-    /// Records an answer of this round, whose yes holds until `until`; `at` and `history` are the
-    /// time of the answer and the data history that gave it.
+    /// Records an answer of this round, which confirms until `until` if it is a grant; `at` and
+    /// `history` are the time of the answer and the data history that gave it.
     pub fn answered(
         &mut self,
         node: usize,
@@ -122,7 +124,8 @@ impl Holdings {
     }
 
     /// Records that the node has begun the data history of this quarantine. Returns true if its
-    /// last yes is of an earlier one; then the next extension names the quarantine, where it may.
+    /// last confirmation is of an earlier history; then the next extension names the quarantine, if
+    /// it may.
     pub fn switched(&mut self, node: usize, quarantine: Quarantine) -> bool {
         let of = &mut self.nodes[node];
         let before = of.confirmed_in.is_some_and(|(_, history)| history != quarantine.id);
@@ -137,7 +140,7 @@ impl Holdings {
         self.nodes[node].may_hold
     }
 
-    /// Returns what is known of the node, for a lease that is valid until then.
+    /// Returns what is known of the node, for a lease that is valid until `until`.
     pub fn known(&self, node: usize, until: Moment) -> Known {
         let Holding { confirmed_until, quarantine, .. } = self.nodes[node];
         Known { until, confirmed_until, quarantine: quarantine.map(|(_, quarantine)| quarantine) }

@@ -1,11 +1,13 @@
-//! The leader, as a majority of nodes has it: a read, decided without waiting for the slowest.
+//! The leader of an election, as a majority of nodes sees it: a read that does not wait for the
+//! slowest node.
 //!
 //! The answers are not taken at one instant. Three facts make the verdicts sound all the same:
-//! 1. Who leads throughout the read is seen as owner on each node of its majority, so if every
-//!    answer that could still matter is in and no owner has a majority, there was a moment without
-//!    a leader: *vacant* is true.
-//! 2. Metadata (the proclaimed value) that was written to a majority is on any majority that names
-//!    its owner, and it is numbered: the highest is never older than it.
+//! 1. An owner that leads throughout the read is reported by each node of its majority. So if every
+//!    answer that could still matter has come and no owner has a majority, there was a moment
+//!    without a leader: *vacant* is true.
+//! 2. Metadata (the proclaimed value) that was written to a majority is on some node of any
+//!    majority that names its owner, and it is numbered: the highest number is never older than
+//!    that write.
 //! 3. A node that may have forgotten (quarantine) or did not answer counts for every owner and for
 //!    none: it can prevent a decision, never make one.
 
@@ -18,38 +20,38 @@ use crate::quorum::{Answer, Machine, Progress};
 use crate::time::Moment;
 use crate::token::OwnerToken;
 
-/// What one node said.
+/// Answer of one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Said<W> {
     /// The key is one of our locks.
     Held {
-        /// Whose.
+        /// Owner of the lock.
         owner: OwnerToken,
-        /// Until it expires there.
+        /// Time until the lock expires on that node.
         remaining: Duration,
-        /// The owner's own metadata with its number; metadata of any other owner is not passed in.
+        /// The owner's own metadata with its number; metadata of another owner is left out.
         content: Option<(u64, W)>,
     },
-    /// Nothing there, or another program's value: none of ours leads by this node.
+    /// No value, or another program's value: no owner of ours leads by this node.
     Absent,
-    /// What was there may have been forgotten, or have ended early by this node's clock, for so
-    /// long; and whether there are no data at all.
+    /// The lock may have been forgotten, or have ended early by this node's clock, for this time;
+    /// and the state of the node's data at the beginning of the quarantine.
     Quarantined(Duration, Began),
     /// No answer that counts.
     Failed(NodeError),
 }
 
-/// What the answers so far mean.
+/// Result of the answers so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sight<W> {
-    /// A majority names one owner, who has said this.
+    /// A majority names one owner, which has published metadata.
     Leads {
-        /// The latest of its metadata.
+        /// Latest metadata of the leader.
         content: W,
-        /// Until its majority is gone, unless it renews.
+        /// Time until fewer than a majority name the leader, unless it renews.
         remaining: Duration,
     },
-    /// A majority names one owner, who has not said anything yet.
+    /// A majority names one owner, which has not published metadata yet.
     Mute,
     /// No owner has a majority.
     Vacant,
@@ -60,16 +62,16 @@ pub enum Sight<W> {
 /// The machine of one read.
 #[derive(Clone, Debug)]
 pub struct Leading<W, R> {
-    /// Until when answers are awaited.
+    /// End of the wait for answers.
     by: Moment,
     read: R,
     answers: Vec<Option<Said<W>>>,
 }
 
 impl<W: Clone, R: Fn(OwnerToken, &Holder) -> Option<(u64, W)>> Leading<W, R> {
-    /// A read over `n` nodes; answers are awaited until `by`. `read` picks the owner's own
-    /// metadata, with their number, out of what a node keeps; it must refuse what another owner
-    /// left behind.
+    /// Makes the machine of a read over `n` nodes; answers are awaited until `by`. `read` returns
+    /// the owner's own metadata, with its number, from a node's answer; it must refuse metadata
+    /// that another owner left behind.
     pub fn new(n: usize, by: Moment, read: R) -> Self {
         Self { by, read, answers: (0..n).map(|_| None).collect() }
     }
@@ -99,7 +101,7 @@ impl<W: Clone, R: Fn(OwnerToken, &Holder) -> Option<(u64, W)>> Leading<W, R> {
         }
     }
 
-    /// The owner named most often, and how often.
+    /// Returns the owner that most nodes name, and the number of these nodes.
     fn favourite(&self) -> (usize, Option<OwnerToken>) {
         let mut owners: Vec<OwnerToken> = self.held().map(|(owner, ..)| owner).collect();
         owners.sort_unstable();
@@ -121,7 +123,7 @@ impl<W: Clone, R: Fn(OwnerToken, &Holder) -> Option<(u64, W)>> Leading<W, R> {
         content.max_by_key(|(number, _)| *number).map(|(_, w)| w.clone())
     }
 
-    /// When fewer than a majority are left.
+    /// Returns the time until fewer than a majority name the leader.
     fn remaining_of(&self, leader: OwnerToken, need: usize) -> Duration {
         let of_leader = self.held().filter(|(owner, ..)| *owner == leader);
         let mut rests: Vec<Duration> = of_leader.map(|(_, rest, _)| rest).collect();
@@ -161,7 +163,7 @@ impl<W: Clone, R: Fn(OwnerToken, &Holder) -> Option<(u64, W)>> Machine for Leadi
                     Sight::Leads { content, remaining: self.remaining_of(owner, need) }
                 }
                 None if last => Sight::Mute,
-                // A node that is still silent may be the one that has the metadata.
+                // A node that is still silent may have the metadata.
                 None => return Progress::Wait(self.by),
             }
         } else if votes + unknown < need {
@@ -183,7 +185,7 @@ mod tests {
     use super::*;
     use crate::op::{Began, QuarantineId};
 
-    /// One letter a node: `a`/`b` held without metadata, `a1` with metadata number 1, `-` absent,
+    /// One letter per node: `a`/`b` held without metadata, `a1` with metadata number 1, `-` absent,
     /// `k` kept, `q` quarantined, `x` failed, `.` silent.
     fn reply(cell: &str, node: usize) -> Option<Result<Reply, NodeError>> {
         let held = |owner: u128, content: &str| Holder {

@@ -1,6 +1,7 @@
-//! Majorities: any two of them share a node, and that is all there is to it.
+//! Majorities. Their only property that is used: any two of them share a node.
 
-/// The smallest number of nodes such that any two sets of that size meet: `n / 2 + 1`.
+/// Returns the smallest number of nodes such that any two sets of that size share a node: `n / 2 +
+/// 1`.
 pub const fn majority(n: usize) -> usize {
     n / 2 + 1
 }
@@ -10,18 +11,18 @@ const _: () = assert!(majority(1) == 1 && majority(4) == 3 && majority(5) == 3);
 /// Running count of a vote by yes and no.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VoteCount {
-    /// How many vote.
+    /// Number of nodes that vote.
     pub n: usize,
-    /// Said yes.
+    /// Number of nodes that said yes.
     pub yes: usize,
-    /// Will not say yes any more.
+    /// Number of nodes that will not say yes any more.
     pub no: usize,
 }
 
 /// Three-valued result of a vote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VoteResult {
-    /// Both are still possible.
+    /// Both results are still possible.
     Pending,
     /// A majority said yes.
     Won,
@@ -30,7 +31,7 @@ pub enum VoteResult {
 }
 
 impl VoteCount {
-    /// What the count so far means.
+    /// Returns the result of the count so far.
     pub const fn result(self) -> VoteResult {
         let need = majority(self.n);
         if self.yes >= need {

@@ -1,4 +1,4 @@
-//! The quorum core: pure machines that decide what a majority said.
+//! The quorum core: pure machines that decide by the answers of a majority.
 //!
 //! Each operation has a machine, and all have one shape:
 //!
@@ -7,15 +7,15 @@
 //!  timers  ─▶ on_time(now)               ─▶ Progress ─▶ Decided(result)
 //! ```
 //!
-//! No clock, no socket, no randomness: time is handed in with every input, so that whole histories
+//! No clock, no socket, no randomness: time is an argument of every input, so that whole histories
 //! run in a test. Invariants upheld here (the rules are in `docs/design/`):
-//! 1. A win needs a majority of grants **and** one fencing token on a majority, both
-//!    before `send + validity` (locks 2, 3).
+//! 1. A win needs a majority of grants **and** one fencing token on a majority, both before
+//!    `send + validity` (locks 2, 3).
 //! 2. A token is either a value that a majority granted, or the largest granted, raised on a
 //!    majority under the owner check (locks 3).
 //! 3. An extension counts from its own send, and only if a majority answered before the old
 //!    validity ended (renewal 1). A failed extension releases nothing.
-//! 4. "Taken" is answered only when a majority could speak; otherwise it is "no quorum" with causes
+//! 4. "Taken" is answered only when a majority answered; otherwise it is "no quorum" with causes
 //!    (locks 7).
 
 use crate::error::NodeError;
@@ -38,32 +38,32 @@ pub mod release;
 mod tables;
 pub mod vote;
 
-/// What a node said, or why it said nothing.
+/// Reply of a node, or the reason for which there is none.
 pub type Answer = Result<Reply, NodeError>;
 
-/// What a machine does next.
+/// Next step of a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress<D> {
-    /// Nothing until the next reply, or until this moment.
+    /// Do nothing until the next reply, or until this moment.
     Wait(Moment),
-    /// Sends these ops to these nodes, then waits until this moment.
+    /// Send these ops to these nodes, then wait until this moment.
     Send(Vec<(usize, Op)>, Moment),
-    /// It is decided, and asks for nothing more.
+    /// The machine has decided, and needs nothing more.
     Decided(D),
 }
 
-/// What decides one question from the nodes' answers.
+/// A machine that decides one operation by the nodes' answers.
 ///
-/// The caller has sent the question to the nodes. It calls [`on_time`](Self::on_time) to begin, and
-/// whenever the moment that the machine named has come; it hands every reply to
+/// The caller has sent the first requests to the nodes. It calls [`on_time`](Self::on_time) to
+/// begin, and again at each moment that the machine named; it passes every reply to
 /// [`on_reply`](Self::on_reply), and stops at [`Progress::Decided`].
 pub trait Machine {
-    /// What is decided.
+    /// Result of the machine.
     type Decision;
 
-    /// A node answered, or failed to.
+    /// Takes in a node's answer, or its failure.
     fn on_reply(&mut self, now: Moment, node: usize, reply: &Answer) -> Progress<Self::Decision>;
 
-    /// It is `now`.
+    /// Takes in that it is `now`.
     fn on_time(&mut self, now: Moment) -> Progress<Self::Decision>;
 }

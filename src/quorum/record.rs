@@ -27,18 +27,18 @@ use crate::quorum::{Answer, Machine, Progress};
 use crate::time::Moment;
 use crate::token::FencingToken;
 
-/// How soon to ask again while an owner is storing its result.
+/// Time after which to ask again while an owner is storing its result.
 const SOON: Duration = Duration::from_millis(20);
 
-/// Why there is no promise. What was granted must be given back.
+/// Reason for which there is no promise. What was granted must be given back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Denied {
-    /// This is the key's result, for ever; `None` if it was too large to be kept.
+    /// This is the key's result, for good; `None` if it was too large to be kept.
     Replay(Option<Arc<[u8]>>),
-    /// A result was seen, but not on a majority: claim again with `force`, and complete what is
-    /// found then, or this if nothing is.
+    /// A result was seen, but not on a majority: claim again with `force`, and complete the record
+    /// that this claim finds, or else this one.
     Repair(StoredRecord),
-    /// Not claimed.
+    /// The claim was refused.
     Refused(Refusal),
 }
 
@@ -48,49 +48,50 @@ fn refused(refusal: Refusal) -> Step {
     Step::Decided(Err(Denied::Refused(refusal)))
 }
 
-/// What a majority promised.
+/// Promise of a majority.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Promise {
     /// The settled ballot.
     pub token: FencingToken,
-    /// How many claims the key has seen, this one included.
+    /// Number of claims that the key has seen, this one included.
     pub attempt: u32,
     /// The result that must be completed instead of a new one.
     pub adopt: Option<StoredRecord>,
-    /// The steps that earlier attempts finished: those under the highest ballot among the promises,
-    /// and the longest list of it. All that a majority has are among them.
+    /// Steps that earlier attempts finished: those under the highest ballot among the promises, and
+    /// of these the longest list. It includes all steps that a majority has.
     pub steps: Option<StoredSteps>,
-    /// Too few of the nodes know of every claim of the key, so "no record" is not known.
+    /// Set if too few of the nodes know of every claim of the key, so that "no record" is not
+    /// certain.
     pub forgotten: Option<Forgetting>,
 }
 
-/// Why a majority cannot say "never seen".
+/// Reason for which a majority cannot answer "never seen".
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forgetting {
-    /// For how long that will be so of keys without a birth.
+    /// Time for which that will be so of keys without a birth.
     pub remaining: Duration,
-    /// The losses of all nodes that granted and do not remember, without duplicates; empty if one
-    /// of them did not say which.
+    /// Losses of all nodes that granted and do not remember, without duplicates; empty if one of
+    /// these nodes did not report which loss it was.
     pub losses: Vec<Loss>,
-    /// The nodes without which too few know, because their data began empty and nobody said that
-    /// they are new. Empty if there would be too few with them, too.
+    /// Nodes without which too few know, because their data began empty and no operator confirmed
+    /// that they are new. Empty if there would be too few even with them.
     pub fresh: Vec<usize>,
-    /// Enough would know if the nodes that gave no answer do.
+    /// Enough nodes would know if those that gave no answer do.
     pub unheard: bool,
 }
 
-/// Why a claim was not granted.
+/// Reason for which a claim was not granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Somebody else's claim runs.
+    /// Another owner's claim runs.
     InFlight {
-        /// When a majority could be free, if that claim is not renewed; short while a result is
-        /// being stored.
+        /// Time until a majority could be free, if that claim is not renewed; short while a result
+        /// is being stored.
         retry_after: Duration,
     },
-    /// Several claims met and nobody has a majority: try again, at the latest after this long.
+    /// Several claims met and none has a majority: try again, at the latest after `retry_after`.
     Contended {
-        /// When a majority could be free if nothing is given back.
+        /// Time until a majority could be free if nothing is given back.
         retry_after: Duration,
     },
     /// The key was used with another fingerprint.
@@ -101,7 +102,7 @@ pub enum Refusal {
     NoQuorum(Vec<NodeOutcome>),
 }
 
-/// What a node said to the claim.
+/// Answer of a node to the claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Vote {
     Silent,
@@ -116,7 +117,7 @@ enum Vote {
     InFlight(Duration),
     Mismatch,
     TooOld,
-    /// For how long, and whether without any data.
+    /// Time left of the quarantine, and the state of the node's data at its beginning.
     Quarantined(Duration, Began),
     Refused,
     Failed(NodeError),
@@ -126,24 +127,24 @@ enum Vote {
 #[derive(Clone, Debug)]
 pub struct Record {
     votes: Vec<Vote>,
-    /// The best record among the promises.
+    /// Record to adopt: the one with the highest ballot among the promises.
     adopt: Option<StoredRecord>,
-    /// The best steps among the promises.
+    /// Steps with the highest ballot among the promises, the longest list of it.
     steps: Option<StoredSteps>,
     /// Settles one token over the grants that count.
     grants: Acquire,
-    /// Grants of nodes that forgot count too: the promise will be `unknown`.
+    /// Grants of nodes that forgot count too: the promise will be `forgotten`.
     relaxed: bool,
-    /// The grants are no majority, or no one token.
+    /// The grants are no majority, or settle on no token.
     lost: bool,
-    /// The token on which they agree, although others may yet show a result.
+    /// Token on which the grants agree, while other nodes may still show a result.
     won: Option<FencingToken>,
 }
 
 impl Record {
-    /// A claim over `n` nodes, sent at `sent`, worth something until `until`; an answer is awaited
-    /// for `patience` from when it was asked for. `raise` is sent, with the ballot set, to nodes
-    /// that have to be raised.
+    /// Makes the machine of a claim over `n` nodes, sent at `sent` and valid until `until`; each
+    /// request is awaited for `patience`. `raise` is sent, with the ballot set, to nodes that have
+    /// to be raised.
     pub fn new(n: usize, sent: Moment, until: Moment, patience: Duration, raise: Op) -> Self {
         Self {
             votes: vec![Vote::Silent; n],
@@ -156,7 +157,7 @@ impl Record {
         }
     }
 
-    /// The largest fence that a node granted.
+    /// Returns the largest fence that a node granted.
     pub fn largest(&self) -> Option<u64> {
         let granted = self.votes.iter().filter_map(|v| match v {
             Vote::Granted { fence, .. } => Some(*fence),
@@ -215,7 +216,7 @@ impl Record {
         self.count(|v| *v == Vote::Silent)
     }
 
-    /// Whether somebody is silent who may still answer.
+    /// Returns true if a silent node may still answer.
     fn awaits(&self, now: Moment) -> bool {
         self.silent() > 0 && now < self.by()
     }
@@ -224,7 +225,8 @@ impl Record {
         majority(self.votes.len())
     }
 
-    /// The records that nodes showed, each with how many show exactly it.
+    /// Returns the records that nodes showed, each with the number of nodes that show exactly this
+    /// one.
     fn shown(&self) -> impl Iterator<Item = (&StoredRecord, usize)> {
         let shown = self.votes.iter().filter_map(|v| match v {
             Vote::Completed(record) => Some(record),
@@ -238,8 +240,8 @@ impl Record {
         if mismatches >= self.need() {
             return Some(refused(Refusal::Mismatch));
         }
-        // A record on a majority is the result, whatever a repair may be adding above it. But one
-        // answer is enough: it may be another request's.
+        // A record on a majority is the result, even if a repair is writing it again under a higher
+        // ballot. But one mismatch is enough: the result may be that of another request.
         if let Some((record, _)) = self.shown().find(|(_, same)| *same >= self.need()) {
             return Some(if mismatches > 0 {
                 refused(Refusal::Mismatch)
@@ -254,7 +256,7 @@ impl Record {
         self.count(|v| *v == Vote::Mismatch)
     }
 
-    /// Starts over with every grant so far.
+    /// Judges every grant so far again, those of nodes that forgot included.
     fn relax(&mut self, now: Moment) -> Progress<acquire::Outcome> {
         self.relaxed = true;
         self.grants = self.grants.anew();
@@ -264,7 +266,7 @@ impl Record {
                 Vote::Silent => continue,
                 Vote::Granted { fence, .. } => Ok(Reply::Granted { fence: *fence }),
                 Vote::InFlight(remaining) => Ok(Reply::InFlight { remaining: *remaining }),
-                // Neither a grant nor an owner, whatever it is.
+                // Neither a grant nor an owner; the content of the reply does not matter.
                 _ => Ok(Reply::Mismatch),
             };
             let next = self.grants.on_reply(now, node, &reply);
@@ -283,14 +285,15 @@ impl Record {
         match step {
             Progress::Wait(at) if !self.lost => Step::Wait(at),
             Progress::Send(asks, by) => Step::Send(asks, by),
-            // Too few remember: a node that has not answered yet may have the result that they
-            // forgot.
+            // Too few nodes remember: a node that has not answered yet may have the result that
+            // these nodes forgot.
             Progress::Decided(Ok(token)) if self.relaxed && self.awaits(now) => {
                 self.won = Some(token);
                 Step::Wait(self.by())
             }
-            // A majority that remembers never saw the key: what a minority has under another
-            // fingerprint was never a request's only claim. Else it may have been.
+            // A majority that remembers never saw the key: a key that only a minority has, under
+            // another fingerprint, was never the only claim of a request. Without such a majority
+            // it may have been.
             Progress::Decided(Ok(_))
                 if self.mismatches() > 0 && (self.relaxed || self.adopt.is_some()) =>
             {
@@ -312,7 +315,8 @@ impl Record {
         }
     }
 
-    /// Any earlier run had a majority's grants, and ours meets it: the largest count knows of it.
+    /// Returns the largest attempt number: an earlier run had the grants of a majority, which
+    /// shares a node with ours.
     fn attempt(&self) -> u32 {
         let counts = self.votes.iter().map(|v| match v {
             Vote::Granted { attempt, .. } => *attempt,
@@ -321,7 +325,7 @@ impl Record {
         counts.max().unwrap_or(0).max(1)
     }
 
-    /// Nothing is promised: what did the answers say?
+    /// Returns the refusal that follows from the answers when nothing is promised.
     fn refuse(&self, now: Moment) -> Step {
         let (need, silent) = (self.need(), self.silent());
         let granted = self.count(|v| matches!(v, Vote::Granted { .. }));
@@ -334,7 +338,7 @@ impl Record {
         let may = |have: usize| have + silent >= need;
         let open = spoke < need || may(same) || may(mismatched);
         if self.awaits(now) && spoke + silent >= need && open {
-            // The stragglers decide what the answer is.
+            // The late answers decide which refusal it is.
             return Step::Wait(self.by());
         }
         if spoke < need {
@@ -344,7 +348,7 @@ impl Record {
             return refused(Refusal::Mismatch);
         }
         if let Some((best, _)) = self.shown().max_by_key(|(r, _)| r.token) {
-            // While leases run elsewhere the owner is storing its result right now.
+            // While leases run on other nodes, the owner is storing its result now.
             return match leases.iter().min() {
                 Some(left) => refused(Refusal::InFlight { retry_after: SOON.min(*left) }),
                 None if completed + granted >= need => {
@@ -357,8 +361,8 @@ impl Record {
             return refused(Refusal::TooOld);
         }
         let running = leases.len();
-        // As for locks: those in quarantine are free when that ends, and what failed is not counted
-        // on.
+        // As for locks: nodes in quarantine are free when that ends, and nodes that failed are not
+        // counted as free.
         leases.extend(self.votes.iter().filter_map(Vote::quarantine));
         leases.sort_unstable();
         let failed = self.count(|v| matches!(v, Vote::Failed(_)));
@@ -393,7 +397,8 @@ impl Machine for Record {
 
     fn on_reply(&mut self, now: Moment, node: usize, reply: &Answer) -> Step {
         if self.votes[node] != Vote::Silent {
-            // The answer to a raise; a record that came up since the grant must be adopted.
+            // This is the answer to a raise; a record that appeared since the grant must be
+            // adopted.
             if let Ok(Reply::Completed(record)) = reply {
                 self.see(record);
             }

@@ -1,4 +1,5 @@
-//! What a release found (renewal 5, 6): by token on all nodes, outcome from what they say.
+//! Result of a release (renewal 5, 6): the release goes by token to all nodes; their answers
+//! decide.
 
 use crate::error::{NodeError, NodeOutcome};
 use crate::op::Reply;
@@ -6,14 +7,14 @@ use crate::quorum::majority::majority;
 use crate::quorum::{Answer, Machine, Progress};
 use crate::time::Moment;
 
-/// What a majority said to a release.
+/// Answer of a majority to a release.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
     /// A majority still held our token and deleted it.
     Released,
-    /// Gone on a majority.
+    /// The lock does not exist on a majority any more.
     Gone,
-    /// Somebody else's on a majority.
+    /// Another owner has the lock on a majority.
     Other,
     /// Too few answers.
     Unknown(Vec<NodeOutcome>),
@@ -22,7 +23,7 @@ pub enum Found {
 /// The machine of one release.
 #[derive(Clone, Debug)]
 pub struct Release {
-    /// Until when answers are awaited.
+    /// End of the wait for answers.
     by: Moment,
     votes: Vec<Vote>,
 }
@@ -37,12 +38,12 @@ enum Vote {
 }
 
 impl Release {
-    /// A release over `n` nodes; answers are awaited until `by`.
+    /// Makes the machine of a release over `n` nodes; answers are awaited until `by`.
     pub fn new(n: usize, by: Moment) -> Self {
         Self { by, votes: vec![Vote::Silent; n] }
     }
 
-    /// The node certainly never had the lock, and is not asked.
+    /// Records that the node certainly never had the lock, and is not asked.
     pub fn never_granted(&mut self, node: usize) {
         self.votes[node] = Vote::Absent;
     }
@@ -71,8 +72,8 @@ impl Machine for Release {
         self.on_time(now)
     }
 
-    /// A majority of "deleted" proves the hold; a minority that never granted says "absent" and
-    /// must not hide that.
+    /// Decides by the answers so far. A majority of "deleted" proves the hold; a minority that
+    /// never granted answers "absent", which must not hide that proof.
     fn on_time(&mut self, now: Moment) -> Progress<Found> {
         let n = self.votes.len();
         let need = majority(n);
@@ -86,7 +87,8 @@ impl Machine for Release {
                 Vote::Failed(_) => {}
             }
         }
-        // The silent and the failed may still have been a majority, or may say "other".
+        // Nodes that are silent or failed may complete a majority that held the lock, or may answer
+        // "other".
         let held = n - absent - other >= need;
         Progress::Decided(if deleted >= need {
             Found::Released

@@ -1,7 +1,8 @@
-//! The machines against text tables: one history a line, checked by eye, run by the test.
+//! Tests of the machines by text tables: one history per line, readable by people.
 //!
 //! A line reads `n=3 0:grant=7@1 1:held=500@2 t@50 -> outcome`: node 0 grants fence 7 at 1 ms, node
-//! 1 says held for 500 ms at 2 ms, a timer fires at 50 ms. The outcome is the last step.
+//! 1 answers at 2 ms that the lock is held for 500 ms, a timer fires at 50 ms. The outcome is the
+//! last step.
 
 use std::time::Duration;
 
@@ -85,12 +86,12 @@ fn attempt(n: usize) -> Acquire {
     Acquire::new(n, at(0), at(100), Duration::from_millis(60), raise)
 }
 
-/// In whole milliseconds.
+/// Returns the moment in whole milliseconds.
 fn shown(moment: Moment) -> u64 {
     moment.as_nanos() / 1_000_000
 }
 
-/// What each node has said, as far as the caller is shown it.
+/// Returns the answer of each node, as far as the caller is shown it.
 pub(super) fn words(outcomes: &[NodeOutcome]) -> String {
     let word = |outcome: &NodeOutcome| match outcome {
         NodeOutcome::Silent => "silent",
@@ -103,7 +104,7 @@ pub(super) fn words(outcomes: &[NodeOutcome]) -> String {
     outcomes.iter().map(word).collect::<Vec<_>>().join(" ")
 }
 
-/// Fails with the lines that come out otherwise.
+/// Fails with the lines whose outcome differs.
 fn check(table: &str, run: impl Fn(&Case) -> String) {
     let wrong: Vec<String> = cases(table)
         .iter()
@@ -188,7 +189,7 @@ fn a_quarantine_that_is_known_is_named_by_the_first_request() {
     let id = QuarantineId { history: 1, since: 1 };
     let known = |node| Known {
         until: at(60),
-        // Node 1 confirmed too little.
+        // The confirmation of node 1 ends too early to name the quarantine.
         confirmed_until: at(if node == 1 { 10 } else { 70 }),
         quarantine: (node < 2).then_some(Quarantine { id, ends: at(150) }),
     };
@@ -196,7 +197,7 @@ fn a_quarantine_that_is_known_is_named_by_the_first_request() {
     assert_eq!(asks.iter().map(|(_, op)| op.reasserts()).collect::<Vec<_>>(), [true, false, false]);
 }
 
-/// Validity that is shorter than the old one, as with a shorter ttl, ends it.
+/// A new validity that is shorter than the old one, as with a shorter ttl, ends the wait.
 #[test]
 fn an_extension_is_over_with_the_new_validity_too() {
     let (owner, token, ttl) =
@@ -257,8 +258,8 @@ fn fence() {
     }
 }
 
-/// Random histories: whatever the order of replies, a win needs a majority of grants and a token
-/// that is on a majority, and comes only inside the validity.
+/// Random histories: in any order of the replies, a win needs a majority of grants and a token that
+/// is on a majority, and comes only before the validity ends.
 #[test]
 fn acquire_wins_only_with_a_majority_at_the_token() {
     use proptest::prelude::*;

@@ -1,9 +1,10 @@
-//! What an answer is worth as a vote, before any machine sees it: rules about the node that gave
-//! it, and not about the question.
+//! Rules that decide if an answer counts as a vote, before any machine receives it. They depend on
+//! the node that gave the answer, not on the operation.
 //!
 //! - A node whose clock stepped does not vote (renewal 8).
 //! - A fencing token that no honest node can have given is refused (locks 6).
-//! - A node in quarantine does not say who holds a name, unless it certainly knows (quarantine 9).
+//! - A node in quarantine does not answer who holds a name, unless it certainly knows (quarantine
+//!   9).
 //! - Two addresses of one server are one vote (overview 8).
 
 use std::sync::Arc;
@@ -14,28 +15,28 @@ use crate::op::{Facts, Holder, Reply, Terms};
 use crate::quorum::Answer;
 use crate::time::{FENCE_SLACK, token_lead};
 
-/// What is known of a node when its answers are judged.
+/// Knowledge of a node by which its answers are judged.
 #[derive(Clone, Copy, Debug)]
 pub struct Witness<'a> {
-    /// The node's facts of the same batch; `None` if it reported none.
+    /// Facts of the node from the same batch; `None` if it reported none.
     pub facts: Option<&'a Facts>,
-    /// Why the node's votes do not count, if they do not.
+    /// Reason for which the node's votes do not count, if there is one.
     pub objection: Option<&'a NodeError>,
-    /// Bounds that all clients of the node agree upon.
+    /// Bounds that all clients of the node agree on.
     pub terms: &'a Terms,
     /// This machine's wall clock, in µs since 1970.
     pub wall_micros: u64,
 }
 
 impl Witness<'_> {
-    /// Returns what an answer is worth; `votes`: a yes to it makes its caller a holder or keeps
-    /// one.
+    /// Returns the answer, or the error that it counts as. `votes`: a grant makes its caller a
+    /// holder or keeps it one.
     pub fn judge(&self, reply: Answer, votes: bool) -> Answer {
         let reply = reply?;
         if let Some(error) = self.objection {
-            // The node did what it was asked, but its yes does not count as a vote. A no does: it
-            // can only make the caller more careful. Nor does it count that a name is free: where a
-            // clock stepped forwards, a lease has ended early.
+            // The node executed the op, but its grant does not count as a vote. A refusal counts:
+            // it can only make the caller more careful. "The name is free" does not count either:
+            // if a clock stepped forward, a lease has ended early.
             if votes && reply.is_grant() || reply == Reply::Holder(None) {
                 return Err(error.clone());
             }
@@ -51,23 +52,23 @@ impl Witness<'_> {
         }
     }
 
-    /// Returns true if no honest node can have given this token, as far as this machine's clock is
-    /// right.
+    /// Returns true if no honest node can have given this token, provided that this machine's clock
+    /// is right.
     fn is_ahead(&self, fence: u64) -> bool {
         let lead = token_lead(self.terms.clock_error) + FENCE_SLACK;
         let lead = u64::try_from(lead.as_micros()).unwrap_or(u64::MAX);
         fence > self.wall_micros.saturating_add(lead)
     }
 
-    /// Returns the answer in place of one that may be of an earlier data history. A node in
+    /// Returns the answer that replaces one that may be of an earlier data history. A node in
     /// quarantine may have forgotten who holds the name, so "free" proves nothing, and a holder
-    /// counts only if the key was certainly written in this history: no lease is longer than the
-    /// longest that any client uses, and an earlier server of the node, which set its end, may have
-    /// had a clock 2E ahead of this one's.
+    /// counts only if the key was certainly written in this history. That is certain if its rest
+    /// and the age of the history exceed the longest lease of any client plus 2E: an earlier server
+    /// of the node, which set the key's end, may have had a clock 2E ahead of this one's.
     fn old_data(&self, holder: Option<&Holder>) -> Option<Reply> {
         let facts = self.facts.filter(|f| !f.quarantine.is_zero())?;
         let age = facts.quarantine_len.saturating_sub(facts.quarantine);
-        // Others ask for a longer quarantine if their leases are longer.
+        // Other clients ask for a longer quarantine if their leases are longer.
         let longer = facts.quarantine_len.saturating_sub(facts.quarantine_asked);
         let longest = self.terms.max_ttl + longer + 2 * self.terms.clock_error;
         let rest = holder.and_then(|h| h.remaining);
@@ -78,18 +79,18 @@ impl Witness<'_> {
     }
 }
 
-/// The server processes that have answered in one round, by node.
+/// Server processes that have answered in one round, by node.
 #[derive(Clone, Debug)]
 pub struct Servers(Vec<Option<Arc<str>>>);
 
 impl Servers {
-    /// Of `n` nodes, none of which has answered.
+    /// Makes the record of `n` nodes, none of which has answered.
     pub fn new(n: usize) -> Self {
         Self(vec![None; n])
     }
 
-    /// Returns what an answer of this server process counts for. Two addresses of one server are
-    /// one vote, that of the first to answer.
+    /// Returns the answer, or the error that it counts as because of this server process. Two
+    /// addresses of one server are one vote, that of the first to answer.
     pub fn admit(&mut self, node: usize, server: Option<&Arc<str>>, reply: Answer) -> Answer {
         let Some(server) = server else { return reply };
         let same =
@@ -113,8 +114,8 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
     const TERMS: Terms = Terms { max_ttl: Duration::from_secs(6), clock_error: SECOND };
 
-    /// Facts of a node whose quarantine of 10 s (or longer, as others have asked) began this many
-    /// seconds ago; `None`: it is over.
+    /// Returns the facts of a node whose quarantine of 10 s (or longer, as others have asked) began
+    /// this many seconds ago; `None`: it is over.
     fn facts(age: Option<u32>, others: u32) -> Facts {
         let len = (10 + others) * SECOND;
         Facts {
@@ -138,7 +139,7 @@ mod tests {
     }
 
     /// A line reads `grant=1000 stepped -> ClockJump`: the answer, what is known of the node, and
-    /// what it counts for. Tokens are ms of this machine's clock, which shows 1000 s; E is 1 s.
+    /// the judged answer. Tokens are ms of this machine's clock, which shows 1000 s; E is 1 s.
     #[test]
     fn an_answer_is_worth_what_its_node_is() {
         let stepped = NodeError::maybe_executed(NodeFault::ClockJump, "");
@@ -163,7 +164,7 @@ mod tests {
                 terms: &TERMS,
                 wall_micros: 1_000_000_000,
             };
-            // A release is no vote: what it found counts, whatever the clock shows.
+            // A release is no vote: its answer counts, whatever the clock shows.
             let got = match witness.judge(Ok(reply.clone()), node != "released") {
                 Ok(judged) if judged == reply => "counts".to_owned(),
                 Ok(Reply::Quarantined { .. }) => "quarantined".to_owned(),
@@ -177,7 +178,7 @@ mod tests {
     #[test]
     fn in_quarantine_a_holder_counts_only_if_it_was_written_since() {
         let (just, more) = (Duration::from_secs(5), Duration::from_millis(5_001));
-        // With 6 s + 2E of an earlier lease less 3 s that have passed, 5 s may be left.
+        // With 6 s + 2E of an earlier lease, 3 s of which have passed, 5 s may be left.
         for (age, others, rest, counted) in [
             (None, 0, None, true),
             (None, 0, Some(SECOND), true),
@@ -186,7 +187,7 @@ mod tests {
             (Some(3), 0, Some(just), false),
             (Some(3), 0, Some(more), true),
             (Some(4), 0, Some(just), true),
-            // Who asks for a longer quarantine may have longer leases.
+            // Clients that ask for a longer quarantine may have longer leases.
             (Some(3), 1, Some(more), false),
             (Some(3), 1, Some(SECOND + more), true),
         ] {

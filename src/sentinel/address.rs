@@ -17,24 +17,24 @@ pub(crate) struct Address {
 }
 
 impl Address {
-    /// From parts that a server sent; `None` for an empty host or port 0.
+    /// Makes an address from parts that a server sent; `None` for an empty host or port 0.
     pub(crate) fn new(host: &str, port: u16) -> Option<Self> {
         let bad = host.is_empty() || port == 0;
         let odd = host.len() > HOST_MAX || host.contains(char::is_whitespace) || !is_plain(host);
         (!bad && !odd).then(|| Self { host: host.into(), port })
     }
 
-    /// The host.
+    /// Returns the host.
     pub(crate) fn host(&self) -> &str {
         &self.host
     }
 
-    /// The port, never 0.
+    /// Returns the port, never 0.
     pub(crate) fn port(&self) -> u16 {
         self.port
     }
 
-    /// Reads `host:port`, `[v6]:port`; the port may not be left out.
+    /// Parses `host:port` or `[v6]:port`; the port may not be left out.
     ///
     /// # Errors
     /// Names the field, its value, and the form that is expected.
@@ -47,8 +47,8 @@ impl Address {
     }
 }
 
-/// The part of an invalid address that may be shown: text before an `@` may be a password, and so
-/// may text in place of a port.
+/// Returns the part of an invalid address that may be shown: text before an `@` may be a password,
+/// and so may text in place of a port.
 fn shown(text: &str) -> String {
     let is_scheme = |s: &str| s.bytes().all(|b| b.is_ascii_alphabetic());
     let (secret, rest) = text.rsplit_once('@').unwrap_or(("", text));

@@ -17,44 +17,44 @@ use super::events::{Ear, Events};
 use crate::error::NodeError;
 use crate::tls;
 
-/// How the Sentinels are asked.
+/// Settings for asking the Sentinels.
 #[derive(Clone, Debug)]
 pub(crate) struct Inquiry {
-    /// The group's name.
+    /// Name of the group.
     pub(crate) name: Arc<str>,
     pub(crate) access: Access,
-    /// How long each Sentinel may take, connecting included.
+    /// Time for each Sentinel to answer, connecting included.
     pub(crate) within: Duration,
-    /// Where this client reaches the addresses that Sentinels report.
+    /// Addresses at which this client reaches those that Sentinels report.
     pub(crate) map: BTreeMap<Address, Address>,
 }
 
-/// The connections and the memory of discovery. One round at a time.
+/// The connections to the Sentinels and the state of discovery. One round at a time.
 pub(crate) struct Asker {
     inquiry: Inquiry,
     machine: Discovery,
     open: BTreeMap<Address, SentinelConn>,
-    /// The Sentinels that gave no answer in the last round.
+    /// Sentinels that gave no answer in the last round.
     silent: BTreeSet<Address>,
     events: Arc<Events>,
     logged_poll_only: AtomicBool,
 }
 
-/// What one round brought.
+/// Result of one round.
 pub(crate) struct Round {
     pub(crate) decision: Result<Master, NodeError>,
     pub(crate) known: usize,
     pub(crate) reachable: usize,
-    /// Enough Sentinels report trouble that at least one must be right: ask again soon.
+    /// So many Sentinels report the master down that at least one must be right: ask again soon.
     pub(crate) troubled: bool,
 }
 
-/// The replicas of a group.
+/// Replicas of a group.
 pub(crate) struct Replicas {
     /// All replicas that any Sentinel names, by the reported address.
     pub(crate) reported: BTreeSet<Address>,
-    /// Where we reach the replicas that a majority names. We log in there, so one Sentinel alone
-    /// must not choose the address.
+    /// Addresses at which this client reaches the replicas that a majority names. The client logs
+    /// in there, so one Sentinel alone must not choose the address.
     pub(crate) agreed: BTreeSet<Address>,
 }
 
@@ -71,7 +71,7 @@ impl Asker {
     }
 
     /// Asks all known Sentinels, then those that the answers named, and decides. Takes at most
-    /// twice the deadline of one Sentinel. `hurry`: somebody waits for the decision.
+    /// twice the deadline of one Sentinel. `hurry`: a caller waits for the decision.
     pub(crate) async fn round(&mut self, hurry: bool) -> Round {
         let first: Vec<Address> = self.machine.sentinels().to_vec();
         let mut answers = self.ask(&first, Vec::new(), hurry).await;
@@ -99,7 +99,7 @@ impl Asker {
         }
     }
 
-    /// The replicas of the group, as the Sentinels that answer in time name them.
+    /// Returns the replicas of the group, from the Sentinels that answer in time.
     pub(crate) async fn replicas(&mut self) -> Replicas {
         let Self { inquiry, open, machine, .. } = self;
         let asking: FuturesUnordered<_> = open
@@ -125,12 +125,12 @@ impl Asker {
     }
 
     /// Adds the answers of `whom` to `answers`, in the order in which they came. In a hurry, once
-    /// what has come decides, the others get a fifth of the deadline more: one might know of a
-    /// higher epoch, but a frozen minority must not make everybody wait. A minority that was silent
-    /// in the last round too gets that much while nothing is decided, because the others may be in
-    /// the middle of a switch and will soon say something else, and nothing once it is. Else each
-    /// has its whole deadline, so that a far one gets connected at all. A connection whose answer
-    /// is not waited for is dropped with its future.
+    /// the answers so far decide, the other Sentinels get another fifth of the deadline: one might
+    /// know of a higher epoch, but a frozen minority must not delay every caller. A minority that
+    /// was also silent in the last round gets a fifth while nothing is decided, because the others
+    /// may be in the middle of a switch and will soon answer otherwise, and no more time once it is
+    /// decided. Otherwise each has its whole deadline, so that a distant Sentinel gets connected at
+    /// all. A connection whose answer is not awaited is dropped with its future.
     async fn ask(
         &mut self,
         whom: &[Address],
@@ -191,7 +191,7 @@ async fn ask_one(
     let asked = timeout(*within, async {
         if let Some(mut conn) = conn {
             let answer = conn.ask(at, name).await;
-            // A kept connection that broke says nothing about the Sentinel: it is opened again.
+            // A kept connection that broke proves nothing about the Sentinel: it is opened again.
             if !matches!(answer.said, Said::Failed(Trouble::Unreachable, _)) {
                 return (answer, Some(conn));
             }
@@ -225,7 +225,7 @@ async fn ask_one(
     }
 }
 
-/// The addresses that more than half of the Sentinels name. Each Sentinel counts once.
+/// Returns the addresses that more than half of the Sentinels name. Each Sentinel counts once.
 fn named_by_most(lists: Vec<Vec<Address>>, sentinels: usize) -> BTreeSet<Address> {
     let mut votes = BTreeMap::<Address, usize>::new();
     for list in lists {

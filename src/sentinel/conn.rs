@@ -1,4 +1,4 @@
-//! One RESP3 connection to one Sentinel: questions and events on the same socket.
+//! One RESP3 connection to one Sentinel: requests and events on the same socket.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::dial::{Line, Place, dial};
 use crate::shown::Secrets;
 use crate::tls::{self, Tls};
 
-/// The events that may announce a change of the group. Hints only: messages may be lost.
+/// Events that may announce a change of the group. Hints only: messages may be lost.
 const CHANNELS: [&str; 8] = [
     "+switch-master",
     "+sdown",
@@ -32,14 +32,14 @@ const CHANNELS: [&str; 8] = [
     "+config-update-from",
 ];
 
-/// How to log in at the Sentinels: their own credentials, never the data servers'.
+/// Login at the Sentinels: their own credentials, never those of the data servers.
 #[derive(Clone, Default)]
 pub(crate) struct Access {
     pub(crate) username: Option<String>,
     pub(crate) password: Option<String>,
-    /// Plain TCP if `None`.
+    /// `None`: plain TCP.
     pub(crate) tls: Option<Tls>,
-    /// The name expected in the certificate, if it is not the host.
+    /// Name expected in the certificate, if it is not the host.
     pub(crate) tls_name: Option<Arc<str>>,
 }
 
@@ -55,7 +55,7 @@ impl fmt::Debug for Access {
 }
 
 impl Access {
-    /// Login and transport, without a place.
+    /// Returns login and transport, without an address.
     pub(crate) fn endpoint(&self) -> Endpoint {
         let tls = self.tls.clone().map(|tls| tls.named(self.tls_name.as_ref()));
         let mut like = Endpoint::over(tls);
@@ -88,14 +88,14 @@ impl Access {
     }
 }
 
-/// An open connection. Dropped after any time-out or error: an answer that comes late must never
-/// be taken for the answer to the next question.
+/// An open connection. Dropped after any time-out or error: a late answer must never be taken for
+/// the answer to the next question.
 pub(crate) struct SentinelConn {
     handle: Line,
     id: Option<Box<str>>,
 }
 
-/// Whether events can be received, besides the connection itself.
+/// Result of the subscription on a new connection.
 pub(crate) enum Heard {
     Events,
     /// The user may not subscribe: polling has to suffice.
@@ -103,8 +103,8 @@ pub(crate) enum Heard {
 }
 
 impl SentinelConn {
-    /// Connects, subscribes, and asks for the Sentinel's id. The caller bounds the time; `within`
-    /// bounds every single answer too.
+    /// Connects, subscribes, and asks for the Sentinel's id. The caller bounds the whole time;
+    /// `within` bounds every single answer too.
     pub(crate) async fn open(
         at: &Address,
         name: &Arc<str>,
@@ -140,8 +140,8 @@ impl SentinelConn {
 
     /// Asks for the master, its facts, and the other Sentinels, in one pipeline.
     pub(crate) async fn ask(&mut self, from: &Address, name: &str) -> Answer {
-        // The facts come before the address: if a failover falls between the two, a new address
-        // goes with an old epoch and is outvoted, never the old address with the new epoch.
+        // The facts come before the address: if a failover happens between the two, a new address
+        // comes with an old epoch and is outvoted, never the old address with the new epoch.
         let mut pipe = redis::pipe();
         pipe.cmd("SENTINEL").arg("MASTER").arg(name);
         pipe.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name);
@@ -159,22 +159,23 @@ impl SentinelConn {
         Answer { from: from.clone(), id: self.id.clone(), said }
     }
 
-    /// Where the group's replicas are, dead or alive.
+    /// Returns the addresses of the group's replicas, dead or alive.
     pub(crate) async fn replicas(&mut self, name: &str) -> RedisResult<Vec<Address>> {
         let ask = redis::cmd("SENTINEL").arg("REPLICAS").arg(name).take();
         ask.query_async(&mut *self.handle).await.map(|value: Value| places(&value))
     }
 }
 
-/// The addresses in `SENTINEL REPLICAS`; a replica without one cannot be reached anyway.
+/// Returns the addresses in `SENTINEL REPLICAS`; a replica without an address cannot be reached
+/// anyway.
 fn places(answer: &Value) -> Vec<Address> {
     let Value::Array(items) = answer else { return Vec::new() };
     let place = |f: &Fields| Address::new(f.get("ip")?, f.get("port")?.parse().ok()?);
     items.iter().filter_map(fields).filter_map(|f| place(&f)).collect()
 }
 
-/// An answer that contains garbage does not count: without its epoch it would be a vote that no
-/// higher epoch can outdate. Only a client that may not read the facts decides without them.
+/// Judges an answer. One that contains garbage does not count: without its epoch it would be a vote
+/// that no higher epoch can outdate. Only a user that may not read the facts decides without them.
 fn judged(
     facts: RedisResult<Value>,
     address: RedisResult<Value>,
@@ -203,7 +204,7 @@ fn judged(
         Err(e) => return failed(&e),
     };
     let peers = match peers {
-        // Without a place a peer cannot be asked; the facts count it all the same.
+        // A peer without an address cannot be asked; the facts count it all the same.
         Ok(Value::Array(items)) => match items.iter().map(fields).collect::<Option<Vec<_>>>() {
             Some(all) => all.iter().filter_map(peer).collect(),
             None => return strange("SENTINEL SENTINELS is not a list of Sentinels"),
@@ -215,14 +216,14 @@ fn judged(
     Said::Master { at, facts, peers }
 }
 
-/// Host and port as texts and nothing else: conversions would cut a number to the port's width.
+/// Returns host and port, which must be texts: a conversion would cut a number to the port's width.
 fn master_address(value: &Value) -> Option<Address> {
     let Value::Array(items) = value else { return None };
     let [host, port] = items.as_slice() else { return None };
     Address::new(text(host)?, text(port)?.parse().ok()?)
 }
 
-/// A Sentinel's own id. `None` where it may not be asked for.
+/// Returns a Sentinel's own id; `None` if the user may not ask for it.
 fn own_id(
     answer: RedisResult<Value>,
     secrets: &Secrets,
@@ -248,8 +249,8 @@ fn text(value: &Value) -> Option<&str> {
     }
 }
 
-/// Names with their values, all of them texts, as a map or flat. No name may occur twice, because
-/// it would be unknown which value counts.
+/// Returns names with their values, all of them texts, from a map or a flat list. No name may occur
+/// twice, because it would be unknown which value counts.
 pub(crate) fn fields(value: &Value) -> Option<Fields> {
     let pairs: Vec<(&Value, &Value)> = match value {
         Value::Map(pairs) => pairs.iter().map(|(name, value)| (name, value)).collect(),
@@ -287,8 +288,9 @@ fn peer(f: &Fields) -> Option<Peer> {
     Some(Peer { at, id })
 }
 
-/// `+switch-master` begins with the group's name, the others with the instance's kind and name and,
-/// for a Sentinel or replica, the group after `@`. A lost connection is worth a look too.
+/// Returns true if the push may announce a change of the group. `+switch-master` begins with the
+/// group's name, the others with the instance's kind and name and, for a Sentinel or replica, the
+/// group after `@`. A lost connection counts too.
 fn concerns(push: &PushInfo, name: &str) -> bool {
     if push.kind == PushKind::Disconnection {
         return true;
@@ -301,7 +303,7 @@ fn concerns(push: &PushInfo, name: &str) -> bool {
     payload.split(' ').any(|word| word == name)
 }
 
-/// As `trouble`, with a hint if TLS, or the lack of it, may be the cause.
+/// Returns the error as `trouble` does, with a hint if TLS, or its absence, may be the cause.
 fn no_connection(e: &RedisError, with_tls: bool, secrets: &Secrets) -> (Trouble, Box<str>) {
     let (kind, detail) = trouble(e, secrets);
     let hint = match kind {

@@ -1,10 +1,10 @@
-//! Decides which server is the master: a pure state machine over the Sentinels' answers.
+//! Decides which server is the master: a pure state machine that reads the Sentinels' answers.
 //!
 //! One Sentinel's answer is not enough: a Sentinel that is cut off together with the old master
-//! goes on naming it. So a master counts only if a majority of the *known* Sentinels name it, none
-//! of them under an older configuration epoch than was decided upon before. Nor can one Sentinel's
-//! answer prevent that: epochs, peers and their number count as far as more Sentinels say so than a
-//! minority. No clock, no IO, and the order of the answers never matters.
+//! still names it. So a master counts only if a majority of the *known* Sentinels name it, none of
+//! them under an older configuration epoch than was decided before. Nor can one Sentinel's answer
+//! prevent a decision: an epoch, a peer or the number of peers counts only if more Sentinels report
+//! it than a minority. No clock, no IO, and the order of the answers never matters.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -16,108 +16,108 @@ use crate::error::{NodeError, NodeFault};
 /// Most Sentinels that are remembered, the configured ones included.
 pub const SENTINELS_MAX: usize = 16;
 
-/// What one Sentinel answered in one round.
+/// Answer of one Sentinel in one round.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Answer {
-    /// Where it was asked.
+    /// Address at which it was asked.
     pub from: Address,
-    /// Its own id (`SENTINEL MYID`): one Sentinel under two addresses has one voice.
+    /// Its own id (`SENTINEL MYID`): one Sentinel under two addresses has one vote.
     pub id: Option<Box<str>>,
-    /// What it said.
+    /// Content of the answer.
     pub said: Said,
 }
 
-/// The content of an [`Answer`].
+/// Content of an [`Answer`].
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Said {
-    /// It names a master.
+    /// The Sentinel names a master.
     Master {
-        /// The address as the Sentinel reports it.
+        /// Address of the master as the Sentinel reports it.
         at: Address,
-        /// `SENTINEL MASTER`, if the user may ask for it.
+        /// `SENTINEL MASTER`, if the user may read it.
         facts: Option<MasterFacts>,
-        /// The other Sentinels of this group it knows (`SENTINEL SENTINELS`).
+        /// Other Sentinels of this group that it knows (`SENTINEL SENTINELS`).
         peers: Vec<Peer>,
     },
-    /// It knows no master of that name.
+    /// The Sentinel knows no master of that name.
     Unknown,
-    /// Its answer does not count.
+    /// The answer does not count.
     Failed(Trouble, Box<str>),
 }
 
-/// Why an answer does not count.
+/// Reason for which an answer does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Trouble {
-    /// No connection, or it broke.
+    /// No connection could be made, or it broke.
     Unreachable,
     /// No answer in time.
     Timeout,
-    /// Something else listens there.
+    /// Another kind of server listens there.
     NotSentinel,
-    /// User name or password refused.
+    /// User name or password was refused.
     Auth,
     /// The user may not even ask for the master's address.
     NoPermission,
-    /// The TLS handshake failed, or it does not speak TLS.
+    /// The TLS handshake failed, or the server does not speak TLS.
     Tls,
-    /// It answered something that cannot be understood, or an error of its own.
+    /// The answer cannot be understood, or is an error of the server's own.
     Strange,
 }
 
-/// The answer to `SENTINEL MASTER`.
+/// Answer to `SENTINEL MASTER`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct MasterFacts {
     /// Grows by at least one with every failover.
     pub epoch: u64,
-    /// How many Sentinels must agree that the master is down.
+    /// Number of Sentinels that must agree that the master is down.
     pub quorum: u32,
-    /// Other Sentinels that this one knows, dead or alive.
+    /// Number of other Sentinels that this one knows, dead or alive.
     pub others: u32,
-    /// Replicas it knows, dead or alive.
+    /// Number of replicas that it knows, dead or alive.
     pub replicas: u32,
-    /// How long a master may be silent before it is considered down.
+    /// Time for which a master may be silent before it is considered down.
     pub down_after: Duration,
-    /// It sees the master as down, or a failover running.
+    /// The Sentinel considers the master down, or a failover runs.
     pub troubled: bool,
 }
 
 /// Another Sentinel, as one of them reports it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Peer {
-    /// Where.
+    /// Address of that Sentinel.
     pub at: Address,
-    /// Its id.
+    /// Id of that Sentinel.
     pub id: Option<Box<str>>,
 }
 
 /// The master that a majority names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Master {
-    /// Its address, as the Sentinels report it.
+    /// Address of the master, as the Sentinels report it.
     pub at: Address,
-    /// Its configuration epoch; `None` if no Sentinel reports it.
+    /// Configuration epoch; `None` if no Sentinel reports it.
     pub epoch: Option<u64>,
-    /// The shortest `down-after-milliseconds` that any Sentinel reported.
+    /// Shortest `down-after-milliseconds` that any Sentinel reported.
     pub down_after: Option<Duration>,
-    /// The most replicas that any of them knows.
+    /// Largest number of replicas that any Sentinel knows.
     pub replicas: Option<u32>,
 }
 
-/// The memory of discovery: which Sentinels there are, and the highest epoch decided so far.
+/// State of discovery: the known Sentinels, and the highest epoch decided so far.
 #[derive(Clone, Debug)]
 pub(crate) struct Discovery {
-    /// In the order in which they are asked; the first replier comes first.
+    /// Sentinels in the order in which they are asked; the one that replied first comes first.
     sentinels: Vec<Address>,
     learned: BTreeSet<Address>,
     configured: usize,
     ids: BTreeMap<Address, Box<str>>,
-    /// The last answer of each: a Sentinel that is silent now may still begin a failover.
+    /// Last answer of each: a Sentinel that is silent now may still begin a failover.
     down_after: BTreeMap<Address, Duration>,
     seen: Option<u64>,
 }
 
 impl Discovery {
-    /// Begins with the configured Sentinels.
+    /// Makes the state that knows the configured Sentinels.
     pub(crate) fn new(sentinels: Vec<Address>) -> Self {
         Self {
             configured: sentinels.len(),
@@ -129,20 +129,21 @@ impl Discovery {
         }
     }
 
-    /// The Sentinels to ask, in order.
+    /// Returns the Sentinels to ask, in order.
     pub(crate) fn sentinels(&self) -> &[Address] {
         &self.sentinels
     }
 
-    /// Puts the first replier to the head of the list (client guideline, step 1).
+    /// Puts the Sentinel that replied first at the head of the list (client guideline, step 1).
     pub(crate) fn first_replier(&mut self, at: &Address) {
         if let Some(i) = self.sentinels.iter().position(|s| s == at) {
             self.sentinels[..=i].rotate_right(1);
         }
     }
 
-    /// Remembers ids, appends Sentinels not known yet (guideline, step 9), forgets learned ones
-    /// that turn out to be a known one under another address. True if there are new ones to ask.
+    /// Remembers ids, appends Sentinels that were not known yet (guideline, step 9), and removes
+    /// learned ones that turn out to be a known one under another address. Returns true if there
+    /// are new ones to ask.
     pub(crate) fn learn(&mut self, answers: &[Answer]) -> bool {
         for a in answers {
             if let Some(id) = &a.id {
@@ -177,7 +178,7 @@ impl Discovery {
                 self.ids.insert(peer.at.clone(), id.clone());
             }
         }
-        // Addresses that are no longer asked (a Sentinel redeployed elsewhere) need no memory.
+        // Addresses that are no longer asked (a Sentinel redeployed elsewhere) need no entry.
         let asked = &self.sentinels;
         self.ids.retain(|at, _| asked.contains(at));
         self.down_after.retain(|at, _| asked.contains(at));
@@ -185,10 +186,10 @@ impl Discovery {
         self.sentinels.len() > before
     }
 
-    /// How many Sentinels there are: as many as were configured or answer, or as they report if
+    /// Returns the number of Sentinels: as many as were configured or answer, or as they report if
     /// that is more. Sentinels never forget each other by themselves, so the side that lost the
-    /// others still counts them: that is what makes a minority recognisable. Where more than a
-    /// majority answers, the highest numbers do not count: as many as may be lies.
+    /// others still counts them; that makes a minority recognisable. If more than a majority
+    /// answer, the highest numbers are ignored: as many of them as may be wrong.
     fn known(&self, voices: &[Voice<'_>]) -> usize {
         let mut reported: Vec<usize> = voices.iter().filter_map(|v| v.sentinels).collect();
         reported.sort_unstable_by(|a, b| b.cmp(a));
@@ -198,10 +199,10 @@ impl Discovery {
         reported.max(self.configured).max(voices.len()).max(1)
     }
 
-    /// Decides from the answers of one round.
+    /// Decides by the answers of one round.
     ///
     /// # Errors
-    /// The fault that says what to do, with every Sentinel's answer in the detail.
+    /// The fault that tells what to do, with every Sentinel's answer in the detail.
     pub(crate) fn decide(&mut self, answers: &[Answer]) -> Result<Master, NodeError> {
         let voices = voices(answers);
         let known = self.known(&voices);
@@ -211,11 +212,11 @@ impl Discovery {
         let Some((first, _)) = named.first() else {
             return Err(nobody_named(&voices, answers));
         };
-        // An answer below the epoch that was decided upon before is stale: that Sentinel does not
-        // know of the last failover and would lead back to the master that was replaced (sentinel
-        // 1). A higher one that no majority reports decides nothing: soon the others know of it, or
-        // it is a lie. Epochs go back only when somebody resets the Sentinels; then all of them say
-        // so.
+        // An answer below the epoch that was decided before is stale: that Sentinel does not know
+        // of the last failover and would lead back to the master that was replaced (sentinel 1). A
+        // higher epoch that no majority reports decides nothing: either the others will soon know
+        // of it, or it is wrong. Epochs decrease only when an operator resets the Sentinels; then
+        // all of them report that.
         let top = named.iter().filter_map(|(_, v)| v.epoch()).max();
         let everybody =
             named.len() >= known && named.iter().all(|(at, v)| at == first && v.epoch() == top);
@@ -229,7 +230,7 @@ impl Discovery {
         let Some((at, by)) = winner else {
             return Err(no_agreement(answers, needed, floor));
         };
-        // Any Sentinel may begin the next failover, also one that does not know of the last.
+        // Any Sentinel may begin the next failover, even one that does not know of the last.
         let reported = named.iter().filter_map(|(_, v)| v.facts).map(|f| f.down_after);
         let down_after = reported.chain(self.down_after.values().copied()).min();
         let epoch = agreed_epoch(&by, needed);
@@ -246,12 +247,12 @@ impl Discovery {
     }
 }
 
-/// How many of them may be wrong, cut off or lie while the others are a majority.
+/// Returns how many of them may be wrong, cut off or lying while the others are a majority.
 pub(crate) fn minority(sentinels: usize) -> usize {
     sentinels.saturating_sub(1) / 2
 }
 
-/// The highest epoch that this many of them, or all that report one, have reached.
+/// Returns the highest epoch that this many of them, or all that report one, have reached.
 fn agreed_epoch(by: &[&Voice<'_>], needed: usize) -> Option<u64> {
     let mut epochs: Vec<u64> = by.iter().filter_map(|v| v.epoch()).collect();
     epochs.sort_unstable_by(|a, b| b.cmp(a));
@@ -262,7 +263,7 @@ fn agreed_epoch(by: &[&Voice<'_>], needed: usize) -> Option<u64> {
 struct Voice<'a> {
     at: Option<&'a Address>,
     facts: Option<&'a MasterFacts>,
-    /// How many Sentinels it knows, itself included.
+    /// Number of Sentinels that it knows, itself included.
     sentinels: Option<usize>,
     unknown: bool,
 }
@@ -274,9 +275,9 @@ impl Voice<'_> {
 }
 
 fn voices(answers: &[Answer]) -> Vec<Voice<'_>> {
-    // Of two that say they are the same Sentinel, the one counts that others know under this id,
-    // and then the latest answer (two connections to it may straddle a switch). Which that is must
-    // not depend on which came first: hence a total order.
+    // Of two answers with the same id, the one counts whose address other Sentinels know under this
+    // id, and then the latest (two connections to one Sentinel may straddle a switch). The choice
+    // must not depend on which answer came first, hence a total order.
     let known = |a: &Answer| {
         let is = |p: &Peer| p.at == a.from && p.id == a.id;
         answers.iter().filter(|other| other.from != a.from && other.peers().iter().any(is)).count()
@@ -305,7 +306,7 @@ fn voices(answers: &[Answer]) -> Vec<Voice<'_>> {
 }
 
 impl Answer {
-    /// The other Sentinels that it names.
+    /// Returns the other Sentinels that it names.
     fn peers(&self) -> &[Peer] {
         match &self.said {
             Said::Master { peers, .. } => peers,
@@ -320,7 +321,7 @@ impl Answer {
         }
     }
 
-    /// It reports the master as down, or a failover: ask again soon.
+    /// Returns true if it reports the master as down, or a failover: ask again soon.
     pub(crate) fn troubled(&self) -> bool {
         match &self.said {
             Said::Master { facts, .. } => facts.as_ref().is_some_and(|f| f.troubled),
@@ -362,8 +363,8 @@ fn all_answers(answers: &[Answer]) -> String {
     all.join("; ")
 }
 
-/// No Sentinel names a master. A person has to act on the worst cause, so the cause that is least
-/// likely to end by itself decides the fault. Silence comes last.
+/// Returns the fault if no Sentinel names a master. A person has to act on the worst cause, so the
+/// cause that is least likely to end by itself decides the fault. Silence comes last.
 fn nobody_named(voices: &[Voice<'_>], answers: &[Answer]) -> NodeError {
     let has = |t| answers.iter().any(|a| matches!(a.said, Said::Failed(x, _) if x == t));
     let fault = if voices.iter().any(|v| v.unknown) {

@@ -1,5 +1,5 @@
-//! Events that Sentinels send: a reason to ask all of them, and no more than that. One Sentinel
-//! counts as a reason once a second, whatever it sends; only several make it urgent.
+//! Events of Sentinels: a reason to ask all of them, and no more than that. One Sentinel counts as
+//! a reason once a second, whatever it sends; only several make it urgent.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,14 +15,14 @@ const EACH: Duration = Duration::from_secs(1);
 /// Events of several Sentinels within this time belong to the same incident.
 const TOGETHER: Duration = Duration::from_secs(3);
 
-/// Collects the events of all Sentinels of a group.
+/// The events of all Sentinels of a group.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     notify: Arc<Notify>,
     by: Mutex<BTreeMap<Address, Arc<Ear>>>,
 }
 
-/// Collects the events of one Sentinel, over all its connections.
+/// The events of one Sentinel, over all its connections.
 #[derive(Debug)]
 pub(crate) struct Ear {
     notify: Arc<Notify>,
@@ -33,17 +33,17 @@ pub(crate) struct Ear {
 struct Heard {
     /// It sent an event, and no round was started since.
     waits: bool,
-    /// When it last caused a round.
+    /// Time at which it last caused a round.
     asked: Option<Instant>,
 }
 
 impl Ear {
-    /// Whether another event would change nothing.
+    /// Returns true if another event would change nothing.
     pub(crate) fn is_full(&self) -> bool {
         lock(&self.heard).waits
     }
 
-    /// The Sentinel sent an event.
+    /// Records an event of the Sentinel.
     pub(crate) fn tell(&self) {
         if !std::mem::replace(&mut lock(&self.heard).waits, true) {
             self.notify.notify_one();
@@ -52,18 +52,18 @@ impl Ear {
 }
 
 impl Events {
-    /// The collector for the Sentinel at this address.
+    /// Returns the collector for the Sentinel at this address.
     pub(crate) fn of(&self, at: &Address) -> Arc<Ear> {
         let new = || Arc::new(Ear { notify: Arc::clone(&self.notify), heard: Mutex::default() });
         Arc::clone(lock(&self.by).entry(at.clone()).or_insert_with(new))
     }
 
-    /// Forgets all others.
+    /// Drops the collectors of all others.
     pub(crate) fn keep(&self, known: &[Address]) {
         lock(&self.by).retain(|at, _| known.contains(at));
     }
 
-    /// Ends when there is a reason to ask; returns how many Sentinels sent events.
+    /// Resolves when there is a reason to ask; returns how many Sentinels sent events.
     ///
     /// # Cancellation safety
     /// May be dropped; the reason stays.
@@ -108,14 +108,14 @@ impl Events {
 }
 
 enum Due {
-    /// How many Sentinels sent events recently.
+    /// Ask now: this many Sentinels sent events recently.
     Now(usize),
     At(Instant),
     Never,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // No code panics while it holds one of these, and their values are whole at any time.
+    // No code that holds one of these panics, and their values are always complete.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -1,52 +1,53 @@
-//! The min-replicas check of a master: whether it is on and strong enough, and the L that follows.
+//! The min-replicas check of a master: if it is on and strong enough, and the L that follows.
 //!
-//! L is how long a replaced master may still accept writes. The check (`min-replicas-to-write` with
-//! `min-replicas-max-lag`) bounds it: a master without fresh acknowledgements from its replicas
-//! refuses writes after `max_lag + 2 s` at the latest. Without the check nothing bounds it: an
-//! isolated master writes on for the whole partition and about eleven seconds more after the heal,
-//! until a Sentinel demotes it. Pure: facts in, decision out.
+//! L is the time for which a replaced master may still accept writes. The check
+//! (`min-replicas-to-write` with `min-replicas-max-lag`) bounds it: a master without fresh
+//! acknowledgements from its replicas refuses writes after at most `max_lag + 2 s`. Without the
+//! check nothing bounds it: an isolated master accepts writes for the whole partition and about
+//! eleven seconds more after the heal, until a Sentinel demotes it. Pure: facts in, decision out.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::error::ConfigError;
 
-/// What is added to `min-replicas-max-lag`: Redis counts the age of an acknowledgement in whole
-/// seconds, and reads it once a second.
+/// Time that is added to `min-replicas-max-lag`: Redis counts the age of an acknowledgement in
+/// whole seconds, and reads it once a second.
 pub const LAG_SLACK: Duration = Duration::from_secs(2);
 
-/// The assumed L of a server without the check; nothing enforces it.
+/// Assumed L of a server without the check; nothing enforces it.
 const UNCHECKED: Duration = Duration::from_secs(15);
 
-/// Whether a master without a sufficient min-replicas check may vote.
+/// What to do with a master without a sufficient min-replicas check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum MinReplicas {
-    /// It does not vote while the check is off or weaker than required.
+    /// The node does not vote while the check is off or weaker than required.
     #[default]
     Require,
-    /// It votes; a warning is logged. Nothing then bounds how long a replaced master goes on
-    /// writing: the quarantine relies on the configured failover window, which nothing enforces.
+    /// The node votes; a warning is logged. Then nothing bounds the time for which a replaced
+    /// master accepts writes: the quarantine relies on the configured failover window, which
+    /// nothing enforces.
     Warn,
     /// As `Warn`, without the warning.
     Off,
 }
 
-/// How strong the check must be.
+/// Required strength of the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MinReplicasRule {
-    /// What to do if it is weaker.
+    /// What to do if the check is weaker.
     pub policy: MinReplicas,
-    /// At least this many replicas must have acknowledged …
+    /// Number of replicas that must have acknowledged at least …
     pub replicas: u32,
     /// … within this age at most, in whole seconds.
     pub max_lag: Duration,
-    /// L at least, where the servers do not show their settings; `None`: the L of `max_lag`, which
-    /// the nodes' scripts enforce, and 15 s without the check.
+    /// Least L if the servers do not show their settings; `None`: the L of `max_lag`, which the
+    /// nodes' scripts enforce, and 15 s without the check.
     pub window: Option<Duration>,
 }
 
 impl Default for MinReplicasRule {
-    /// One replica, ten seconds (the server's own default for the lag), required.
+    /// Returns one replica, ten seconds (the server's own default for the lag), required.
     fn default() -> Self {
         Self {
             policy: MinReplicas::Require,
@@ -57,10 +58,10 @@ impl Default for MinReplicasRule {
     }
 }
 
-/// Whether these settings can be required.
+/// Checks that these settings can be required.
 ///
 /// # Errors
-/// No replicas, or a lag that is no whole number of seconds between one and 3600.
+/// No replicas, or a lag that is not a whole number of seconds between one and 3600.
 pub(crate) fn check_min_replicas(replicas: u32, max_lag: Duration) -> Result<(), ConfigError> {
     if replicas == 0 {
         let rule =
@@ -75,7 +76,7 @@ pub(crate) fn check_min_replicas(replicas: u32, max_lag: Duration) -> Result<(),
     Ok(())
 }
 
-/// The settings and counts that a master reports.
+/// Settings and counts that a master reports.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct MinReplicasFacts {
@@ -84,15 +85,15 @@ pub struct MinReplicasFacts {
     pub good_replicas: Option<u32>,
     /// `connected_slaves`.
     pub connected_replicas: Option<u32>,
-    /// `min-replicas-to-write`; `None` where `CONFIG GET` is not allowed.
+    /// `min-replicas-to-write`; `None` if `CONFIG GET` is not allowed.
     pub min_replicas: Option<u32>,
-    /// `min-replicas-max-lag`; `None` where `CONFIG GET` is not allowed.
+    /// `min-replicas-max-lag`; `None` if `CONFIG GET` is not allowed.
     pub max_lag: Option<Duration>,
 }
 
 impl MinReplicasFacts {
-    /// From the text of `INFO replication` and the pairs of `CONFIG GET min-replicas-*`, the latter
-    /// `None` if the server does not allow it.
+    /// Parses the text of `INFO replication` and the pairs of `CONFIG GET min-replicas-*`, the
+    /// latter `None` if the server does not allow it.
     pub fn parse(info: &str, config: Option<&[(String, String)]>) -> Self {
         let field = |name: &str| {
             info.lines().find_map(|line| {
@@ -113,9 +114,9 @@ impl MinReplicasFacts {
         }
     }
 
-    /// The check is on.
+    /// Returns true if the check is on.
     pub fn is_on(&self) -> bool {
-        // Either setting 0 switches it off.
+        // Either setting switches it off if it is 0.
         let set = |v: Option<u64>| v.is_none_or(|v| v > 0);
         self.good_replicas.is_some()
             && set(self.min_replicas.map(u64::from))
@@ -143,26 +144,26 @@ impl fmt::Display for MinReplicasFacts {
     }
 }
 
-/// What follows from the facts.
+/// Result of judging the facts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checked {
-    /// What is wrong and the command that mends it; `None` if nothing is.
+    /// The fault and the command that corrects it; `None` if there is none.
     pub fault: Option<String>,
-    /// Worth a warning although the node may vote.
+    /// A warning although the node may vote.
     pub warning: Option<String>,
-    /// L: how long a replaced master may still accept writes.
+    /// L: time for which a replaced master may still accept writes.
     pub window: Duration,
 }
 
-/// What is advised where settings have to be changed: with these a lease of 15 s outlives a
+/// Advised `min-replicas-max-lag`: with this and [`ADVISED_DOWN_AFTER`] a lease of 15 s outlives a
 /// failover of its group, and a short pause of the master starts none (sentinel-conf/README.md).
 pub const ADVISED_LAG: Duration = Duration::from_secs(2);
-/// The same of Sentinel's `down-after-milliseconds`.
+/// Advised `down-after-milliseconds` of the Sentinels.
 pub const ADVISED_DOWN_AFTER: Duration = Duration::from_secs(4);
 
 impl MinReplicasRule {
     /// Judges a master by its own facts and by the group's `down-after` and number of replicas, as
-    /// far as the Sentinels show them.
+    /// far as the Sentinels report them.
     pub fn judge(
         &self,
         facts: &MinReplicasFacts,
@@ -177,8 +178,8 @@ impl MinReplicasRule {
             let warning = wrong.or_else(|| two_halves(facts, replicas));
             return Checked { fault: None, warning, window: self.hope() };
         }
-        // Where CONFIG is closed only `INFO` shows that the check is on, not how strong it is: it
-        // may vote, and the script counts the replicas by what is asked for here.
+        // If CONFIG is not allowed, `INFO` shows only that the check is on, not how strong it is.
+        // Then the master may vote, and the script counts the replicas by the required strength.
         let window = match facts.max_lag {
             Some(lag) if wrong.is_none() => lag + LAG_SLACK,
             _ => self.unread(),
@@ -186,17 +187,17 @@ impl MinReplicasRule {
         Checked { fault: wrong, warning: two_halves(facts, replicas), window }
     }
 
-    /// L where no check bounds it.
+    /// Returns L if no check bounds it.
     fn hope(&self) -> Duration {
         self.window.unwrap_or(UNCHECKED)
     }
 
-    /// L of a server with the check that does not show its settings.
+    /// Returns L of a server that has the check but does not show its settings.
     pub(crate) fn unread(&self) -> Duration {
         self.window.unwrap_or_default().max(self.max_lag + LAG_SLACK)
     }
 
-    /// What is wrong with the check and the command that corrects it; nothing under `Off`.
+    /// Returns the fault of the check and the command that corrects it; `None` under `Off`.
     pub(crate) fn wrong(
         &self,
         facts: &MinReplicasFacts,
@@ -228,8 +229,8 @@ impl MinReplicasRule {
     }
 }
 
-/// `max_lag + 2 s ≤ down-after`: otherwise the old master still takes writes when the new one
-/// begins (sentinel 4; measured overlap with lag 10 and down-after 5 s: 4.9 s).
+/// Checks `max_lag + 2 s ≤ down-after`: otherwise the old master still accepts writes when the new
+/// one begins (sentinel 4; measured overlap with lag 10 and down-after 5 s: 4.9 s).
 fn lag_rule(
     facts: &MinReplicasFacts,
     asked: Duration,
@@ -272,9 +273,9 @@ fn lag_rule(
     ))
 }
 
-/// With `2·(1 + k)` servers or more, two halves of the group can each satisfy the check.
+/// Warns if two halves of the group can each pass the check: with `2·(1 + k)` servers or more.
 fn two_halves(facts: &MinReplicasFacts, replicas: Option<u32>) -> Option<String> {
-    // Wider than the reported numbers, so nothing overflows.
+    // Wider than the reported numbers, so no operation overflows.
     let (k, servers) = (u64::from(facts.min_replicas?), u64::from(replicas?) + 1);
     (servers >= 2 * (1 + k)).then(|| {
         format!(

@@ -1,7 +1,7 @@
-//! Which server is the master of a Sentinel group now, and how strong its min-replicas check is.
+//! The present master of a Sentinel group, and the strength of its min-replicas check.
 //!
-//! [`discovery`] decides from the Sentinels' answers (pure), `ask` fetches the answers, `watch`
-//! keeps asking and listens for events, [`min_replicas`] judges the min-replicas settings (pure).
+//! [`discovery`] decides by the Sentinels' answers (pure), `ask` fetches the answers, `watch` asks
+//! regularly and listens for events, [`min_replicas`] judges the min-replicas settings (pure).
 
 pub(crate) mod address;
 pub(crate) mod ask;

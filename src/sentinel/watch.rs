@@ -1,4 +1,4 @@
-//! Keeps asking: the poll is the truth, events only make it come sooner.
+//! Watches a group by polling its Sentinels; events only make the next poll come sooner.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -15,25 +15,25 @@ use crate::env::Env;
 use crate::error::NodeError;
 use crate::time::Moment;
 
-/// When Sentinels report trouble, the poll comes at least this often,
+/// Longest pause between polls when Sentinels report trouble.
 const ALARMED: Duration = Duration::from_millis(150);
-/// for so many polls.
+/// Number of polls for which that pause is used.
 const ALARM_POLLS: u32 = 20;
 
-/// What is known of the group.
+/// State of the group.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
-    /// The last master that was decided.
+    /// Last master that was decided.
     pub(crate) master: Option<Master>,
-    /// Why the last round decided none.
+    /// Reason for which the last round decided none.
     pub(crate) error: Option<NodeError>,
     pub(crate) known: usize,
     pub(crate) reachable: usize,
-    /// The last master, since when it is named, as long as nobody has asked for it.
+    /// Last master and the time at which it was first named, until a caller has asked for it.
     news: Option<(Moment, Master)>,
 }
 
-/// The group, watched by a task that ends with this value.
+/// A watched group. The task that watches it ends with this value.
 pub(crate) struct Watch {
     shared: Arc<Shared>,
     poll_every: Duration,
@@ -45,8 +45,8 @@ struct Shared {
     events: Arc<Events>,
     seen: Mutex<Seen>,
     env: Arc<dyn Env>,
-    /// Grows when the current connection must no longer be used.
-    history_id: watch::Sender<u64>,
+    /// Version of the connection: grows when the present one must no longer be used.
+    version: watch::Sender<u64>,
 }
 
 impl Watch {
@@ -63,13 +63,13 @@ impl Watch {
             events,
             seen: Mutex::new(Seen::default()),
             env,
-            history_id: watch::Sender::new(0),
+            version: watch::Sender::new(0),
         });
         Self { shared, poll_every, task: Mutex::new(None) }
     }
 
-    /// Returns the master: the one that a round has just decided anew, once, else what all
-    /// Sentinels answer now. Starts the watching task the first time.
+    /// Returns the master: once, the one that a round has just decided anew, otherwise the one that
+    /// all Sentinels name now. Starts the watching task at the first call.
     pub(crate) async fn resolve(&self) -> Result<Master, NodeError> {
         self.start();
         let news = lock(&self.shared.seen).news.take();
@@ -83,17 +83,18 @@ impl Watch {
         lock(&self.shared.seen).clone()
     }
 
-    /// The replicas, from the Sentinels that were asked last.
+    /// Returns the replicas, from the Sentinels that were asked last.
     pub(crate) async fn replicas(&self) -> Replicas {
         self.shared.asker.lock().await.replicas().await
     }
 
-    /// Grows whenever another master or epoch was decided.
+    /// Returns the version, which grows whenever another master or epoch was decided.
     pub(crate) fn changed(&self) -> watch::Receiver<u64> {
-        self.shared.history_id.subscribe()
+        self.shared.version.subscribe()
     }
 
-    /// Within a runtime, because a node may be built outside of one; again if that runtime ended.
+    /// Starts the task. Called within a runtime, because a node may be built outside of one; starts
+    /// again if the earlier runtime ended.
     fn start(&self) {
         let mut task = lock(&self.task);
         if task.as_ref().is_none_or(JoinHandle::is_finished) {
@@ -118,7 +119,7 @@ impl Shared {
     async fn round(&self, hurry: bool) -> Round {
         let mut asker = self.asker.lock().await;
         let round = asker.round(hurry).await;
-        // Still under the lock: what is published is in the order of the rounds.
+        // Still under the mutex, so that states are published in the order of the rounds.
         self.publish(&round);
         round
     }
@@ -140,11 +141,11 @@ impl Shared {
                 }
                 drop(seen);
                 if !same {
-                    self.history_id.send_modify(|g| *g += 1);
+                    self.version.send_modify(|g| *g += 1);
                 }
             }
-            // Sentinels that cannot be asked do not make a living master less of one: the check
-            // (L) bounds what it may do if it was replaced unseen. So the connection stays.
+            // Unreachable Sentinels do not make a running master invalid: the check (L) bounds what
+            // it may do if it was replaced unseen. So the connection stays.
             Err(e) => (seen.error, seen.news) = (Some(e.clone()), None),
         }
     }
@@ -159,16 +160,19 @@ async fn keep_asking(shared: Arc<Shared>, every: Duration) {
             biased;
             by = shared.events.reason() => {
                 reported = true;
-                // One alone causes a question and no more: it might send events for ever.
+                // A single Sentinel causes one question and no more, because it might send events
+                // for ever.
                 if by > minority(shared.known()).max(1) {
                     alarm = ALARM_POLLS;
                 }
-                // Events come in bursts, and the Sentinel that speaks first is ahead of the others.
+                // Events come in bursts, and the first Sentinel that sends one is ahead of the
+                // others.
                 sleep(Duration::from_millis(20)).await;
             }
             () = sleep(jittered(pause, &*shared.env)) => alarm = alarm.saturating_sub(1),
         }
-        // Only at its beginning, so that a group that stays down is not polled faster for ever.
+        // Only at the beginning of trouble, so that a group that stays down is not polled faster
+        // for ever.
         let was =
             std::mem::replace(&mut troubled, shared.round(reported || alarm > 0).await.troubled);
         if troubled && !was {
@@ -177,13 +181,13 @@ async fn keep_asking(shared: Arc<Shared>, every: Duration) {
     }
 }
 
-/// Nine to eleven tenths of `pause`, so that clients do not poll at the same time.
+/// Returns nine to eleven tenths of `pause`, so that clients do not poll at the same time.
 fn jittered(pause: Duration, env: &dyn Env) -> Duration {
     let permille = (env.random() % 201) as u32 + 900;
     pause * permille / 1000
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    // No code panics while it holds one of these, and their values are whole at any time.
+    // No code that holds one of these panics, and their values are always complete.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -3,21 +3,21 @@
 use std::fmt;
 use std::time::Duration;
 
-/// Shows milliseconds since 1970 as in RFC 3339.
+/// Formats milliseconds since 1970 as in RFC 3339.
 pub(crate) fn utc(ms: u64) -> String {
     let (date, time) = date_and_time(ms);
     format!("{date}T{time}Z")
 }
 
-/// Shows milliseconds since 1970 for people: `2026-11-23 14:03:21.4 UTC`. Rounded up to a tenth of
-/// a second.
+/// Formats milliseconds since 1970 for people: `2026-11-23 14:03:21.4 UTC`. Rounded up to a tenth
+/// of a second.
 pub fn until_utc(ms: u64) -> String {
     let (date, time) = tenths(ms.div_ceil(100).saturating_mul(100));
     format!("{date} {time} UTC")
 }
 
-/// Shows from when until when, of two readings in milliseconds since 1970:
-/// `2026-11-23 14:03:20.1–14:03:21.4 UTC`. Rounded outwards to tenths of a second.
+/// Formats the span between two readings in milliseconds since 1970: `2026-11-23
+/// 14:03:20.1–14:03:21.4 UTC`. Rounded outwards to tenths of a second.
 pub(crate) fn span_utc(from: u64, to: u64) -> String {
     let ((day, begin), (last_day, end)) = (tenths(from), tenths(to.div_ceil(100) * 100));
     if day == last_day {
@@ -27,8 +27,8 @@ pub(crate) fn span_utc(from: u64, to: u64) -> String {
     }
 }
 
-/// Shows a duration in two units at most: `1.3 s`, `2 min 5 s`, `3 h 12 min`, `2 d 4 h`. Rounded
-/// up, so that it is true after *at most*.
+/// A duration that is shown in at most two units: `1.3 s`, `2 min 5 s`, `3 h 12 min`, `2 d 4 h`.
+/// Rounded up, so that it is true after *at most*.
 pub struct AtMost(pub Duration);
 
 impl fmt::Display for AtMost {
@@ -52,7 +52,7 @@ impl fmt::Display for AtMost {
     }
 }
 
-/// Date, and time to a tenth of a second (cut off).
+/// Returns the date, and the time to a tenth of a second (cut off).
 fn tenths(ms: u64) -> (String, String) {
     let (date, mut time) = date_and_time(ms);
     time.truncate("00:00:00.0".len());

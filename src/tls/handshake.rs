@@ -1,4 +1,5 @@
-//! The part that knows rustls: certificates before a handshake, the reason after a refused one.
+//! The part of TLS that uses rustls: certificates before a handshake, the cause after a refused
+//! one.
 
 use std::error::Error;
 use std::io;
@@ -16,18 +17,18 @@ use tokio_rustls::client::TlsStream;
 use super::inside;
 use crate::error::ConfigError;
 
-/// How TLS is spoken with a server: which certificates are believed, and which one we show.
+/// Settings of TLS with a server: the certificates that are trusted, and the one of the client.
 #[derive(Clone)]
 pub struct Tls {
     config: Arc<ClientConfig>,
-    /// The name expected in the server's certificate, if it is not the host.
+    /// Name expected in the server's certificate, if it is not the host.
     name: Option<Arc<str>>,
 }
 
 impl Tls {
-    /// With this root certificate, else the system's, and this client certificate with its key, all
-    /// PEM. Shows nothing of the PEM, not even rustls' message: it may quote the line that holds
-    /// the key.
+    /// Makes the settings with this root certificate, else the system's, and this client
+    /// certificate with its key, all PEM. Errors quote nothing of the PEM, not even rustls'
+    /// message: it may contain the line that holds the key.
     pub fn new(
         field: &'static str,
         root: Option<&[u8]>,
@@ -58,12 +59,12 @@ impl Tls {
         Ok(Self { config: Arc::new(config), name: None })
     }
 
-    /// Looks for this name in the server's certificate, wherever the server is; else for its host.
+    /// Checks the server's certificate against this name, or against the host if there is none.
     pub(crate) fn named(self, name: Option<&Arc<str>>) -> Self {
         Self { name: name.cloned(), ..self }
     }
 
-    /// The handshake.
+    /// Does the handshake.
     pub(crate) async fn over(
         &self,
         host: &str,
@@ -77,7 +78,7 @@ impl Tls {
     }
 }
 
-/// The crypto provider of this process. Without one rustls would panic in the task that
+/// Returns the crypto provider of this process. Without one rustls would panic in the task that
 /// connects, and the user would only see that connecting was cut off.
 fn provider(field: &'static str) -> Result<&'static Arc<CryptoProvider>, ConfigError> {
     CryptoProvider::get_default().ok_or_else(|| {
@@ -87,7 +88,7 @@ fn provider(field: &'static str) -> Result<&'static Arc<CryptoProvider>, ConfigE
     })
 }
 
-/// What the system believes in. If that is nothing, the handshake says so.
+/// Returns the system's root certificates. If there are none, the handshake fails with that cause.
 fn systems() -> RootCertStore {
     let mut store = RootCertStore::empty();
     store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
@@ -104,7 +105,7 @@ fn given(field: &'static str, pem: &[u8]) -> Result<RootCertStore, ConfigError> 
     Ok(store)
 }
 
-/// What we show of ourselves, if it fits together.
+/// Returns the client's certificate and key, if they belong together.
 fn shown(
     field: &'static str,
     provider: &CryptoProvider,
@@ -126,7 +127,7 @@ fn shown(
     Ok((chain, key))
 }
 
-/// A name that a certificate can contain.
+/// Checks that a certificate can contain this name.
 pub(crate) fn server_name(field: &'static str, name: &str) -> Result<(), ConfigError> {
     ServerName::try_from(name).map(|_| ()).map_err(|_| {
         let shown: String = name.chars().take(64).collect();
@@ -140,14 +141,14 @@ fn certificates(
     what: &dyn Fn() -> String,
 ) -> Result<Vec<CertificateDer<'static>>, ConfigError> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    // What is no PEM at all reads as PEM with nothing in it.
+    // Text that is no PEM reads as PEM without any item.
     found.ok().filter(|list| !list.is_empty()).ok_or_else(|| {
         ConfigError::new(field, what(), "must be PEM with at least one BEGIN CERTIFICATE")
     })
 }
 
-/// What to change so that the handshake succeeds, and what rustls says, with what is in the
-/// server's certificate. `None`: it is not TLS that failed.
+/// Returns what to change so that the handshake succeeds, and rustls' message, with the names of
+/// the server's certificate. `None`: it was not TLS that failed.
 pub(crate) fn refusal(e: &(dyn Error + 'static)) -> Option<(&'static str, String)> {
     let e = inside::<rustls::Error>(e)?;
     Some((remedy(e), e.to_string()))

@@ -1,4 +1,4 @@
-//! One timer for all that a queue has to do at a time of its own.
+//! One timer for all that a queue has to do at a given time.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -8,8 +8,9 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use crate::time::Moment;
 
-/// Goes off at the earliest time that it was set for, or sooner: who waits for it looks again what
-/// is due. So it need not be touched when a time is put off, as a busy queue does with each batch.
+/// A timer that fires at the earliest time it was set for, or sooner; whoever waits for it checks
+/// what is due. So it need not be reset when a time moves later, which a busy queue does with each
+/// batch.
 pub(super) struct Alarm {
     sleep: Pin<Box<Sleep>>,
     at: Option<Moment>,
@@ -20,7 +21,7 @@ impl Alarm {
         Self { sleep: Box::pin(sleep(Duration::ZERO)), at: None }
     }
 
-    /// To go off at `due` at the latest.
+    /// Makes the alarm fire at `due` at the latest.
     pub(super) fn set_for(&mut self, due: Option<Moment>, now: Moment) {
         if let Some(due) = due
             && self.at.is_none_or(|at| due < at)

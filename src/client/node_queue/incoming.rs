@@ -1,32 +1,32 @@
-//! The two queues of a queue: extensions of what is held, and everything else.
+//! The two channels of a node queue: extensions of what is held, and everything else.
 
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use super::pending::Pending;
 use crate::op::Op;
 
-/// The sending ends. Extensions leave first: they overtake nothing of their own lease, which has
-/// been granted, and nothing of it follows its release (renewal 7).
+/// Sending ends of the channels. Extensions are sent first. An extension overtakes no request of
+/// its own lease: the lease has been granted, and no extension follows its release (renewal 7).
 pub(super) struct Queues {
     extensions: Sender<Pending>,
     others: Sender<Pending>,
 }
 
 impl Queues {
-    /// Two queues with this many places each.
+    /// Makes two channels with this many places each.
     pub(super) fn new(places: usize) -> (Self, Incoming) {
         let ((extensions, first), (others, rest)) = (channel(places), channel(places));
         let incoming = Incoming { extensions: first, others: rest, extension: None, other: None };
         (Self { extensions, others }, incoming)
     }
 
-    /// The queue for this op.
+    /// Returns the channel for this op.
     pub(super) fn of(&self, op: &Op) -> &Sender<Pending> {
         if op.is_extension() { &self.extensions } else { &self.others }
     }
 }
 
-/// The receiving ends, and what a wait has taken out of them.
+/// Receiving ends of the channels, and the requests that `wait` took out of them.
 pub(super) struct Incoming {
     extensions: Receiver<Pending>,
     others: Receiver<Pending>,
@@ -35,19 +35,19 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    /// How many requests wait.
+    /// Returns the number of requests that wait.
     pub(super) fn len(&self) -> usize {
         let taken = usize::from(self.extension.is_some()) + usize::from(self.other.is_some());
         taken + self.extensions.len() + self.others.len()
     }
 
-    /// The request that leaves next: extensions in their order, then the others in theirs.
+    /// Takes the request that is sent next: extensions in their order, then the others in theirs.
     pub(super) fn next(&mut self) -> Option<Pending> {
         let extension = self.extension.take().or_else(|| self.extensions.try_recv().ok());
         extension.or_else(|| self.other.take()).or_else(|| self.others.try_recv().ok())
     }
 
-    /// Waits until there is a request; false if none will come any more.
+    /// Waits until there is a request. Returns false if none will come any more.
     ///
     /// # Cancellation safety
     /// Nothing is lost: a request is taken only by the poll that returns.
@@ -57,7 +57,8 @@ impl Incoming {
         }
         tokio::select! {
             biased;
-            // Both end together, and the others may still have what the handle has to give back.
+            // Both channels close together, and `others` may still hold what the handle has to give
+            // back.
             Some(job) = self.extensions.recv() => self.extension = Some(job),
             job = self.others.recv() => self.other = job,
         }

@@ -1,12 +1,12 @@
-//! What leaves together, in the order in which it is executed.
+//! Contents of a batch, in the order in which the node executes them.
 //!
-//! Releases go first, so that a node can do them in one go and what waits for the names finds them
-//! free. None overtakes anything but acquires by others: those were sent while the lock was held,
-//! so their order cannot be observed. Everything else keeps its order; above all a release stays
-//! behind its own acquire, and behind the extension that could put the lock back. An acquire that
-//! meets its own release before either left is not sent at all, nor is the release. Neither is a
-//! release behind an acquire that was too late to be sent: the queue of a frozen node would soon
-//! hold nothing else.
+//! Releases go first, so that a node can execute them together and the acquires find the names
+//! free. A release overtakes nothing except acquires by other owners: those were sent while the
+//! lock was held, so their order cannot be observed. All other requests keep their order; above all
+//! a release stays behind its own acquire, and behind the extension that could put the lock back.
+//! If an acquire meets its own release before either was sent, neither is sent. A release is also
+//! not sent if its acquire was too late to be sent: the queue of a frozen node would soon hold
+//! nothing else.
 
 use std::collections::HashSet;
 
@@ -21,12 +21,12 @@ use crate::token::OwnerToken;
 pub(super) struct BatchOrder {
     releases: Vec<Pending>,
     others: Vec<Pending>,
-    /// Owners whose acquire was not sent, and nothing else since.
+    /// Owners whose acquire was not sent, and of which no other request came since.
     unsent: HashSet<OwnerToken>,
 }
 
 impl BatchOrder {
-    /// An empty batch with room for this many.
+    /// Makes an empty batch with room for this many.
     pub(super) fn for_up_to(most: usize) -> Self {
         let list = || Vec::with_capacity(most);
         Self { releases: list(), others: list(), unsent: HashSet::new() }
@@ -36,7 +36,7 @@ impl BatchOrder {
         self.releases.len() + self.others.len()
     }
 
-    /// Records that this request is too late and is not sent.
+    /// Records that this request is too late and will not be sent.
     pub(super) fn leave_out(&mut self, op: &Op) {
         if op.is_new_work() {
             self.unsent.extend(op.owner());
@@ -45,7 +45,8 @@ impl BatchOrder {
 
     pub(super) fn take(&mut self, pending: Pending) {
         let op = &pending.op;
-        // It takes back what was not sent; anything else of its owner may need to be taken back.
+        // A release takes back what was not sent; any other request of its owner may itself need a
+        // release.
         let unsent = !self.unsent.is_empty();
         let unsent = unsent && op.owner().is_some_and(|owner| self.unsent.remove(owner));
         if unsent && op.is_undo() {
@@ -63,7 +64,8 @@ impl BatchOrder {
         if first { &mut self.releases } else { &mut self.others }.push(pending);
     }
 
-    /// Returns where the acquire of this owner is, if that is all that it asks for.
+    /// Returns the index of the acquire of this owner, if the batch has no other request of that
+    /// owner.
     fn acquire_of(&self, me: &OwnerToken) -> Option<usize> {
         let mine = |pending: &Pending| pending.op.owner() == Some(me);
         let at = self.others.iter().position(mine)?;
@@ -71,7 +73,7 @@ impl BatchOrder {
         (alone && matches!(self.others[at].op, Op::Acquire { .. })).then_some(at)
     }
 
-    /// Answers an acquire that was given up before it left, and its release: neither is sent.
+    /// Answers an acquire that was given up before it was sent, and its release: neither is sent.
     fn cancel(&mut self, at: usize, release: Pending) {
         let error = NodeError::not_executed(NodeFault::Closed, "given up before it was sent");
         self.others.remove(at).answer(Err(error), &Origin::default());
@@ -84,7 +86,7 @@ impl BatchOrder {
     }
 }
 
-/// An acquire by somebody else.
+/// Returns true for an acquire by another owner.
 fn is_anothers(op: &Op, me: &OwnerToken) -> bool {
     matches!(op, Op::Acquire { owner, .. } if owner != me)
 }
@@ -103,7 +105,7 @@ mod tests {
 
     const TTL: Duration = Duration::from_secs(1);
 
-    /// The `at`th op of its batch, which its ttl or token says.
+    /// Makes the `at`th op of its batch; its ttl or token identifies it.
     fn op(kind: u8, name: u8, owner: u8, at: u32) -> Op {
         let keys = LockKeys::new(&format!("{name}"));
         let owner = OwnerToken::from_random(owner.into());
@@ -125,19 +127,20 @@ mod tests {
     fn gathered(ops: &[Op]) -> Vec<Pending> {
         let mut batch = BatchOrder::default();
         for (at, op) in ops.iter().enumerate() {
-            // Its deadline is its place in the queue, which identifies its caller.
+            // The deadline is the request's place in the queue, which identifies it.
             let (deadline, replies) = (Moment::from_nanos(at as u64), ReplyCollector::new(1));
             batch.take(Pending::new(op.clone(), deadline, 0, &replies));
         }
         batch.finish()
     }
 
-    /// Where each op of the batch was in the queue.
+    /// Returns the place in the queue of each op of the batch.
     fn places(batch: &[Pending]) -> Vec<usize> {
         batch.iter().map(|pending| pending.deadline.as_nanos() as usize).collect()
     }
 
-    /// Whether it cannot be observed that `late` came before `early`, which was requested first.
+    /// Returns true if it cannot be observed that `late` ran before `early`, which was requested
+    /// first.
     fn may_pass(late: &Op, early: &Op) -> bool {
         match (late, early) {
             (Op::Release { owner: mine, .. }, Op::Acquire { owner, .. }) => owner != mine,
@@ -145,8 +148,8 @@ mod tests {
         }
     }
 
-    /// Acquires that are followed by their release, with nothing of their owner in between, and
-    /// those releases.
+    /// Returns the acquires that are followed by their release, with no other op of their owner in
+    /// between, and those releases.
     fn cancelled(ops: &[Op]) -> Vec<usize> {
         let mut open: Vec<usize> = Vec::new();
         let mut gone = Vec::new();
@@ -161,7 +164,7 @@ mod tests {
                     gone.extend([*one, at]);
                     open.retain(|i| i != one);
                 }
-                // A release leaves first if nothing but acquires by others is before it.
+                // A release is sent first if only acquires by other owners are before it.
                 (Op::Release { owner, .. }, [])
                     if open.iter().all(|i| is_anothers(&ops[*i], owner)) => {}
                 _ => open.push(at),
@@ -211,10 +214,10 @@ mod tests {
         };
         let again = op(4, 0, 2, 4);
         assert_eq!(sent(&acquire, &[release.clone(), again.clone()]), [again]);
-        // What comes behind it may have put the lock there.
+        // The extension behind the acquire may have put the lock there.
         let put_back = [extend.clone(), release.clone()];
         assert_eq!(sent(&acquire, &put_back), put_back);
-        // An extension that was too late says nothing of the acquire before it.
+        // An extension that was too late does not show that the acquire before it was not sent.
         assert_eq!(sent(&extend, std::slice::from_ref(&release)), [release]);
     }
 

@@ -1,22 +1,23 @@
 //! Keeps callers out of step.
 //!
 //! Callers whose answers came in one batch send their next requests together. On a runtime of one
-//! thread these leave as one batch again, and so on: the server waits while the client works, and
-//! the client while the server does. After some such batches in a row half of what waits leaves
-//! first and the rest right behind it. From then on the server works on one half while the client
-//! works on the other.
+//! thread these requests form one batch again, and so on: the server waits while the client works,
+//! and the client waits while the server works. After `IN_STEP` such batches in a row, half of the
+//! waiting requests are sent first and the rest right after them. From then on the server works on
+//! one half while the client works on the other.
 
-/// Fewer ops than these are not worth a batch more.
+/// Fewest ops for which splitting a batch is worth the second batch.
 const MANY: usize = 16;
-/// So many batches in a row are no accident. A batch that a caller made is sent as it is.
+/// Number of such batches in a row that is no accident. A batch that a caller made itself is sent
+/// as it is.
 const IN_STEP: u32 = 4;
 
-/// The batches of a queue that left while no other was under way.
+/// Number of batches in a row that a queue sent while no other was under way.
 #[derive(Debug, Default)]
 pub(super) struct Pace(u32);
 
 impl Pace {
-    /// How many of the ops that wait may leave together; `alone`: no batch is under way.
+    /// Returns how many of the waiting ops may be sent together; `alone`: no batch is under way.
     pub(super) fn most(&mut self, waiting: usize, alone: bool) -> usize {
         match (waiting, alone) {
             (0, _) => return usize::MAX,
@@ -39,12 +40,12 @@ mod tests {
             assert_eq!(pace.most(0, true), usize::MAX);
         }
         assert_eq!(pace.most(65, true), 33);
-        // The rest leaves behind it, and each half meets the other one under way.
+        // The rest is sent right after, and from then on another batch is always under way.
         assert_eq!(pace.most(32, false), usize::MAX);
         assert_eq!(pace.most(33, false), usize::MAX);
-        // Together again by chance.
+        // Together again by chance: one such batch is not enough to split.
         assert_eq!(pace.most(65, true), usize::MAX);
-        // Few, and what is sent beside others, part nobody.
+        // Few ops, or a batch beside others, are never split.
         for _ in 0..=2 * IN_STEP {
             assert_eq!(pace.most(MANY - 1, true), usize::MAX);
             assert_eq!(pace.most(100, false), usize::MAX);

@@ -1,4 +1,4 @@
-//! A request from its submission until its answer, and what is left to do after it.
+//! A request from its submission until its answer, and the release that may follow it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,13 +24,13 @@ impl Load {
         self.owed.load(Ordering::SeqCst)
     }
 
-    /// Returns true if nothing is queued, nothing under way, nothing owed.
+    /// Returns true if nothing is queued, under way or owed.
     pub(crate) fn is_idle(&self) -> bool {
         self.asked.load(Ordering::SeqCst) == 0 && self.owed() == 0
     }
 }
 
-/// One request, or one release, for as long as it is not done.
+/// A request or an owed release, counted in the load until it is dropped.
 #[derive(Debug)]
 struct Counted {
     load: Arc<Load>,
@@ -50,9 +50,9 @@ impl Drop for Counted {
     }
 }
 
-/// A request to one node. Its caller gets an answer whatever happens, also when the queue's runtime
-/// ends or its node panics. One that is owed is repeated until the node has answered it at a time
-/// at which nothing can follow it (renewal 6).
+/// A request to one node. Its caller always gets an answer, even if the queue's runtime ends or its
+/// node panics. An owed request is repeated until the node has answered it at a time at which no
+/// earlier request can take effect any more (renewal 6).
 pub(crate) struct Pending {
     pub(super) op: Op,
     pub(super) deadline: Moment,
@@ -60,18 +60,20 @@ pub(crate) struct Pending {
     node: usize,
     /// Receiver of the answer; `None` if no caller waits for it, or once it has been posted.
     reply_to: Option<Arc<ReplyCollector>>,
-    /// End of the time in which it is owed: then the ttl has done what it is for.
+    /// End of the time in which the request is owed: by then the ttl has ended what it would
+    /// release. `None`: not owed.
     owed_until: Option<Moment>,
-    /// The attempt that it cleans up after: it is needed while the node may hold something of it.
+    /// Replies of the attempt that the request cleans up after: it is needed while the node may
+    /// hold something of that attempt.
     attempt: Option<Arc<ReplyCollector>>,
-    /// Counts it until it has its answer.
+    /// Counts the request until it has its answer.
     asked: Option<Counted>,
-    /// Counts it until it is no longer owed.
+    /// Counts the request until it is no longer owed.
     owed: Option<Counted>,
 }
 
 impl Pending {
-    /// A request whose answer goes to a collector.
+    /// Makes a request whose answer goes to a collector.
     pub(crate) fn new(
         op: Op,
         deadline: Moment,
@@ -83,7 +85,7 @@ impl Pending {
         pending
     }
 
-    /// A release after an attempt, owed until then; no caller waits for its answer.
+    /// Makes a release after an attempt, owed until `until`; no caller waits for its answer.
     pub(crate) fn release(
         op: Op,
         deadline: Moment,
@@ -101,25 +103,25 @@ impl Pending {
         Self { op, deadline, node, reply_to, owed_until, attempt, asked: None, owed: None }
     }
 
-    /// The same, owed until then if it gets no answer.
+    /// Makes the request owed until `until` if it gets no answer.
     pub(crate) fn owed(mut self, until: Moment) -> Self {
         self.owed_until = Some(until);
         self
     }
 
-    /// Counts it as work of a queue.
+    /// Counts the request as work of a queue.
     pub(super) fn count(&mut self, load: &Arc<Load>) {
         self.asked = Some(Counted::new(load, |load| &load.asked));
         self.owed = self.owed_until.map(|_| Counted::new(load, |load| &load.owed));
     }
 
-    /// Returns true if it is repeated until the node has answered it.
+    /// Returns true if the request is repeated until the node has answered it.
     pub(super) fn is_owed(&self) -> bool {
         self.owed_until.is_some()
     }
 
-    /// Returns true if there may be anything to clean up at `now`: an attempt may learn only after
-    /// it was given up that the node certainly did not execute it.
+    /// Returns true if there may be anything to clean up at `now`. The node's answer that it
+    /// certainly did not execute the attempt may come only after the attempt was given up.
     pub(super) fn is_needed(&self, now: Moment) -> bool {
         self.owed_until.is_some_and(|until| now < until)
             && self.attempt.as_ref().is_none_or(|attempt| attempt.may_hold(self.node))
@@ -130,18 +132,18 @@ impl Pending {
         self.reply_to.is_some()
     }
 
-    /// Returns the owner whose request it is, unless it only takes something back: what it did may
+    /// Returns the owner of the request, unless it is an undo operation: what the request did may
     /// have to be taken back.
     pub(super) fn doer(&self) -> Option<OwnerToken> {
         self.op.owner().filter(|_| self.is_awaited() && !self.op.is_undo()).copied()
     }
 
-    /// Returns how durable a yes has to be.
+    /// Returns the durability level that a grant needs.
     pub(super) fn level(&self) -> Durability {
         self.reply_to.as_ref().map_or(Durability::Primary, |replies| replies.level())
     }
 
-    /// Splits off what is owed, if it is.
+    /// Splits off the part that is owed, if any.
     pub(super) fn take_owed(&mut self) -> Option<Self> {
         let until = self.owed_until.take()?;
         let mut owed = Self::silent(self.op.clone(), self.deadline, self.node).owed(until);
@@ -154,7 +156,7 @@ impl Pending {
         self.post(reply, origin);
     }
 
-    /// Posts a yes that had to be confirmed: by this number of replicas.
+    /// Posts a grant that had to be confirmed by replicas, or the error of the confirmation.
     pub(super) fn answer_confirmed(
         self,
         reply: Reply,
@@ -182,7 +184,7 @@ impl Drop for Pending {
         if self.is_awaited() {
             let detail = "the task of this node's queue ended; the next call starts another";
             let error = NodeError::maybe_executed(NodeFault::Disconnected, detail);
-            // Only a quarantine counts from the time of its answer.
+            // The default origin is enough: only the answer of a node in quarantine needs its time.
             self.post(Err(error), &Origin::default());
         }
     }

@@ -1,10 +1,10 @@
-//! What a node still owes an answer to: releases and unclaims, until it is certain that they did
-//! what they were for.
+//! Releases and unclaims that a node has not answered yet. They are kept until it is certain that
+//! they did their work.
 //!
 //! A request that got no answer may still take effect until its deadline by the node's clock, and
 //! not later. So a release is done once the node has executed it at a time past that deadline, or
-//! when its owner has no such request. Else it is repeated; at the latest the ttl does what it was
-//! for.
+//! when its owner has no such request. Otherwise it is repeated; at the latest, the ttl ends what
+//! it would release.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -13,12 +13,12 @@ use super::pending::Pending;
 use crate::time::Moment;
 use crate::token::OwnerToken;
 
-/// Most releases owed to one node; beyond it the oldest is left to its ttl.
+/// Most releases owed to one node; beyond this the oldest one is left to its ttl.
 const MOST: usize = 32_768;
 /// First and longest pause between tries while the node does not answer.
 const WAIT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
-/// The owed clean-ups of one node, in the order in which they are tried.
+/// Owed releases of one node, in the order in which they are tried.
 pub(super) struct PendingReleases {
     queue: VecDeque<(Moment, Pending)>,
     wait: Duration,
@@ -31,12 +31,13 @@ impl Default for PendingReleases {
 }
 
 impl PendingReleases {
-    /// When the next one is due.
+    /// Returns the time at which the next release is due.
     pub(super) fn due(&self) -> Option<Moment> {
         self.queue.front().map(|(due, _)| *due)
     }
 
-    /// Takes those that are due, at most so many. What the ttl has ended by now is dropped.
+    /// Takes the releases that are due, at most `most`. Those whose lock the ttl has ended by now
+    /// are dropped.
     pub(super) fn take(&mut self, now: Moment, most: usize) -> Vec<Pending> {
         let mut taken = Vec::new();
         while taken.len() < most && self.due().is_some_and(|due| due <= now) {
@@ -45,7 +46,7 @@ impl PendingReleases {
         taken
     }
 
-    /// To be tried again after `pause`.
+    /// Queues a release to be tried again after `pause`.
     pub(super) fn push(&mut self, owed: Pending, now: Moment, pause: Duration) {
         if !owed.is_needed(now + pause) {
             return;
@@ -56,19 +57,20 @@ impl PendingReleases {
         self.queue.push_back((now + pause, owed));
     }
 
-    /// It got no answer.
+    /// Queues a release that got no answer.
     pub(super) fn push_failed(&mut self, owed: Pending, now: Moment) {
         self.push(owed, now, self.wait);
     }
 
-    /// Whether the node answered a batch: the pauses grow until it does.
+    /// Records if the node answered a batch: the pauses grow until it does.
     pub(super) fn answered(&mut self, yes: bool) {
         self.wait = if yes { WAIT.0 } else { (self.wait * 2).min(WAIT.1) };
     }
 }
 
-/// Whose requests got no answer, and until when, by the node's clock, they may take effect. Beyond
-/// so many owners it is about everybody, until the last of those requests.
+/// Owners whose requests got no answer, each with the time (µs by the node's clock) until which
+/// they may take effect. Above `MOST` owners, `everybody` holds for all owners, until the last of
+/// those requests.
 #[derive(Debug, Default)]
 pub(super) struct InDoubt {
     owners: HashMap<OwnerToken, u64>,
@@ -76,7 +78,8 @@ pub(super) struct InDoubt {
 }
 
 impl InDoubt {
-    /// A request of this owner, which could take effect until `not_after`, got no answer.
+    /// Records that a request of this owner, which could take effect until `not_after`, got no
+    /// answer.
     pub(super) fn about(&mut self, owner: OwnerToken, not_after: u64) {
         let until = self.owners.entry(owner).or_insert(not_after);
         *until = not_after.max(*until);
@@ -86,18 +89,18 @@ impl InDoubt {
         }
     }
 
-    /// The node's clock shows this.
+    /// Takes in that the node's clock shows `micros`, and drops what cannot take effect any more.
     pub(super) fn known(&mut self, micros: u64) {
         self.owners.retain(|_, until| *until >= micros);
         self.everybody = self.everybody.filter(|until| *until >= micros);
     }
 
-    /// For how long it lasts about this owner, now that the node's clock is known to be at `known`;
-    /// `None` if there is none.
+    /// Returns how long a request of this owner may still take effect, now that the node's clock
+    /// shows `micros`; `None` if there is no such request.
     pub(super) fn lasts(&self, owner: &OwnerToken, micros: u64) -> Option<Duration> {
         let until = self.owners.get(owner).copied().max(self.everybody)?;
         let left = until.checked_sub(micros)?;
-        // A millisecond more, so that the next answer is certainly past it.
+        // One millisecond is added, so that the next answer is certainly past that time.
         Some(Duration::from_micros(left) + Duration::from_millis(1))
     }
 }

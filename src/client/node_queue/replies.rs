@@ -1,4 +1,4 @@
-//! A batch came back: what its answers are worth, who gets them, and what is still owed.
+//! Handling of an answered batch: which answers count, who receives them, and what is still owed.
 
 use std::sync::Arc;
 
@@ -16,7 +16,8 @@ use crate::quorum::vote::Witness;
 use crate::time::Moment;
 
 impl Worker {
-    /// Takes in a node's facts. Returns why its votes do not count, if they do not.
+    /// Takes in a node's facts. Returns the reason for which the node's votes do not count, if
+    /// there is one.
     pub(super) fn observe(&mut self, timed: &TimedFacts) -> Option<NodeError> {
         let TimedFacts { facts, sent, received } = timed;
         self.clock = Some(timed.clock());
@@ -32,8 +33,8 @@ impl Worker {
         objection
     }
 
-    /// Judges the node's facts and hands out the answers; those that count only when replicas have
-    /// them by the futures that it returns.
+    /// Judges the node's facts and posts the answers. Returns the futures that post those answers
+    /// that count only once replicas have them.
     pub(super) fn settle(&mut self, answered: Answered) -> Vec<BoxFuture<'static, ()>> {
         let Answered { asked, greeting, replies, deadline, not_after, sent, received } = answered;
         if let Some(timed) = greeting {
@@ -62,7 +63,7 @@ impl Worker {
         let shows = replies.items.iter().flatten().any(Reply::shows_result);
         for (mut pending, reply) in asked.into_iter().zip(replies.items) {
             let reply = match reply {
-                // At least one result is shown in a batch that has such an answer.
+                // A node puts off an op only if the batch has shown at least one result.
                 Ok(Reply::Deferred) if shows && pending.op.shows_result() => {
                     self.put_off(pending);
                     continue;
@@ -98,17 +99,19 @@ impl Worker {
         held.map(|(level, held)| self.confirm(facts, level, deadline, held)).collect()
     }
 
-    /// Asks again, in a later batch, for what the node puts off.
+    /// Puts a request into a later batch because the node put it off.
     fn put_off(&mut self, pending: Pending) {
         if let (Some(owner), Some((clock, _))) = (pending.doer(), &self.clock) {
-            // A caller that gives up before that takes back what may be executed only later.
+            // If the caller gives up before the later batch is sent, its release must also cover
+            // that batch.
             let not_after = clock.at(pending.deadline, self.settings.drift);
             self.in_doubt.about(owner, not_after);
         }
         self.again.push_back(pending);
     }
 
-    /// A release is done once it was answered at a time at which nothing can follow it.
+    /// Keeps an owed release until it was answered at a time at which no earlier request can take
+    /// effect.
     fn settle_owed(&mut self, owed: Pending, answered: bool, facts: Option<&Facts>) {
         let now = self.settings.env.now();
         let micros = facts.map_or(0, |f| f.node_micros);
@@ -120,7 +123,8 @@ impl Worker {
         }
     }
 
-    /// Hands out yeses when enough replicas have them, or that they have not.
+    /// Returns the future that waits for the replicas and posts the grants, or the error if too few
+    /// replicas have them.
     fn confirm(
         &self,
         replied: Option<&Facts>,

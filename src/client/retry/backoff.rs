@@ -7,25 +7,25 @@ use crate::env::Env;
 use crate::error::{NodeFault, NodeOutcome};
 use crate::quorum::backoff::{Delays, RetryPolicy};
 
-/// Callers are brought apart over at most two to this power round trips.
+/// Binary logarithm of the most round trips over which callers are spread.
 const COLLISIONS_MAX: u32 = 5;
-/// Longest round trip over which they are.
+/// Longest round trip that is used for spreading callers.
 const ROUND_TRIP_MAX: Duration = Duration::from_millis(20);
-/// First pause where requests pile up, and how often it is doubled at most.
+/// First pause if too many requests wait at a node, and how often it is doubled at most.
 const CROWDED: Duration = Duration::from_millis(50);
 const CROWDED_MAX: u32 = 5;
 /// Longest wait for a hint, which may have been lost.
 const HINT_MAX: Duration = Duration::from_secs(1);
-/// Longest time after its expiry at which a name is looked at again.
+/// Longest time between the expiry of a name and the next attempt.
 const LATE_MAX: Duration = Duration::from_millis(20);
 
-/// Pauses of one call.
+/// State of the pauses of one call.
 #[derive(Debug)]
 pub(super) struct Backoff {
     policy: RetryPolicy,
-    /// Growing delays, from the first pause on.
+    /// Growing delays; `None` before the first pause.
     delays: Option<Delays>,
-    /// Attempts that were not sent because too many requests wait.
+    /// Number of attempts that were not sent because too many requests wait.
     crowded: u32,
 }
 
@@ -34,10 +34,10 @@ impl Backoff {
         Self { policy, delays: None, crowded: 0 }
     }
 
-    /// Returns the time to wait if no hint comes. Where hints were asked for (`registered`), a name
-    /// that another owner has is looked at again when it could have expired; the growing delay
-    /// alone serves everything else. Where more is queued than can be sent in time, those who ask
-    /// again at once would only keep it so.
+    /// Returns the time to wait if no hint comes. If hints were asked for (`registered`), a name
+    /// that another owner has is tried again when it could have expired; in all other cases the
+    /// pause is the growing delay. If more is queued than can be sent in time, the pause grows
+    /// further, because callers that ask again at once would only keep the queue full.
     pub(super) fn pause(
         &mut self,
         prospect: Prospect,
@@ -48,7 +48,7 @@ impl Backoff {
         let delays = self.delays.get_or_insert_with(|| policy.delays(env.random() as u64));
         let delay = delays.next().unwrap_or(Duration::from_millis(250));
         match prospect {
-            // Asking for hints takes one refused attempt: it is made at once.
+            // Registering for hints takes one refused attempt, which is made at once.
             Prospect::Held(_) if !registered => Duration::ZERO,
             Prospect::Held(Some(left)) => (left + delay.min(LATE_MAX)).min(HINT_MAX.max(delay)),
             Prospect::Settling(left) if !left.is_zero() => delay.min(left).max(TICK),
@@ -65,7 +65,7 @@ impl Backoff {
     }
 }
 
-/// Returns true if the request was not sent, because too many wait for the node.
+/// Returns true if the request was not sent because too many wait for the node.
 pub(crate) fn is_crowded(outcome: &NodeOutcome) -> bool {
     let NodeOutcome::Failed(e) = outcome else { return false };
     matches!(e.fault(), NodeFault::Busy | NodeFault::Timeout) && !e.is_ambiguous()

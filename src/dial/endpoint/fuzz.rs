@@ -1,12 +1,12 @@
-//! Any text as an address: nothing panics, what is read is what was written, and no password is
-//! shown.
+//! Property tests of addresses: no text causes a panic, what is read is what was written, and no
+//! password is shown.
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::fuzzing::{config, corpus};
 
-/// What every part of a password carries.
+/// Marks that every part of a password contains.
 const MARKS: [&str; 2] = ["Sa1x", "Kb2y"];
 
 fn shown(url: &str) -> String {
@@ -46,7 +46,7 @@ fn any_scheme() -> impl Strategy<Value = &'static str> {
     )
 }
 
-/// Two marks and anything between them.
+/// Generates two marks with any text between them.
 fn password() -> impl Strategy<Value = String> {
     let odd = prop_oneof!["[:/?#@%\\[\\]&= .\\\\]{0,3}", "\\PC{0,2}", Just("://".to_owned())];
     odd.prop_map(|odd| format!("{}{odd}{}", MARKS[0], MARKS[1]))
@@ -64,7 +64,7 @@ proptest! {
             Just(""), Just("/0"), Just("@h/y"), Just("@0.0.0.0"), Just("@h?protocol=9"),
         ],
     ) {
-        // Without a host what follows an @ is the host.
+        // Without a host the text after an @ is the host.
         if !host.contains('@') && password.contains('@') {
             return Ok(());
         }

@@ -1,4 +1,5 @@
-//! Limits hold whatever comes and however it is cut, and what an honest server sends passes.
+//! Tests of the limits: they hold for any bytes, in any pieces, and what an honest server sends
+//! passes.
 
 use proptest::prelude::*;
 use redis::Value;
@@ -13,7 +14,7 @@ fn all(limits: Limits, data: &[u8]) -> Result<Frames, Excess> {
     frames.take(data).map(|_| frames)
 }
 
-/// At the beginning of an answer.
+/// Returns true at the beginning of an answer.
 fn is_between(frames: &Frames) -> bool {
     frames.open.is_empty() && matches!(frames.at, At::Kind) && frames.bytes == 0
 }
@@ -87,14 +88,15 @@ fn more_than_allowed_is_refused_before_it_comes() {
 
 #[test]
 fn a_line_ends_where_the_parser_ends_it() {
-    // Taken for a line, a text and the next answer, it would be counted as three small ones.
+    // If the counter took this for a line, a text and the next answer, it would count three small
+    // ones.
     let text = "x\r\n*999999999\r\n";
     let hidden = format!("+a\n${}\r\n{text}", text.len() - 2);
     assert_eq!(all(SMALL, hidden.as_bytes()).unwrap_err(), Excess::Garbled);
     assert!(is_between(&all(SMALL, b"+a\nb\rc\r\r\n").unwrap()));
 }
 
-/// What is announced, as it may come.
+/// Generates a part of a stream, announced lengths included.
 fn any_part() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         proptest::collection::vec(any::<u8>(), 0..20),
@@ -112,7 +114,7 @@ fn any_part() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// How many answers the parser behind us finds in it, if it finds no fault.
+/// Returns how many answers the parser finds in the stream, if it finds no fault.
 fn parsed(stream: &[u8]) -> Option<usize> {
     let (mut parser, mut from, mut count) = (redis::Parser::new(), stream, 0);
     loop {
@@ -124,7 +126,7 @@ fn parsed(stream: &[u8]) -> Option<usize> {
     }
 }
 
-/// As a server would send it.
+/// Encodes a value as a server would send it.
 fn encoded(value: &Value, out: &mut Vec<u8>) {
     let mut text = |kind: u8, bytes: &[u8]| {
         out.push(kind);

@@ -1,11 +1,11 @@
-//! The socket of a wire: what is to be sent, what waits for its answer, and the one rule for a
-//! script that the server has lost.
+//! The socket of a wire: requests to send, requests that wait for their answers, and the one rule
+//! for a script that the server has lost.
 //!
 //! A server that lost its scripts executes none of the batches that are under way, unless another
 //! client loads the script in between. So nothing new is sent until all of them are answered. Then
-//! the script is loaded, and they are sent again in the order in which they were sent first. A
-//! batch is not sent again if a later one about one of its owners was executed: a release that came
-//! before its acquire would find nothing, and the acquire would leave a lock that nobody holds.
+//! the script is loaded, and the batches are sent again in their first order. A batch is not sent
+//! again if a later one of one of its owners was executed: a release that ran before its acquire
+//! would have found nothing, and the acquire would leave a lock without a holder.
 
 use std::collections::VecDeque;
 use std::io;
@@ -20,7 +20,7 @@ use crate::dial::frames::{Excess, Frames, Limits};
 use crate::dial::limited::{Socket, TURN};
 use crate::op::Batch;
 
-/// Read at a time.
+/// Bytes per read.
 const CHUNK: usize = 16 * 1024;
 /// A read buffer with a larger capacity is freed when it is empty.
 const KEPT: usize = 4 * CHUNK;
@@ -30,7 +30,7 @@ pub(super) struct Request {
     pub(super) got: Vec<Value>,
     bytes: Vec<u8>,
     wanted: usize,
-    /// What may be sent again, and was not yet.
+    /// Batch that may be sent again, if it was not yet.
     batch: Option<Arc<Batch>>,
 }
 
@@ -49,7 +49,7 @@ impl Request {
     }
 }
 
-/// No request has this number: its answer is of no interest.
+/// Number of no request: such an answer is not needed.
 const NOBODY: u64 = u64::MAX;
 
 pub(super) struct Line {
@@ -57,15 +57,15 @@ pub(super) struct Line {
     frames: Frames,
     load: fn() -> Vec<u8>,
     chunk: Box<[u8]>,
-    /// What came and is no whole answer yet, and how much of it `frames` has seen.
+    /// Bytes that are not a whole answer yet, and how many of them `frames` has seen.
     buffer: Vec<u8>,
     seen: usize,
     unsent: VecDeque<Request>,
-    /// Bytes sent of the first that is not sent.
+    /// Bytes already sent of the first unsent request.
     begun: usize,
     flushed: bool,
     sent: VecDeque<Request>,
-    /// Batches that found no script.
+    /// Batches for which the server had no script.
     missing: VecDeque<Request>,
 }
 
@@ -90,7 +90,7 @@ impl Line {
         self.unsent.push_back(request);
     }
 
-    /// Reads and writes until the socket would block. After an error the line is not to be used.
+    /// Reads and writes until the socket would block. After an error the line must not be used.
     pub(super) fn drive(
         &mut self,
         cx: &mut Context<'_>,
@@ -153,7 +153,7 @@ impl Line {
             self.buffer.extend_from_slice(came);
             self.take_answers(answered)?;
             if turn >= TURN {
-                // A server that sends without end holds up nobody else.
+                // A server that sends without end does not hold up other tasks.
                 cx.waker().wake_by_ref();
                 return Ok(());
             }
@@ -183,7 +183,7 @@ impl Line {
 
     fn answer(&mut self, value: Value, answered: &mut impl FnMut(Request)) -> RedisResult<()> {
         if matches!(value, Value::Push { .. }) {
-            // Nothing is subscribed to here; the limits count them.
+            // There is no subscription on this connection; the limits count pushes.
             return Ok(());
         }
         let Some(first) = self.sent.front_mut() else {
@@ -214,8 +214,8 @@ impl Line {
         answered(request);
     }
 
-    /// Puts batches that found no script before what is not sent, behind a command that loads it,
-    /// once nothing else is under way. Each gets there once.
+    /// Queues the batches that found no script before all unsent requests, after a command that
+    /// loads the script, once no other request is under way. Each batch is queued so only once.
     fn send_missing(&mut self) -> bool {
         if self.missing.is_empty() || !self.sent.is_empty() || self.begun > 0 {
             return false;

@@ -1,4 +1,4 @@
-//! A wire over a pipe in memory: who reads, who hears of the end, and a script that was lost.
+//! Tests of a wire over a pipe in memory: the choice of the reader, the end, and a lost script.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ fn numbers(answer: Answer) -> Vec<i64> {
     answer.unwrap().into_iter().map(number).collect()
 }
 
-/// Everything that was sent so far.
+/// Returns everything that was sent so far.
 fn sent(server: &mut DuplexStream) -> String {
     let mut all = vec![0; 1 << 12];
     let n = server.read(&mut all).now_or_never().map_or(0, Result::unwrap);
@@ -63,7 +63,7 @@ async fn each_request_gets_its_own_answer_also_when_another_one_reads() {
 async fn the_answer_to_what_was_given_up_is_nobodys() {
     let (wire, mut server) = pair();
     let (a, b) = (send(&wire, "a", None), send(&wire, "b", None));
-    // The first is the one that reads, and goes when it has been woken for it.
+    // The first request is the reader, and is dropped when it has been woken to read.
     let mut reads = Box::pin(a);
     assert!(futures_util::poll!(&mut reads).is_pending());
     let waits = tokio::spawn(b);
@@ -139,7 +139,7 @@ async fn an_acquire_whose_release_was_executed_is_not_sent_again() {
     let (a, b) = (send(&wire, "a;", batch(false, 1)), send(&wire, "b;", batch(false, 2)));
     let c = send(&wire, "c;", batch(true, 1));
     sent(&mut server);
-    // Another client loaded the script between the second and the third.
+    // Another client loaded the script between the second and the third batch.
     server.write_all(&[NONE, NONE, b":0\r\n"].concat()).await.unwrap();
     let refused = a.await.unwrap().remove(0).extract_error().unwrap_err();
     assert_eq!(refused.code(), Some("NOSCRIPT"), "it certainly was not executed");

@@ -1,4 +1,4 @@
-//! Connects to a server, checks whether it may vote, and checks that again later.
+//! Connecting to a server, the check that it may vote, and the repetitions of that check.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,13 +14,13 @@ use crate::node::redis::facts::ServerFacts;
 use crate::node::redis::session::Session;
 use crate::tls;
 
-/// So many sessions without an answer are followed by a pause.
+/// Number of sessions in a row without an answer after which there is a pause.
 const FLAPS: u32 = 2;
-/// How long a new connection waits for what the other servers of its group say.
+/// Time for which a new connection waits for the answers of the other servers of its group.
 const GROUP: Duration = Duration::from_millis(100);
 
 impl Current {
-    /// The error of a connection that this program ended, because the server sent too much.
+    /// Returns the error of a connection that this program ended because the server sent too much.
     pub(super) fn ended_by_limit(&self) -> Option<NodeError> {
         let excess = self.session.excess()?;
         let detail = format!("it sent {excess}, so this program ended the connection");
@@ -29,8 +29,8 @@ impl Current {
 }
 
 impl<R: Resolver> Shared<R> {
-    /// Has the marker written as soon as a connection is made, so that a quarantine runs from here
-    /// on and not from the first request after it. Nothing is lost if it fails.
+    /// Makes the server write its marker as soon as a connection is made, so that a quarantine
+    /// begins now and not with the first request. A failure is harmless.
     async fn touch(&self, session: &Arc<Session>) {
         let Some(terms) = self.state().terms else { return };
         if let Err(cause) = session.touch(terms, self.group_terms(), &*self.options.env).await {
@@ -38,9 +38,9 @@ impl<R: Resolver> Shared<R> {
         }
     }
 
-    /// Has the resolver look at the server again; a server that is refused loses its session. So
-    /// does one that cannot be judged (it does not answer, is no master any more, or no longer lets
-    /// us ask): the next connection shows which, and until then it does not vote.
+    /// Judges the server again by fresh facts; a server that is refused loses its session. So does
+    /// one that cannot be judged (it does not answer, is no longer a master, or no longer permits
+    /// the question): the next connection finds the cause, and until then it does not vote.
     pub(super) async fn judge(self: Arc<Self>, current: Arc<Current>) {
         let limit = self.options.connect_timeout;
         let outcome = timeout(limit, async {
@@ -58,11 +58,11 @@ impl<R: Resolver> Shared<R> {
         };
         self.part_with(&current, true);
         let mut state = self.state();
-        // Not counted: a new connection shows whether the node is lost, and that is logged.
+        // Does not count as a failure: the next connection shows if the node is lost, and logs it.
         state.failed = Some(self.failed(state.failures, cause, current.epoch));
     }
 
-    /// Whether a server that says this of itself may vote.
+    /// Checks that a server with these facts may vote.
     fn accept(&self, at: &str, facts: &ServerFacts) -> Result<(), NodeError> {
         match &facts.eviction {
             Some(eviction) if !self.options.allow_eviction => Err(eviction.objection().at(at, "")),
@@ -87,7 +87,7 @@ impl<R: Resolver> Shared<R> {
         let run_id = Arc::clone(&facts.run_id);
         let (connected, online) = (facts.connected_replicas, facts.online_replicas);
         self.accept(&at, &facts)?;
-        // Servers that are well answer at once; what the others say is waited for by nobody.
+        // Healthy servers answer at once; the result does not matter to this connection.
         let _ = timeout(GROUP, self.resolver.follow_up()).await;
         self.touch(&session).await;
         let now = self.options.env.now();
@@ -97,7 +97,8 @@ impl<R: Resolver> Shared<R> {
         Ok(Current { session, at: at.into(), barriers, epoch, opened: now })
     }
 
-    /// Returns the most replicas that followed this server process; `online` of them do now.
+    /// Returns the largest number of replicas that followed this server process, of which `online`
+    /// do now.
     fn most_replicas(&self, run_id: &Arc<str>, online: u32) -> Arc<AtomicU32> {
         let mut state = self.state();
         let most = match &state.replicas {
@@ -108,8 +109,8 @@ impl<R: Resolver> Shared<R> {
         most
     }
 
-    /// Of a session that is not used any longer. A server that takes connections and breaks them
-    /// before it has answered anything is not asked again at once; once may be chance.
+    /// Counts a session that ended. A server that accepts connections and breaks them before it has
+    /// answered anything is not tried again at once; a single such session may be chance.
     pub(super) fn flapped(&self, state: &mut State, current: &Current) {
         if current.session.is_proved() {
             return;
@@ -124,7 +125,7 @@ impl<R: Resolver> Shared<R> {
         state.failed = Some(self.failed(times, cause, current.epoch));
     }
 
-    /// Text for a connection that did not come about in time.
+    /// Returns the error text for a connection that was not made in time.
     pub(super) fn late(&self, text: &str) -> String {
         let (place, hint) = match &self.state().trying {
             Some(at) => (format!("at {at}: "), self.resolver.hint()),
@@ -135,7 +136,7 @@ impl<R: Resolver> Shared<R> {
         format!("{place}{text}{hint}{silent}")
     }
 
-    /// A failed try, after so many others in a row.
+    /// Makes the record of a failed try, after this number of failures in a row.
     pub(super) fn failed(&self, failures: u32, cause: NodeError, epoch: u64) -> Failed {
         let (now, random) = (self.options.env.now(), self.options.env.random());
         let until = now + pause(random, failures, PAUSE);

@@ -1,4 +1,4 @@
-//! In which order batches leave: that of the calls, also of those that wait for a connection.
+//! Order in which batches are sent: that of the calls, those that wait for a connection included.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ pub(super) struct Waiting {
     pub(super) sent: oneshot::Sender<Result<OnItsWay, NodeError>>,
 }
 
-/// A batch that was sent, and where.
+/// A batch that was sent, with its connection.
 pub(super) type OnItsWay = (Arc<Current>, Sent);
 
-/// What becomes of a batch at its call.
+/// What happened to a batch at its call.
 pub(super) enum Place {
     Sent(OnItsWay),
     Waits(oneshot::Receiver<Result<OnItsWay, NodeError>>),
@@ -28,7 +28,7 @@ pub(super) enum Place {
 }
 
 impl<R: Resolver> Shared<R> {
-    /// Sends a batch, or has it wait for a connection.
+    /// Sends a batch, or queues it until there is a connection.
     pub(super) fn place(self: &Arc<Self>, batch: Arc<Batch>) -> Place {
         let (sent, waits) = oneshot::channel();
         loop {
@@ -39,7 +39,7 @@ impl<R: Resolver> Shared<R> {
             }
             let mut state = self.state();
             if state.current.is_some() {
-                // Connected in between, or lost in between.
+                // A connection was made or lost in between.
                 continue;
             }
             if let Some(cause) = self.pausing(&state) {
@@ -49,14 +49,14 @@ impl<R: Resolver> Shared<R> {
             let connect = !std::mem::replace(&mut state.connecting, true);
             drop(state);
             if connect {
-                // Outside of the lock: a runtime that shuts down drops the task here and now.
+                // Outside of the mutex: a runtime that shuts down drops the task inside `spawn`.
                 tokio::spawn(Turn::new(self).connect());
             }
             return Place::Waits(waits);
         }
     }
 
-    /// Waits until the batch has left.
+    /// Waits until the batch was sent.
     pub(super) async fn wait(
         &self,
         waits: oneshot::Receiver<Result<OnItsWay, NodeError>>,
@@ -70,7 +70,7 @@ impl<R: Resolver> Shared<R> {
         Ok((Doubt::new(self, current), sent))
     }
 
-    /// Sends what waits, in its order; only then may others use the connection.
+    /// Sends the batches that wait, in their order; only then may others use the connection.
     pub(super) fn open_to_all(&self, current: &Arc<Current>) {
         loop {
             let next = {
@@ -98,7 +98,7 @@ impl<R: Resolver> Shared<R> {
                     NodeError::not_executed(NodeFault::Disconnected, detail)
                 })
             });
-            // Nobody waits for it any more: its answer is skipped.
+            // An error means that the caller has dropped its call: the answer is skipped.
             let _ = sent.send(left);
         }
     }

@@ -1,8 +1,8 @@
-//! Keeps a node connected that was connected once: after a lost connection, or another master's
-//! naming, it connects at once and not at the next call. So the holder of a lease there learns what
-//! became of it within a round trip of the new master being known, and the first renewal after a
-//! failover finds the way open. A server that stays away is tried less and less often, as long as
-//! no call asks for it. Ends with the link.
+//! Keeps a node connected that was connected once: after a lost connection, or when another master
+//! is named, the task connects at once and not at the next call. So the holder of a lease on that
+//! node learns within a round trip, once the new master is known, if the lease was kept, and the
+//! first renewal after a failover finds a connection. A server that stays unreachable is tried less
+//! and less often while there is no call. The task ends with the link.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -12,19 +12,19 @@ use tokio::time::sleep;
 
 use super::{Current, PAUSE, Resolver, Shared, Turn, moved_on};
 
-/// What prevents a connection, if anything.
+/// State of the connection, and the next step.
 enum Outlook {
-    /// It exists.
+    /// The connection exists.
     Stands(Arc<Current>),
-    /// Somebody connects.
+    /// A try to connect is under way.
     Connecting,
-    /// Not so soon after the last try.
+    /// The last try was so recent that the next one waits for this time.
     Pause(Duration),
-    /// The way is open, and taken.
+    /// The caller may connect now, and is marked as connecting.
     Connect,
 }
 
-/// The task. However it ends, also with its runtime, the next connection starts another one.
+/// The task. However it ends, for example with its runtime, the next connection starts another one.
 struct Tend<R: Resolver>(Weak<Shared<R>>);
 
 impl<R: Resolver> Drop for Tend<R> {
@@ -54,7 +54,7 @@ impl<R: Resolver> Shared<R> {
         let now = self.options.env.now();
         let mut state = self.state();
         if state.connecting || state.current.is_some() {
-            // Somebody else was faster; the end of a turn says so.
+            // Another caller was faster; `turns` reports the end of its try.
             return Outlook::Connecting;
         }
         match &state.failed {
@@ -75,7 +75,8 @@ impl<R: Resolver> Tend<R> {
             let (mut turns, epoch, outlook) = {
                 let Some(shared) = self.0.upgrade() else { return };
                 let epoch = *changed.borrow();
-                // Before the look, so that no end of a try is missed; closed with the link.
+                // Subscribed before `outlook`, so that no end of a try is missed; it closes with
+                // the link.
                 let turns = shared.turns.subscribe();
                 let outlook = shared.outlook();
                 if matches!(outlook, Outlook::Connect) {
@@ -87,9 +88,10 @@ impl<R: Resolver> Tend<R> {
                 match outlook {
                     Outlook::Stands(current) => {
                         current.session.lost().await;
-                        // Reported now, also if nobody asks for anything.
+                        // The loss is reported now, even if there is no call.
                         current.session.abandon();
-                        // From a server that takes connections and drops them: one a second.
+                        // A server that accepts connections and drops them is connected to at most
+                        // once a second.
                         let Some(shared) = self.0.upgrade() else { return };
                         let stood = shared.options.env.now().since(current.opened);
                         drop((shared, current));
@@ -124,7 +126,7 @@ mod tests {
     use crate::node::{BoxFuture, NodeSignal};
     use crate::time::Moment;
 
-    /// Names no server, and counts how often it is asked.
+    /// Names no server, and counts the requests for one.
     struct Gone {
         asked: Arc<AtomicU32>,
         version: watch::Sender<u64>,
@@ -173,11 +175,11 @@ mod tests {
         sleep(Duration::from_secs(3_600)).await;
         let hour = asked.swap(0, SeqCst);
         assert!((350..=730).contains(&hour), "every 5 to 10 s: {hour}");
-        // A call does not wait for that: it may try within a second.
+        // A call does not wait for the idle pause: it may try within a second.
         let until = link.shared.state().failed.as_ref().map(|f| f.until).expect("it has failed");
         let now = link.shared.options.env.now();
         assert!(until.since(now) <= PAUSE.1, "{until:?} {now:?}");
-        // Another server that is named is tried at once.
+        // When another server is named, it is tried at once.
         asked.store(0, SeqCst);
         version.send_modify(|n| *n += 1);
         sleep(Duration::from_millis(1)).await;

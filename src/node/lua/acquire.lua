@@ -1,11 +1,11 @@
--- Take free locks where the history is as the client expects: a run of ops that ends at the first
--- that is not as asked. Each proposal is in range: the client says between which times it is.
--- It captures nothing, as it is made each time (helpers.lua).
+-- Fast path of acquire: takes free locks if the history is as the client expects. Stops at the
+-- first op that is not executed as requested. Each proposal is in range, because the client states
+-- the times between which it is. No upvalues: the closure is created on every call (helpers.lua).
 -- KEYS     per op: 1 lock   2 fence
--- ARGV     1 kind  2 how many  3 ttl ms  4 fence kept for ms, then per op: 1 owner  2 proposal
---          reserved: what a lock holds that is free and reserved for who asks (W)
--- Returns  nothing if each has its proposal for a fence, else how many have, and for the next one,
---          if it has the lock but not yet its fence, what the fence key held
+-- ARGV     1 kind  2 number of ops  3 ttl ms  4 fence kept for ms, then per op: 1 owner  2 proposal
+--          reserved: value of a lock that is free and reserved for this handle (W)
+-- Returns  nothing if each op has its proposal for a fence, else the number of those that have; and
+--          for the next op, if it has the lock but not its fence, the previous value of the fence
 local function acquire(k, a, count, reserved)
   local KEYS, ARGV, call, try = KEYS, ARGV, redis.call, redis.pcall
   local ttl, life = ARGV[a + 3], ARGV[a + 4]

@@ -1,4 +1,4 @@
--- Begin an idempotency record: promise this ballot, and show any result.
+-- Begins an idempotency record: promises this ballot, and shows any result.
 -- KEYS  1 record
 -- ARGV  1 owner  2 lease ms  3 retention ms  4 proposal  5 fingerprint or ''  6 force: 0 or 1
 --       7 created: when the request was made, ms or ''   8 wait: 0 or 1
@@ -8,10 +8,10 @@
 if kind == 'C' then
   local owner, fp = ARGV[a + 1], ARGV[a + 5]
   if is_anothers(fp) then return put(MISMATCH) end
-  -- A result is a result, also in quarantine.
+  -- A result is shown in quarantine, too.
   if rf and ARGV[a + 6] ~= '1' then return put_completed(shown()) end
   if left > 0 then return put(QUARANTINED) end
-  -- The clock of the server before may have been behind.
+  -- The clock of the server before a handover may have been behind this one.
   local rest_ms = till - now_ms + (b.settling and till > 0 and b.apart or 0)
   local mine = rest_ms > 0 and h[1] == owner
   if rest_ms > 0 and not mine and not rf then
@@ -24,7 +24,7 @@ if kind == 'C' then
   if not mine then
     local created = tonumber(ARGV[a + 7])
     if created and created + tonumber(ARGV[a + 3]) < now_ms then return put(TOO_OLD) end
-    -- The next above the last.
+    -- The fence is at least one above the last.
     fence, attempt = math.max(tonumber(in_range(ARGV[a + 4])), fence + 1), attempt + 1
     call('HSET', key, 'own', owner, 'fence', digits(fence), 'till',
       digits(now_ms + tonumber(ARGV[a + 2])), 'att', attempt, 'g', b.id)

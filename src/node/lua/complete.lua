@@ -1,7 +1,7 @@
--- Store the result, unless a higher ballot was promised or another request's fingerprint is here.
+-- Stores the result, unless a higher ballot was promised or the record has another fingerprint.
 -- KEYS  1 record
 -- ARGV  1 owner  2 ballot  3 value  4 retention ms  5 fingerprint or ''
---       6 value kept: 0 (only the fact is) or 1
+--       6 value kept: 0 (only the fact that there is a result) or 1
 -- Puts  DONE | NOT_OWNER | WRONG_TYPE | MISMATCH
 if kind == 'c' then
   if is_anothers(ARGV[a + 5]) then return put(MISMATCH) end

@@ -1,8 +1,8 @@
--- Write or prolong a candidate's entry, or take it out, and read them all.
--- KEYS  1 list: per entry its owner, until when in ms, the length of its text, and the text,
---       with one space between
--- ARGV  1 owner  2 ttl ms  3 text, '' to take it out  4 1: others are to read it soon
--- Puts  how many, then per entry: owner, ms left, text | WRONG_TYPE | DEFERRED
+-- Writes, extends or removes a candidate's entry, and reads all entries.
+-- KEYS  1 list: per entry its owner, its end in ms, the length of its text, and the text,
+--       separated by one space
+-- ARGV  1 owner  2 ttl ms  3 text, '' to remove the entry  4 1: send a hint to those who watch
+-- Puts  number of entries, then per entry: owner, ms left, text | WRONG_TYPE | DEFERRED
 if kind == 'E' then
   local most, longest = 64, 1024
   local owner, text = ARGV[a + 1], ARGV[a + 3]
@@ -10,7 +10,7 @@ if kind == 'E' then
   if list and type(list) ~= 'string' then return put(WRONG_TYPE) end
   list = list or ''
   if not has_room(#list + #text) then return end
-  -- Owners, until when, and texts of those who are left, in their order.
+  -- Owners, ends and texts of the entries that have not expired, in their order.
   local who, till, what, own, at = {}, {}, {}, nil, 1
   while at <= #list do
     local name, ends, size, from = string.match(list, '^([%w_-]+) (%d+) (%d+) ()', at)
@@ -41,7 +41,7 @@ if kind == 'E' then
     else
       call('DEL', KEYS[k + 1])
     end
-    -- A hint may be lost, so a missing permission to publish is no fault of the op.
+    -- A hint may be lost, so a missing permission to publish does not fail the op.
     if ARGV[a + 4] == '1' then try('PUBLISH', 'palisade:changed', KEYS[k + 1]) end
   end
   put(#who)

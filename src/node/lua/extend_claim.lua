@@ -1,6 +1,6 @@
--- Prolong a claim's lease; in quarantine only for a holder that names it. A promise of an earlier
--- history stays below the floor (g is not renewed: a higher promise may have been forgotten) unless
--- its holder names this quarantine.
+-- Extends a claim's lease; in quarantine only for a holder that names the quarantine. A promise of
+-- an earlier history stays below the floor (g is not renewed, because a higher promise may have
+-- been forgotten) unless its holder names this quarantine.
 -- KEYS  1 record
 -- ARGV  1 owner  2 ballot  3 lease ms  4 retention ms  5 fingerprint or ''
 --       6 name of the quarantine or ''

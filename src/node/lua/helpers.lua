@@ -1,13 +1,13 @@
--- What the rare ops share. One call is one op, or a run of acquires or releases that is not all as
--- asked. Functions capture no variable that they can do without: each function that is made, and
--- each variable that one captures, costs every such op about a tenth of a small command.
--- KEYS, ARGV  the op's behind k and a
--- Returns     per function what its comment says
+-- Helpers of the slow paths. One call handles one op, or a run of acquires or releases of which
+-- some were not executed as requested. Functions have as few upvalues as possible: each closure
+-- that is created, and each upvalue, costs every such op about a tenth of a small command.
+-- KEYS, ARGV  those of the op begin after k and a
+-- Returns     see the comment of each function
 local KEYS, ARGV, call, try, find = KEYS, ARGV, redis.call, redis.pcall, string.find
 local now_ms, left = b.now_ms, b.left
 if not count then a = a + 1 end -- behind the kind; of a run acquire.lua and release.lua say it
 
--- Results, one integer first; see main.lua.
+-- Result codes, the first integer of each result; see main.lua.
 local DONE, NOT_OWNER, ABSENT, QUARANTINED, HELD, FOREIGN, WRONG_TYPE = 1, 0, -1, -2, -3, -4, -5
 local MISMATCH, COMPLETED, IN_FLIGHT, LATE, TOO_OLD, DEFERRED = -6, -7, -8, -10, -11, -12
 
@@ -16,12 +16,12 @@ local function put(x)
   out[#out + 1] = x
 end
 
--- A whole number as it is stored; %.14g, the default, would round it.
+-- Formats a whole number for storage; the default %.14g would round it.
 local function digits(x)
   return string.format('%.0f', x)
 end
 
--- A proposal as far as it counts: as any honest clock can go, and not below the floor.
+-- Limits a proposal to what an honest clock can show, and to at least the floor.
 local function in_range(p)
   local x = tonumber(p)
   local low, high = math.max(b.now_us - b.clock_error, b.floor), b.now_us + b.clock_error
@@ -29,30 +29,31 @@ local function in_range(p)
   return string.format('%.0f', math.max(math.min(x, high), low))
 end
 
--- Whether an extension counts: outside quarantine, or within it if its holder names it.
+-- Returns true if an extension counts: outside quarantine, or within it if its holder names it.
 local function may_extend(named)
   return b.left <= 0 or named == b.id
 end
 
--- Whether a token lies further ahead than honest clocks and servers can bring it: 6E, and a second
--- for what is rounded.
+-- Returns true if a token is further ahead than honest clocks and servers can bring it: 6E, and a
+-- second for rounding.
 local function is_ahead(token)
   return token > b.now_us + 6 * b.clock_error + 1000000
 end
 
--- The value of a key, false if it has none. Of a text not more than one byte beyond the
--- longest of ours, so that no value of another program's holds up the server or its answer.
+-- Returns the value of a key, false if it has none. Reads at most one byte more than our longest
+-- value, so that a large value of another program delays neither the server nor its answer.
 local function look(key, longest)
   local v = redis.pcall('GETRANGE', key, '0', longest)
   if v == '' and redis.call('EXISTS', key) == 0 then return false end
   return v
 end
 
--- How many bytes of results and metadata the answer may still show, so that it arrives in time and
--- neither side piles up memory for it. The first is shown whatever its length.
+-- Bytes of results and metadata that one answer may show, so that it arrives in time and neither
+-- side needs much memory for it. The first result is shown whatever its length.
 local MOST = 1048576
 
--- Whether so much more may be shown. If not, that is put, and nothing may have been changed.
+-- Returns true if the answer may show `size` more bytes. If not, puts DEFERRED; the op must not
+-- have changed anything by then.
 local function has_room(size)
   local room = b.room or MOST
   if room <= 0 or size > room and room < MOST then
@@ -64,7 +65,7 @@ local function has_room(size)
   return true
 end
 
--- Too late: it only takes back.
+-- Past the batch's deadline: only undo ops (release, unclaim) still run.
 if b.late and not find('DQMu', kind, 1, true) then
   for _ = 1, count or 1 do put(LATE) end
   return

@@ -1,24 +1,24 @@
 -- Validates the marker and rewrites it if it is outdated (slow path).
--- KEYS[1]  palisade:generation, the marker, each field of fixed width, one space between:
+-- KEYS[1]  palisade:generation, the marker, each field of fixed width, separated by one space:
 --          1 replid 40   42 since_ms 13   56 floor_us 16   73 q_ms 9   83 agreed_ms 13
 --          97 waited_ms 13   111 how the data began: n known, e empty,
---          l empty although a client knows of earlier ones
+--          l empty although a client knows of earlier data
 --          113 -, or around a planned handover (`ops/handover`) c or s   114 until_ms 13
 --          128 note_ms 13   then up to eight losses, each from_ms 13, -, began_ms 13, -, to_ms 13
---          since: when it began (0: this server never lost anything); q: the quarantine's length;
---          agreed: the length is kept until this time without further requests for it; waited:
---          until then a client may wait for a hint.
---          c: closed, for a planned handover: until then nothing at all is answered by
---          it, nor by a server that its data come to. s: handed over: these data are complete, so
---          the history goes on from the one before; only leases given there may end early by this
+--          since: beginning of the history (0: this server never lost anything); q: length of the
+--          quarantine; agreed: the length is kept until this time without further requests for it;
+--          waited: until this time a client may wait for a hint.
+--          c: closed for a planned handover: until then this server answers nothing at all, nor
+--          does a server that receives these data. s: handed over: the data are complete, so the
+--          history continues the one before; only leases given there may end early by this
 --          clock, by twice E, until then.
---          note: the server's clock when this was written last, at most a second ago whenever
---          anything is written. What a restart, a backup or a promotion brings back is a prefix of
---          a server's writes, so with a note all that was written before it is there. A loss: what
---          was written from the note that came back (0: none did) until the next history began,
---          and in the L after it, until `to`, for which a replaced server may have gone on.
+--          note: the server's clock when the marker was written last, at most a second ago
+--          whenever anything is written. A restart, a backup or a promotion brings back a prefix of
+--          a server's writes, so all that was written before the note is there. A loss: the writes
+--          from the note that came back (0: none) until the next history began, and those in
+--          the L after it, until `to`, in which a replaced server may still have written.
 -- ARGV[4]  see batch.lua
--- Returns  the marker as it is now, bits for the answer (see main.lua); or an error reply
+-- Returns  the present marker and the bits of the answer (see main.lua); or an error reply
 local function history(marker, replid, now_us, now_ms)
   local call, find, sub, format, match =
     redis.call, string.find, string.sub, string.format, string.match
@@ -30,8 +30,9 @@ local function history(marker, replid, now_us, now_ms)
   local note, losses = 0, ''
   local bits, write = 0, false
   local known = false -- the marker is one that an honest client can have written
-  -- Clocks are at most 2E apart, also the same one before and after a step; a second more
-  -- for what is rounded. A floor is at most 2E ahead of where the quarantine ended or will.
+  -- Clocks differ by at most 2E, as do two readings of one clock before and after a step; a second
+  -- more is for rounding. A floor is at most 2E ahead of the (past or future) end of the
+  -- quarantine.
   local apart = clock_error / 500
   local latest = now_ms + apart + 1000
   if type(marker) == 'string' and #marker >= 140 and #marker <= 476
@@ -70,8 +71,8 @@ local function history(marker, replid, now_us, now_ms)
     end
   end
   if known and sub(marker, 1, 40) == replid then
-    -- All clients share one length, the longest. It holds for one length after the last client that
-    -- asked for it, and is not shortened during a quarantine.
+    -- All clients share one length, the longest. It is kept for one length after the last client
+    -- that asked for it, and is not shortened during a quarantine.
     if q > seen_q then
       write, agreed = true, now_ms + 2 * q
       if seen_q > 0 then bits = 4 end
@@ -90,8 +91,9 @@ local function history(marker, replid, now_us, now_ms)
     else
       if not known then note, losses = 0, '' end
       losses = losses .. format(' %013.0f-%013.0f-%013.0f', note, now_ms, now_ms)
-      -- One loss instead of two neighbours: it contains both, and is the shortest for its age.
-      -- Neither the latest one, nor a loss of everything, which stays the first.
+      -- Too many losses: one takes the place of two neighbours. It contains both, and is the
+      -- shortest for its age. The latest one is not merged, nor a loss of everything, which stays
+      -- the first.
       if #losses > 336 then
         local least, pair, both
         for at = tonumber(sub(losses, 2, 14)) == 0 and 43 or 1, 253, 42 do
@@ -105,19 +107,19 @@ local function history(marker, replid, now_us, now_ms)
         end
         losses = sub(losses, 1, pair - 1) .. both .. sub(losses, pair + 84)
       end
-      -- What the marker says may be older than the server that was replaced just now.
+      -- The marker may be older than the settings of the server that was replaced just now.
       q = math.max(q, tonumber(first_q), known and seen_q or 0)
-      -- Twice E: this clock may be behind, and the clock of who proposed ahead. And q: a server
-      -- that this one replaced goes on granting for a part of it.
+      -- Twice E: this clock may be behind, and the proposer's clock ahead. And q: a replaced server
+      -- may go on granting for a part of it.
       since, floor = now_ms, now_us + 2 * clock_error + q * 1000
     end
     agreed, waited = now_ms + 2 * q, known and waited or 0
   end
-  -- The longest L of those who ask in a quarantine counts, as for its length.
+  -- In a quarantine the longest L that any client asks for counts, as for the quarantine's length.
   if #losses > 0 and now_ms < since + q and since + window > tonumber(sub(losses, -13)) then
     write, losses = true, sub(losses, 1, -14) .. format('%013.0f', since + window)
   end
-  -- The first client to connect knew of no data; this one saw some before these began.
+  -- The first client to connect knew of no data; this client saw some before this history began.
   if began == 'e' and knows > 0 then
     if knows < (tonumber(sub(losses, 16, 28)) or 0) then write, began = true, 'l' end
   end
@@ -125,8 +127,9 @@ local function history(marker, replid, now_us, now_ms)
     local new = format('%s %013.0f %016.0f %09.0f %013.0f %013.0f %s %s%013.0f %013.0f%s',
       replid, since, floor, q, agreed, waited, began, settling and 's' or '-', settling or 0,
       now_ms, losses)
-    -- A server that refuses to write this refuses all that would need it, and not what only reads
-    -- or gives back.
+    -- A refused write fails the batch only if the marker has to change (`write`). The note alone
+    -- may be refused: then the server also refuses the ops that need a new note, because they
+    -- write, and the ops that only read or release are executed.
     if write then
       call('SET', KEYS[1], new)
       marker = new

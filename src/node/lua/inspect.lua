@@ -1,4 +1,4 @@
--- Read the holder.
+-- Reads the holder.
 -- KEYS  1 lock   2 fence   3 meta   4 queue
 -- ARGV  1 wait: 0 or 1
 -- Puts  fence, value, ms, meta | ABSENT | DEFERRED

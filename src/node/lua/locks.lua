@@ -1,21 +1,21 @@
--- What the rare ops on locks share.
--- KEYS, ARGV  as handed in by the op
--- Returns     per function what its comment says
+-- Helpers of the slow paths of ops on locks.
+-- KEYS, ARGV  as for the op
+-- Returns     see the comment of each function
 
 local sub = string.sub
 
--- The value of a lock that is free, while it is kept for its holder; as long as
--- an owner.
+-- Value of a lock that is free but kept for its possible holder after a handover (refuse.lua). It
+-- has the length of an owner.
 local KEPT = '----------------------'
 
--- Whether a value stands for no owner: the lock is kept, or reserved for a waiter (release.lua). No
--- owner token begins like that.
+-- Returns true if a value belongs to no owner: the lock is kept, or reserved for a waiter
+-- (release.lua). No owner token begins like that.
 local function is_nobodys(value)
   return type(value) == 'string' and find(value, '^%-%-%-%-%-%-[%-%x]') and #value == 22
 end
 
--- The number in a fence key: 0 if there is none, nil if it is another program's value: a fence is
--- a whole number that an answer can tell.
+-- Returns the number in a fence key: 0 if there is none, nil if it is another program's value. A
+-- fence is a whole number that an answer can represent.
 local function stored(key)
   local v = look(key, '18')
   if not v then return 0 end
@@ -23,13 +23,13 @@ local function stored(key)
   return number and number < 1e18 and number or nil
 end
 
--- What a queue holds (release.lua); nothing if it is another program's.
+-- Returns the value of a queue (see release.lua); nothing if it is another program's.
 local function queued(queue)
   local v = look(queue, '2275') or '0'
   return type(v) == 'string' and #v % 35 == 1 and find(v, '^[01]') and v
 end
 
--- Hints to those who watch that the metadata are new.
+-- Publishes a hint to those who watch, because the metadata are new.
 local function hint(queue, key)
   local v = queued(queue)
   if v and sub(v, 1, 1) == '1' then
@@ -38,10 +38,11 @@ local function hint(queue, key)
   end
 end
 
--- Asks for a hint: who waits, with its place and for how many ms the lock is then reserved for it
--- (at most 50, whatever it says), or else one who watches. Has the marker say that
--- somebody does: ahead, so that it is seldom written. For an hour at most, however long another
--- program's lock lasts: waiters ask again long before. There are 64 places; the others ask again.
+-- Registers for a hint: a waiter, with its place and the ms for which the lock is then reserved for
+-- it (at most 50), or a watcher. Records in the marker that there is one, until a time further
+-- ahead than needed, so that the marker is seldom written. For an hour at most, even if another
+-- program's lock lasts longer: waiters ask again long before. There are 64 places; the other
+-- handles ask again.
 local function wait_for_hint(queue, ms, waited, handle, needs)
   local v = queued(queue)
   if not v then return end
@@ -66,7 +67,7 @@ local function wait_for_hint(queue, ms, waited, handle, needs)
   end
 end
 
--- Whether this may be a holder's metadata: text that expires, unlike most keys of others.
+-- Returns true if this may be a holder's metadata: text that expires, unlike most other keys.
 local function is_meta(meta)
   return type(redis.pcall('GETRANGE', meta, '0', '0')) == 'string'
     and redis.call('PTTL', meta) >= 0

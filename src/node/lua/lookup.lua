@@ -1,4 +1,4 @@
--- Read a record.
+-- Reads a record.
 -- KEYS  1 record
 -- ARGV  1 fingerprint or ''
 -- Puts  fence, attempt, lease ms or -1, rf or 0, value or false if rf > 0 | ABSENT | WRONG_TYPE

@@ -1,23 +1,25 @@
 -- Executes the ops in order, each with its keys and arguments behind those of the one before. Runs
 -- of acquires with one ttl and runs of releases are sent as one.
 -- KEYS     from 2: the ops' keys          ARGV  from 5: per run or single op its kind and then
---          A, V, W, T: how many (A only: many), ttl, fence life, their arguments
---          D, Q: how many, their arguments      else: its arguments
--- Returns  where all is as the client expects, and each op of these kinds is done as asked (an
---          acquire with its proposal for a fence): the clock in µs. Else a list: the clock, the
---          marker as it is now, bits: 1 the marker was written because the history is new, 2 there
---          was none before, 4 its length was raised, then per op:
---          1 done, 0 not the owner's, -1 absent, -2 quarantined, -3 held, -4 held by a stranger,
---          -5 wrong type, -6 other fingerprint, -7 completed, -8 in flight, -9 once for all of a
---          run: as asked, -10 too late and not executed, -11 the request is too old, -12 not
---          executed: the answer has shown as much as it may, ask again; acquire, claim, inspect and
---          lookup say yes by their fence; what follows the number is described at each op.
+--          A, V, W, T: number of ops (A only: more than one), ttl, fence life, their arguments
+--          D, Q: number of ops, their arguments      else: its arguments
+-- Returns  the clock in µs, if all is as the client expects and each op of these kinds is executed
+-- as
+--          requested (an acquire: with its proposal for a fence). Else a list: the clock, the
+--          present marker, bits (1 the marker was written because the history is new, 2 there
+--          was none before, 4 its length was raised), then per op:
+--          1 done, 0 not the owner's, -1 absent, -2 quarantined, -3 held, -4 held by another
+--          program,
+--          -5 wrong type, -6 other fingerprint, -7 completed, -8 in flight, -9 once for a whole
+--          run: as requested, -10 too late and not executed, -11 the request is too old, -12 not
+--          executed because the answer is full: ask again. Acquire, claim, inspect and lookup
+--          confirm by their fence. Each op's file documents what follows the number.
 local b -- what the rare ops share, made when it is needed
 if not expected then
   b = batch(info, at, marker, now_us, false)
   if b.err then return b end
 end
--- How many of KEYS and ARGV the single ops take.
+-- Number of KEYS and ARGV of the single ops.
 local sizes = 'C18 c16 s15 x16 r12 u12 L11 X46 R22 I41 M31 E14'
 local k, a, last = 1, 4, #ARGV
 local whole = 0 -- so many runs are as asked, as long as there is nothing else to say
@@ -54,7 +56,7 @@ while a < last do
   local done
   if kind == 'C' then done, found = replay(b, k, a) end
   if done then
-    -- Its result is put.
+    -- `replay` has put the result.
   elseif rest then
     rare(b, kind, k, a, count, rest, found, release)
   elseif b then

@@ -1,5 +1,5 @@
--- Kinds D and Q, a run of releases after those that did what they were asked for: `found` stood
--- under the keys.
+-- Slow path of `release`, kinds D and Q: the results of a run of which some locks were not deleted.
+-- `found` holds the values that the keys had.
 -- KEYS, ARGV  as in release.lua
 -- Puts        per op: DONE | NOT_OWNER | ABSENT
 if kind == 'D' or kind == 'Q' then

@@ -1,8 +1,8 @@
--- Prolong a lock that its owner has, whose fence is its token, and that has no metadata: the common
--- renewal. It captures nothing, as it is made each time (helpers.lua).
+-- Fast path of extend: for a lock that its owner has, whose fence is its token, and that has no
+-- metadata. No upvalues: the closure is created on every call (helpers.lua).
 -- KEYS     1 lock   2 fence   3 meta
--- ARGV     1 kind, then as in extend.lua   life: how long the fence is kept, in ms
--- Returns  whether it is done; if not, nothing was changed
+-- ARGV     1 kind, then as in extend.lua   life: time for which the fence is kept, in ms
+-- Returns  true if it is done; if false, nothing was changed
 local function prolong(k, a, life)
   local KEYS, ARGV, call, try = KEYS, ARGV, redis.call, redis.pcall
   if ARGV[a + 5] == '1' or try('GETRANGE', KEYS[k + 1], '0', '22') ~= ARGV[a + 2]

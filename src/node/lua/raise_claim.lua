@@ -1,4 +1,4 @@
--- Settle a claim's ballot; shows the result if there is one. Refused while the promise is of an
+-- Settles a claim's ballot; shows the result if there is one. Refused while the promise is of an
 -- earlier history: a higher one may have been forgotten.
 -- KEYS  1 record
 -- ARGV  1 owner  2 ballot

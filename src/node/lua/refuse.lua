@@ -2,12 +2,12 @@
 -- from an owner). The first `rest` acquires are already granted. `found`, if any: previous value of
 -- the fence of the next one, whose lock is already set.
 -- KEYS  per op: 1 lock   2 fence   3 queue (V, W), meta (T)
--- ARGV  as in acquire.lua; W also 3 for how many µs it has waited  4 which handle, in 16 digits
---       5 for how many ms it wants a released lock to be reserved for it; T also 3 from whom
+-- ARGV  as in acquire.lua; W also 3 µs that it has waited  4 its handle, in 16 hex digits
+--       5 ms for which a released lock is to be reserved for it; T also 3 the owner it takes from
 -- Puts  per op: fence | QUARANTINED | HELD, ms | FOREIGN, ms | WRONG_TYPE (fence key)
 --       ms -1: no expiry
 if find('AVWT', kind, 1, true) then
-  -- The fence was at `old` or holds another program's value: what is given then.
+  -- Returns the fence to give if the fence was at `old` or holds another program's value.
   local function above(lock, fence, old, p)
     local number = type(old) == 'string' and tonumber(old)
     if not number or number >= 1e18 then -- a stranger's: as it was, as far as can be
@@ -15,9 +15,9 @@ if find('AVWT', kind, 1, true) then
       redis.call('DEL', lock)
       return -5
     end
-    -- Beyond what any honest clock gives, also before a backward step by twice E: written by
-    -- somebody else, or by a clock that was wrong. Taken down to what such clocks reach: the asker
-    -- does not count that yet, and will when its own clock has come so far.
+    -- Beyond what any honest clock gives, even before a backward step by twice E: written by
+    -- another program, or by a clock that was wrong. It is lowered to what such clocks can reach.
+    -- The client does not count that grant yet, but will once its own clock has come so far.
     local most = b.now_us + 6 * b.clock_error + 1000000
     if number > most + 2 * b.clock_error then number = most end
     if number >= tonumber(p) then
@@ -27,9 +27,9 @@ if find('AVWT', kind, 1, true) then
     return p
   end
 
-  -- Soon after a handover: whether the lock, absent here, may still be held. Its lease may have
-  -- ended early by this clock, so the first who asks for a name that was used lately has it kept
-  -- for as long as clocks differ, once.
+  -- Soon after a handover: returns true if the lock, absent here, may still be held. Its lease may
+  -- have ended early by this clock. So for a name that was used lately, the first acquire keeps the
+  -- lock for as long as clocks may differ, once.
   local function is_kept(lock, fence)
     if redis.call('EXISTS', lock) == 1 or redis.call('EXISTS', fence) == 0 then return false end
     if redis.pcall('HSET', 'palisade:settled', lock, '1') == 0 then return false end
@@ -38,13 +38,13 @@ if find('AVWT', kind, 1, true) then
     return true
   end
 
-  -- Reserved for who asks: as good as free.
+  -- Reserved for this handle, which is as good as free.
   if kind == 'W' and left <= 0 and look(KEYS[k + 1], '22') == '------' .. ARGV[a + 8] then
     call('DEL', KEYS[k + 1])
   end
 
-  -- Held by the owner it is taken from, or by the asker since an earlier request: one SET gives it
-  -- over. Its closing is never shortened, and what stands for no owner is taken from nobody.
+  -- Held by the owner it is taken from, or by this client since an earlier request: one SET passes
+  -- the lock on. Its closing is never shortened, and a lock of no owner is not taken.
   local given
   if kind == 'T' and left <= 0 then
     local value, ms = look(KEYS[k + 1], '22'), call('PTTL', KEYS[k + 1])
@@ -76,7 +76,7 @@ if find('AVWT', kind, 1, true) then
     else
       local value = look(lock, '22')
       if value == owner then
-        -- Its fence outlives a lock, so where there is none somebody else deleted it.
+        -- The fence outlives its lock, so if there is none another program deleted it.
         local given = stored(fence)
         put(given and given > 0 and given or WRONG_TYPE)
       else

@@ -1,16 +1,16 @@
--- Delete the owners' locks, and wake who waits for those that are free then: also where nothing was
--- there to delete. Kind D, a run in two commands; Q, a run on a node where somebody waits. It
--- captures nothing, as it is made each time (helpers.lua).
--- The queue's value is 1 if somebody watches the lock, else 0. Behind it per waiter, the longest
--- first: since when it waits by this clock, in µs (16 digits), a colon, its handle (16 hex digits),
--- for how many ms the lock is reserved for it (2 digits). Who has no connection any more is passed
--- over. A hint may be lost, so a missing permission to publish is no fault of the op: all are
--- woken on the common channel then, and nothing is reserved.
--- A lock that is reserved has six dashes and the handle as its value. A handle that does not need
--- it gives that back as if it were its owner.
+-- Deletes the owners' locks, and wakes those who wait for the ones that are free then, even if
+-- there was nothing to delete. Kind D: a run in two commands; Q: a run on a node where a client
+-- waits. No upvalues: the closure is created on every call (helpers.lua).
+-- The queue's value begins with 1 if a client watches the lock, else 0. Then per waiter, the
+-- longest wait first: the start of the wait by this clock, in µs (16 digits), a colon, its handle
+-- (16 hex digits), the ms for which the lock is reserved for it (2 digits). A waiter without a
+-- connection is skipped. A hint may be lost, so a missing permission to publish does not fail the
+-- op: then all are woken on the common channel, and nothing is reserved.
+-- A reserved lock has six dashes and the handle as its value. A handle that does not need it
+-- releases it as if it were its owner.
 -- KEYS     per op: 1 lock   2 queue (Q only: each key costs as much as a small command)
--- ARGV     1 kind  2 how many, then per op: 1 owner
--- Returns  nothing if each is done, else what was found under the keys
+-- ARGV     1 kind  2 number of ops, then per op: 1 owner
+-- Returns  nothing if each is done, else the values that the keys had
 local function release(k, a, count, each, awaited)
   local KEYS, ARGV, call = KEYS, ARGV, redis.call
   local lock = KEYS[k + 1]
@@ -18,7 +18,7 @@ local function release(k, a, count, each, awaited)
     call('DEL', lock)
     return
   end
-  -- MGET shows nothing where a key holds no string: what other programs keep there is left alone.
+  -- MGET shows no value for a key that holds no string: keys of other programs are left alone.
   local found = call('MGET', unpack(KEYS, k + 1, k + each * count))
   local gone, m, missed = {}, 0, false
   for i = 1, count do
@@ -57,7 +57,7 @@ local function release(k, a, count, each, awaited)
       end
     end
   elseif awaited then
-    -- Who sent D did not know yet that somebody waits here: perhaps for one of these.
+    -- The sender of D did not know yet that a client waits here, perhaps for one of these locks.
     for i = 1, m do redis.pcall('PUBLISH', 'palisade:changed', gone[i]) end
   end
   if missed then return found end

@@ -1,5 +1,5 @@
--- Release one who may have left metadata: it goes too, for the next holder may have none and would
--- be shown with it.
+-- Releases a lock that may have metadata, and deletes them: the next holder may have none, and
+-- would be shown with the old ones.
 -- KEYS  1 lock   2 queue   3 meta
 -- ARGV  1 owner
 -- Puts  DONE | NOT_OWNER | ABSENT

@@ -1,10 +1,10 @@
--- A claim that finds a short result: the common end of a call that is made again. What is in any
--- way uncommon is left to claim.lua, which would put the same here. It captures nothing, as it is
--- made each time (helpers.lua).
+-- Fast path of claim: puts a small stored result, the common answer to a repeated call. All other
+-- cases are left to claim.lua, which would put the same here. No upvalues: the closure is created
+-- on every call (helpers.lua).
 -- KEYS     1 record
 -- ARGV     the kind, and those of claim.lua
 -- Puts     COMPLETED, rf, value; or nothing
--- Returns  whether it did; and the fields that it has read, as records.lua has them
+-- Returns  true if it put the result; and the fields that it has read, as records.lua uses them
 local function replay(b, k, a)
   local KEYS, ARGV, call = KEYS, ARGV, redis.call
   local key, fp = KEYS[k + 1], ARGV[a + 6]
@@ -12,7 +12,7 @@ local function replay(b, k, a)
   local fence, till, attempt, rf = h[2], h[3], h[4], h[5]
   if b.late or ARGV[a + 7] == '1' or not (fence and till and attempt and rf)
     or (fp ~= '' and h[7] and h[7] ~= fp)
-    -- Whole numbers in digits, none of them longer than one of ours, and none empty.
+    -- Whole numbers in digits, none of them longer than ours can be, and none empty.
     or #fence * #till * #attempt * #rf == 0 or #fence > 16 or #till > 15 or #attempt > 9 or #rf > 16
     or not string.find(fence .. till .. attempt .. rf, '^%d+$')
   then

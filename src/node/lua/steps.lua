@@ -1,6 +1,6 @@
--- Store the steps that are finished, unless a higher ballot was promised, another request's
--- fingerprint is here, or a result. The longest list of a ballot stays: a repeated request may come
--- behind a later one.
+-- Stores the finished steps, unless a higher ballot was promised, the record has another
+-- fingerprint, or it has a result. The longest list of a ballot stays, because a repeated request
+-- may arrive after a later one.
 -- KEYS  1 record
 -- ARGV  1 owner  2 ballot  3 the steps  4 retention ms  5 fingerprint or ''
 -- Puts  DONE | NOT_OWNER | WRONG_TYPE | MISMATCH

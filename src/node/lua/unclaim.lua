@@ -1,17 +1,17 @@
--- End a claim's lease before its time.
+-- Ends a claim's lease before its time.
 -- KEYS  1 record
--- ARGV  1 owner  2 the attempt: u did nothing, r may be repeated, l may have acted
+-- ARGV  1 owner  2 end of the attempt: u did nothing, r may be repeated, l may have acted
 -- Puts  DONE | NOT_OWNER | ABSENT | WRONG_TYPE
 if kind == 'u' then
   local ends = ARGV[a + 2]
   if not h[2] then return put(ABSENT) end
   if h[1] ~= ARGV[a + 1] or rf or till == 0 then return put(NOT_OWNER) end
   if ends ~= 'l' and attempt > 0 then attempt = attempt - 1 end
-  -- Without an owner nothing that is under way prolongs or completes it.
+  -- Without an owner, no request that is under way extends or completes it.
   call('HSET', key, 'own', '', 'till', '0', 'att', attempt)
   wake()
   if attempt == 0 and ends == 'u' and not steps then
-    -- As if never claimed, but the promise must outlive every late request.
+    -- As if it was never claimed, but the promise must outlive every late request.
     call('HDEL', key, 'fp')
     call('PEXPIRE', key, b.fence_life)
   end

@@ -26,28 +26,28 @@ impl MemoryNodeBuilder {
         Self { name: None, window: Duration::ZERO, env, quarantined: false }
     }
 
-    /// What the node is called in errors and logs. Default `memory-<n>`, unique in the process.
+    /// Sets the name of the node in errors and logs. Default `memory-<n>`, unique in the process.
     pub fn name(mut self, name: impl Into<Arc<str>>) -> Self {
         self.name = Some(name.into());
         self
     }
 
-    /// L: for how long after a restart or failover another master of this node might still accept
-    /// writes; lengthens the quarantine.
-    /// Default zero: in memory there is no other master.
+    /// Sets L: the time for which, after a restart or failover, another master of this node might
+    /// still accept writes; lengthens the quarantine. Default zero: in memory there is no other
+    /// master.
     pub fn failover_window(mut self, window: Duration) -> Self {
         self.window = window;
         self
     }
 
-    /// Clocks and randomness other than the machine's, for tests and simulators. The handle over
-    /// the node must have the same.
+    /// Sets clocks and randomness other than the machine's, for tests and simulators. The handle
+    /// over the node must have the same.
     pub fn env(mut self, env: Arc<dyn Env>) -> Self {
         self.env = env;
         self
     }
 
-    /// Starts in quarantine, as a server of unknown past does. Needs the feature `test-util`.
+    /// Starts the node in quarantine, as a server of unknown past. Needs the feature `test-util`.
     #[cfg(feature = "test-util")]
     pub fn quarantined(mut self) -> Self {
         self.quarantined = true;

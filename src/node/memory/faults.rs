@@ -1,5 +1,5 @@
-//! What an operator or a fault does to a real server (restart, flush, failover, stepped clock), as
-//! methods of a node in memory: so that tests and simulations meet quarantines as production does.
+//! Faults and operator actions (restart, flush, failover, stepped clock) as methods of a node in
+//! memory, so that tests and simulations meet quarantines as production does.
 
 use std::time::Duration;
 
@@ -9,33 +9,35 @@ use super::{Data, MemoryNode, State};
 use crate::node::NodeEvent;
 use crate::time::Moment;
 
-/// A copy of a [`MemoryNode`]'s data at one moment, as a replica that lags behind would have it.
+/// A copy of a [`MemoryNode`]'s data at one moment, as on a replica that lags behind.
 #[derive(Clone, Debug)]
 pub struct MemorySnapshot(Data);
 
 /// Faults, with the feature `test-util`.
 impl MemoryNode {
-    /// The process dies and comes back without its data: quarantine, floor.
+    /// Restarts the process without its data: quarantine, floor.
     pub fn restart_empty(&self) {
         self.reborn(|state| state.data = Data::default());
     }
 
-    /// Restarts the node without its data, as [`restart_empty`](Self::restart_empty) does, where
-    /// another client has seen the data before: the node does not pass for a new one.
+    /// Restarts the node without its data, as [`restart_empty`](Self::restart_empty) does, but with
+    /// the knowledge that another client has seen the data before: the node is not taken for a new
+    /// one.
     pub fn lose_data(&self) {
         self.restart_empty();
         self.state().is_known = true;
     }
 
-    /// The process dies and comes back with all its data (nothing was lost, but nobody can know).
+    /// Restarts the process with all its data (nothing was lost, but no client can know that).
     pub fn restart_keeping(&self) {
         self.reborn(|_| ());
     }
 
-    /// Closes the node for a planned handover: until [`Self::hand_over`], and for `span` at the
-    /// longest, it answers nothing.
+    /// Closes the node for a planned handover: until [`Self::hand_over`], and for at most `span`,
+    /// it answers nothing.
     ///
-    /// False if it is not closed: it is in a quarantine, or settles after another handover.
+    /// Returns false if it was not closed: it is in a quarantine, or settles after another
+    /// handover.
     #[must_use = "it may not be closed"]
     pub fn close(&self, span: Duration) -> bool {
         let mut state = self.state();
@@ -43,11 +45,11 @@ impl MemoryNode {
         state.data.marker.as_mut().is_none_or(|marker| marker.close(now, span))
     }
 
-    /// Another server takes over in a new history, with data that are certainly complete.
+    /// Lets another server take over in a new history, with data that are certainly complete.
     pub fn hand_over(&self) {
         let now = self.clock(&self.state()).now;
         self.reborn(|state| {
-            // The history that begins.
+            // Identity of the history that begins.
             let history_id = state.seed.wrapping_add(state.lives + 1);
             if let Some(marker) = &mut state.data.marker {
                 marker.go_on(history_id, now);
@@ -55,7 +57,7 @@ impl MemoryNode {
         });
     }
 
-    /// Which closing is in the data, also if its time is over: for [`Self::open`] and
+    /// Returns the closing that is in the data, even if its time is over: for [`Self::open`] and
     /// [`Self::finish_handover`].
     #[doc(hidden)]
     pub fn closing(&self) -> Option<u64> {
@@ -71,9 +73,9 @@ impl MemoryNode {
         }
     }
 
-    /// The last step of a planned handover on the server that was promoted: it goes on where the
-    /// closed one stopped. False if its data do not hold this closing, or `apart` (the largest
-    /// difference between two clocks) is not left of it.
+    /// Does the last step of a planned handover on the server that was promoted: it continues where
+    /// the closed one stopped. Returns false if its data do not hold this closing, or if less than
+    /// `apart` (the largest difference between two clocks) is left of it.
     #[doc(hidden)]
     #[must_use = "it may begin a quarantine"]
     pub fn finish_handover(&self, closing: u64, apart: Duration) -> bool {
@@ -83,29 +85,29 @@ impl MemoryNode {
         marker.is_some_and(|marker| marker.finish(history_id, closing, now, apart))
     }
 
-    /// Somebody runs `FLUSHALL`: all data is gone, the marker with it; the process stays.
+    /// Deletes all data, the marker included, as `FLUSHALL` does; the process stays.
     pub fn flush_all(&self) {
         self.state().data = Data::default();
     }
 
-    /// A copy of the present data.
+    /// Returns a copy of the present data.
     pub fn snapshot(&self) -> MemorySnapshot {
         MemorySnapshot(self.state().data.clone())
     }
 
-    /// The node goes back to `snapshot` in a new history: it lost its last writes, or a replica
+    /// Sets the node back to `snapshot` in a new history: it lost its last writes, or a replica
     /// that lagged behind was promoted.
     pub fn restore(&self, snapshot: MemorySnapshot) {
         self.reborn(|state| state.data = snapshot.0);
     }
 
-    /// The node's clocks, both of them, step forward.
+    /// Steps both clocks of the node forward.
     pub fn jump_clock(&self, forwards: Duration) {
         self.state().offset += forwards;
     }
 
-    /// L as the sender of the next batches knows it: by all servers of the group whose settings it
-    /// has read, and with what the others may have.
+    /// Sets L as the sender of the next batches knows it: `read` by all servers of the group whose
+    /// settings it has read, `unread` with those that it has not.
     #[doc(hidden)]
     pub fn set_failover_windows(&self, read: Duration, unread: Duration) {
         self.state().windows = Windows { read, longest: read.max(unread) };
@@ -119,7 +121,7 @@ impl MemoryNode {
         state.data.locks.put_foreign(key, now, till);
     }
 
-    /// Another program's `SET key value NX PX ttl`: whether it has the lock now.
+    /// Runs another program's `SET key value NX PX ttl`; returns true if it has the lock now.
     #[doc(hidden)]
     pub fn set_foreign(&self, key: &str, ttl: Duration) -> bool {
         let mut state = self.state();
@@ -127,7 +129,7 @@ impl MemoryNode {
         state.data.locks.set_foreign(key, now, (Moment::from_nanos(now) + ttl).as_nanos())
     }
 
-    /// Another program's script that deletes the key if the value is its own.
+    /// Runs another program's script that deletes the key if the value is its own.
     #[doc(hidden)]
     pub fn delete_foreign(&self, key: &str) {
         let mut state = self.state();
@@ -135,8 +137,9 @@ impl MemoryNode {
         state.data.locks.delete_foreign(key, now);
     }
 
-    /// What `palisade idem rerun` and `purge` do to the record of a key whose promise was `seen`.
-    /// False if it is refused: closed, running, with a result, or not as it was seen.
+    /// Changes the record of a key whose promise was `seen`, as `palisade idem rerun` and `purge`
+    /// do. Returns false if that is refused: the node is closed, or the record runs, has a result,
+    /// or is not as it was seen.
     #[doc(hidden)]
     pub fn change_record(&self, key: &str, seen: u64, change: RecordChange) -> bool {
         let mut state = self.state();

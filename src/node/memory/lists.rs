@@ -1,4 +1,4 @@
-//! Lists of candidates.
+//! Lists of an election's candidates.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use super::shelf::{Perish, Shelf};
 use crate::op::{Enlist, Listed, MAX_LISTED, Reply};
 use crate::token::OwnerToken;
 
-/// The entries of one list, in the order in which they were written first.
+/// Entries of one list, in the order in which they were first written.
 #[derive(Clone, Debug, Default)]
 struct List(Vec<Entry>);
 
@@ -25,7 +25,7 @@ impl Perish for List {
     }
 }
 
-/// The lists of a node.
+/// All lists of a node.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lists(Shelf<List>);
 

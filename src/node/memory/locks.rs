@@ -9,43 +9,43 @@ use crate::name::LockKeys;
 use crate::op::{Holder, IfHeld, Place, QuarantineId, Reply};
 use crate::token::{FencingToken, OwnerToken};
 
-/// Most handles that have a place in the queue of one lock; others ask again now and then.
+/// Most handles that have a place in the queue of one lock; the others ask again from time to time.
 const PLACES: usize = 64;
-/// What a handle that waited longer counts as.
+/// Longest waiting time that counts.
 const WAITED_MAX: Duration = Duration::from_secs(3600);
 
 /// Longest time for which a lock is reserved.
 const RESERVED_MAX: Duration = Duration::from_millis(50);
 
-/// Who gets a hint that something has changed.
+/// Receivers of a hint that the lock has changed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Wake {
     pub(super) watchers: bool,
     pub(super) waiter: Option<u64>,
 }
 
-/// Everything stored under one lock's keys.
+/// All data under one lock's keys.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Entry {
     held: Option<Held>,
     fence: u64,
     fence_till: u64,
-    /// Until when somebody watches it.
+    /// Time until which a client watches the lock.
     watched_till: u64,
-    /// Who waits, since when and what it needs: the longest first.
+    /// Handles that wait, with the start of the wait; the longest wait first.
     queue: Vec<(u64, Place)>,
-    /// Until when anybody in the queue still does.
+    /// Time until which any handle of the queue waits.
     queue_till: u64,
-    /// For which waiter it is reserved while nobody holds it, and until when.
+    /// Handle for which the lock is reserved while it has no holder, and the end of that.
     reserved: Option<(u64, u64)>,
-    /// Until when only its holder is admitted, and in which history: its lease may have ended early
-    /// by the clock of a server that took over.
+    /// Data history in which only the lock's old holder is admitted, and the end of that: its lease
+    /// may have ended early by the clock of a server that took over.
     kept: Option<(u64, u64)>,
 }
 
 #[derive(Clone, Debug)]
 struct Held {
-    /// `None`: a foreign client's value.
+    /// `None`: another program's value.
     owner: Option<OwnerToken>,
     till: Option<u64>,
     meta: Option<Arc<[u8]>>,
@@ -70,8 +70,9 @@ impl Entry {
         self.held.as_ref().is_some_and(|h| h.owner == Some(owner))
     }
 
-    /// Whether it is held by the owner it is taken from, or by the asker since an earlier request,
-    /// and for no longer than the asker would hold it: a closing is never shortened.
+    /// Returns true if the lock is held by the owner it is taken from, or by this client since an
+    /// earlier request, and for no longer than this client would hold it: a closing is never
+    /// shortened.
     fn is_given(
         &self,
         h: &Header,
@@ -89,7 +90,8 @@ impl Entry {
         self.fence_till = h.fence_till();
     }
 
-    /// Soon after a handover: how long the lock, free here, is still kept for its possible holder.
+    /// Returns, soon after a handover, the time for which the lock, free here, is kept for its
+    /// possible holder.
     fn kept(&mut self, h: &Header) -> Option<Duration> {
         if !h.settling || self.held.is_some() || self.fence_till <= h.now {
             return None;
@@ -104,14 +106,14 @@ impl Entry {
         Some(h.until(till)).filter(|rest| !rest.is_zero())
     }
 
-    /// For how long it is reserved for others than who asks.
+    /// Returns the time for which the lock is reserved for another handle than this client's.
     fn reserved(&self, h: &Header, if_held: Option<IfHeld>) -> Option<Duration> {
         let (waiter, till) = self.reserved?;
         let place = if_held.as_ref().and_then(IfHeld::place);
         (place.is_none_or(|place| place.waiter != waiter)).then(|| h.until(till))
     }
 
-    /// Refuses, and notes which hint is due.
+    /// Refuses an acquire, and records the hint that it asks for.
     fn refuse(
         &mut self,
         h: &Header,
@@ -126,7 +128,7 @@ impl Entry {
         Reply::Held { remaining, foreign }
     }
 
-    /// Takes a place in the queue, or another one than before.
+    /// Gives the handle a place in the queue, in place of an earlier one.
     fn queue(&mut self, h: &Header, place: Place) {
         let since = h.now.saturating_sub(place.waited.min(WAITED_MAX).as_nanos() as u64);
         self.queue.retain(|(_, other)| other.waiter != place.waiter);
@@ -136,7 +138,8 @@ impl Entry {
         self.queue_till = h.fence_till();
     }
 
-    /// It is free: who is to be woken. It is reserved for the first who waits.
+    /// Returns the receivers of a hint because the lock is free, and reserves it for the first
+    /// waiter.
     fn wake(&mut self, h: &Header) -> Wake {
         let watchers = std::mem::take(&mut self.watched_till) > h.now;
         let first = (!self.queue.is_empty()).then(|| self.queue.remove(0).1);
@@ -147,7 +150,7 @@ impl Entry {
     }
 }
 
-/// The locks of a node.
+/// All locks of a node.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Locks(Shelf<Entry>);
 
@@ -156,14 +159,14 @@ impl Locks {
         self.0.len()
     }
 
-    /// A foreign client's value under a lock's key.
+    /// Sets another program's value under a lock's key.
     #[cfg(feature = "test-util")]
     pub(super) fn put_foreign(&mut self, key: &str, now: u64, till: Option<u64>) {
         let entry = self.0.open(key, now);
         entry.held = Some(Held { owner: None, till, meta: None });
     }
 
-    /// A foreign client's `SET NX PX`: whether it has the lock now.
+    /// Runs another program's `SET NX PX`; returns true if it has the lock now.
     #[cfg(feature = "test-util")]
     pub(super) fn set_foreign(&mut self, key: &str, now: u64, till: u64) -> bool {
         let entry = self.0.open(key, now);
@@ -174,7 +177,7 @@ impl Locks {
         is_free
     }
 
-    /// A foreign client's script that deletes the key if the value is its own.
+    /// Runs another program's script that deletes the key if the value is its own.
     #[cfg(feature = "test-util")]
     pub(super) fn delete_foreign(&mut self, key: &str, now: u64) {
         if let Some(entry) = self.0.live(key, now) {
@@ -228,7 +231,7 @@ impl Locks {
             return h.quarantined();
         }
         match self.0.live(keys.lock(), h.now) {
-            // `fence ≤ T`: another grant may have come in between.
+            // `fence ≤ T`, because another grant may have come in between.
             Some(e)
                 if e.is_owned_by(owner) && e.fence <= token.get() && !h.is_ahead(token.get()) =>
             {
@@ -239,7 +242,7 @@ impl Locks {
         }
     }
 
-    /// The answer, and whether those who watch have something new to read.
+    /// Extends a lock. Returns the answer, and true if those who watch have new metadata to read.
     pub(super) fn extend(
         &mut self,
         h: &Header,
@@ -268,7 +271,7 @@ impl Locks {
         (Reply::Done, Wake { watchers, waiter: None })
     }
 
-    /// The answer, and who is to be woken.
+    /// Releases a lock. Returns the answer, and the receivers of a hint.
     pub(super) fn release(
         &mut self,
         h: &Header,

@@ -1,5 +1,5 @@
-//! First step of every batch: the marker that says since when this node's data are complete, the
-//! quarantine after a loss, and the floor below which no fence is handed out. The same rules as
+//! First step of every batch: the marker, which tells since when this node's data are complete, the
+//! quarantine after a loss, and the floor below which no fence is given. The same rules as in
 //! `lua/history.lua`, for [`MemoryNode`](super::MemoryNode).
 
 use std::sync::Arc;
@@ -12,33 +12,33 @@ use crate::time::{FENCE_SLACK, raise_lead, token_lead};
 /// The node-wide marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Marker {
-    /// The data history the marker was written in.
+    /// Data history in which the marker was written.
     pub(super) history_id: u64,
-    /// Time at which it was written, on the expiry clock; zero = since ever (a node born empty).
+    /// Time at which it was written, on the expiry clock; zero: since ever (a node created empty).
     pub(super) since: u64,
-    /// No fence below this is handed out: more than any clock can have proposed before.
+    /// Smallest fence that is given: more than any clock can have proposed before.
     pub(super) floor: u64,
-    /// The quarantine's length: the longest that any client asked for lately.
+    /// Length of the quarantine: the longest that any client asked for lately.
     pub(super) quarantine: Duration,
-    /// The length is kept until this time without further requests for it.
+    /// Time until which the length is kept without further requests for it.
     pub(super) agreed: u64,
     /// Origin of the data.
     pub(super) began: Began,
-    /// A planned handover goes on.
+    /// Planned handover that is under way.
     pub(super) handover: Option<Handover>,
-    /// The wall clock when a batch last noted it, in milliseconds; 0: never.
+    /// Wall clock in milliseconds when a batch last noted it; 0: never.
     note: u64,
     /// Losses of these data.
     losses: Losses,
 }
 
-/// Writes that a node may lack, the latest last.
+/// Writes that a node may lack, the latest loss last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Losses([Option<Loss>; LOSSES]);
 
 impl Losses {
-    /// The same with a later one. Where there are too many, one takes the place of two neighbours:
-    /// it contains both, and is the shortest for its age. A loss of everything stays the first.
+    /// Adds a later loss. If there are too many, one takes the place of two neighbours: it contains
+    /// both, and is the shortest for its age. A loss of everything stays the first.
     fn and(mut self, latest: Loss) -> Self {
         let all = &mut self.0;
         if all[LOSSES - 1].is_some() {
@@ -63,7 +63,7 @@ impl Losses {
         self
     }
 
-    /// The same where the latest lasts at least this long after its history began.
+    /// Makes the latest loss last at least this long after its history began.
     fn with_window(mut self, window: u64) -> Self {
         if let Some(latest) = self.0.iter_mut().rev().flatten().next() {
             latest.to = latest.to.max(latest.began.saturating_add(window));
@@ -81,18 +81,19 @@ const LOSSES: usize = 8;
 /// Largest age of the note when a batch has taken effect, in milliseconds.
 const NOTED: u64 = 1_000;
 
-/// The state of a planned handover, and until when.
+/// State of a planned handover, with its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "test-util"), expect(dead_code, reason = "only tests hand over"))]
 pub(super) enum Handover {
     /// Nothing is answered, neither here nor by a server that receives this marker.
     Closed(u64),
-    /// The data are complete; only leases given before may end early by this clock.
+    /// The data are complete; only leases given before the handover may end early by this clock.
     Settling(u64),
 }
 
 impl Marker {
-    /// A node that was created this moment: nothing can have been granted, nothing forgotten.
+    /// Makes the marker of a node that is created now: nothing was granted, so nothing is
+    /// forgotten.
     pub(super) fn born(history_id: u64) -> Self {
         Self {
             history_id,
@@ -107,8 +108,8 @@ impl Marker {
         }
     }
 
-    /// Closes the node for `span`. False: not in a quarantine, for not all leases are known, and
-    /// not while it settles, for opened again it would not know that any more.
+    /// Closes the node for `span`. Returns false in a quarantine, because not all leases are known,
+    /// and while the node settles, because opened again it would not know that any more.
     #[cfg(feature = "test-util")]
     pub(super) fn close(&mut self, now: u64, span: Duration) -> bool {
         let settles = self.settles(now);
@@ -119,15 +120,16 @@ impl Marker {
         true
     }
 
-    /// Opens the node that was closed until `till`. In another history than the closing's a
+    /// Opens the node that was closed until `till`. In another history than that of the closing a
     /// quarantine begins.
     #[cfg(feature = "test-util")]
     pub(super) fn open(&mut self, till: u64) {
         self.handover.take_if(|state| *state == Handover::Closed(till));
     }
 
-    /// Goes on in a later history if these data hold the closing until `till`, unused, and more
-    /// than `apart` of it is left: no other server that has it can have opened by itself.
+    /// Continues in a later history if these data hold the closing until `till`, unused, and more
+    /// than `apart` of it is left: so no other server that has this closing can have opened by
+    /// itself.
     #[cfg(feature = "test-util")]
     pub(super) fn finish(&mut self, history_id: u64, till: u64, now: u64, apart: Duration) -> bool {
         let holds = self.handover == Some(Handover::Closed(till));
@@ -139,14 +141,14 @@ impl Marker {
         may
     }
 
-    /// Goes on in a history whose data are certainly complete.
+    /// Continues in a history whose data are certainly complete.
     #[cfg(feature = "test-util")]
     pub(super) fn go_on(&mut self, history_id: u64, now: u64) {
         self.history_id = history_id;
         self.handover = Some(Handover::Settling(now.saturating_add(nanos(self.quarantine))));
     }
 
-    /// The end of its closing, also of one that is over.
+    /// Returns the end of the closing, even if it is over.
     #[cfg(feature = "test-util")]
     pub(super) fn closing(&self) -> Option<u64> {
         match self.handover {
@@ -168,15 +170,15 @@ impl Marker {
         matches!(self.handover, Some(Handover::Settling(till)) if now < till)
     }
 
-    /// Returns the time (ns) for which a claim may run on after its end by this clock, as far as an
-    /// operator knows.
+    /// Returns the time (ns) for which a claim may still run after its end by this clock, as far as
+    /// an operator can know.
     #[cfg(feature = "test-util")]
     pub(super) fn claims_last(&self, now: u64) -> u64 {
         if self.settles(now) { nanos(self.quarantine) } else { 0 }
     }
 
-    /// Takes note that a client saw other data here, at this time by the node's clock (µs): before
-    /// these began, which was just now if they are `new`.
+    /// Records that a client saw other data here, at this time by the node's clock (µs): before the
+    /// present data began, which was just now if they are `new`.
     fn remember(&mut self, known_since: Option<u64>, new: bool) {
         let began = self.losses.0[0].map_or(0, |first| first.began);
         let earlier = known_since.is_some_and(|at| new || at / 1_000 < began);
@@ -192,9 +194,9 @@ impl Marker {
         Duration::from_nanos(self.since.saturating_add(nanos(self.quarantine)).saturating_sub(now))
     }
 
-    /// Brings the length in line with what this batch asks for. All clients of a node share one,
-    /// the longest; it holds for one length after the last client that asked for it, and never
-    /// shrinks during a quarantine. True if it was raised.
+    /// Updates the length by what this batch asks for. All clients of a node share one length, the
+    /// longest; it is kept for one length after the last client that asked for it, and never
+    /// shrinks during a quarantine. Returns true if it was raised.
     fn agree(&mut self, asked: Duration, now: u64) -> bool {
         let before = self.quarantine;
         if asked >= before {
@@ -213,18 +215,18 @@ impl Marker {
 /// Readings of the clocks at the start of a batch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
-    /// Expiry clock, nanoseconds; never zero.
+    /// Expiry clock in nanoseconds; never zero.
     pub(super) now: u64,
-    /// Wall clock, microseconds since 1970.
+    /// Wall clock in microseconds since 1970.
     pub(super) micros: u64,
 }
 
-/// L: for how long a server that this one replaced may still grant.
+/// L: time for which a server that this one replaced may still grant.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Windows {
-    /// By all servers whose settings are known.
+    /// L by all servers whose settings are known.
     pub(super) read: Duration,
-    /// With what the others may have: it counts where a history begins.
+    /// L with the servers whose settings are not known: it counts where a history begins.
     pub(super) longest: Duration,
 }
 
@@ -235,7 +237,7 @@ pub(super) struct Nature {
     pub(super) windows: Windows,
 }
 
-/// All that the ops of one batch share.
+/// State that all ops of one batch share.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct Header {
@@ -243,19 +245,19 @@ pub(super) struct Header {
     pub(super) micros: u64,
     pub(super) since: u64,
     pub(super) floor: u64,
-    /// Rest of the quarantine; zero outside.
+    /// Rest of the quarantine; zero outside of one.
     pub(super) quarantine: Duration,
     pub(super) quarantine_len: Duration,
-    /// Length that this batch asked for, and whether it was longer than what another had asked for.
+    /// Length that this batch asked for, and if it was longer than the one asked for before.
     pub(super) quarantine_asked: Duration,
     pub(super) quarantine_raised: bool,
     pub(super) new_history: bool,
-    /// There was no marker at all.
+    /// True if there was no marker at all.
     pub(super) marker_missing: bool,
     pub(super) began: Began,
-    /// The batch came too late to take effect.
+    /// True if the batch came too late to take effect.
     pub(super) late: bool,
-    /// Leases given before a handover may have ended early.
+    /// True if leases given before a handover may have ended early.
     pub(super) settling: bool,
     pub(super) losses: Losses,
     history_id: u64,
@@ -263,7 +265,7 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// Checks the marker against the node's history and sets it if it is not from here.
+    /// Checks the marker against the node's history, and replaces it if it is of another one.
     pub(super) fn open(
         marker: &mut Option<Marker>,
         nature: Nature,
@@ -311,12 +313,12 @@ impl Header {
         }
     }
 
-    /// The name of this history's quarantine.
+    /// Returns the name of this history's quarantine.
     pub(super) fn id(&self) -> QuarantineId {
         QuarantineId { history: self.history_id, since: self.since }
     }
 
-    /// The answer of a node that grants nothing yet.
+    /// Returns the answer of a node that grants nothing yet.
     pub(super) fn quarantined(&self) -> Reply {
         let (remaining, began) = (self.quarantine, self.began);
         Reply::Quarantined { remaining, id: self.id(), began }
@@ -369,7 +371,7 @@ impl Header {
         created.is_some_and(|at| at + millis(retention) < self.micros / 1_000)
     }
 
-    /// The fence of a new grant: above all before, near true time, not below the floor.
+    /// Returns the fence of a new grant: above all before, near true time, not below the floor.
     pub(super) fn next_fence(&self, fence: u64, proposal: u64) -> u64 {
         let error = micros(self.terms.clock_error);
         let low = self.micros.saturating_sub(error);
@@ -383,14 +385,14 @@ impl Header {
     }
 }
 
-/// The marker of a history before its first batch.
+/// Makes the marker of a history that begins with this batch.
 fn begin(
     before: Option<&Marker>,
     Nature { history_id, windows }: Nature,
     clock: Clock,
     terms: &Terms,
 ) -> Marker {
-    // What the marker says may be older than the server that was replaced just now.
+    // The marker may be older than the settings of the server that was replaced just now.
     let q = terms.max_ttl + windows.longest;
     let quarantine = before.map_or(q, |m| m.quarantine.max(q));
     // This clock may be behind by E and the clock of the proposer ahead by E. And for as long as

@@ -11,36 +11,36 @@ use crate::op::{
 };
 use crate::token::{FencingToken, OwnerToken};
 
-/// What an operator does to a record that has no result.
+/// Change that an operator makes to a record without a result.
 #[cfg(feature = "test-util")]
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "for tests")]
 pub enum RecordChange {
-    /// `palisade idem rerun`: the attempts are taken back.
+    /// `palisade idem rerun`: sets the attempts to zero.
     Rerun,
-    /// `palisade idem purge --unfinished`: the steps and the fingerprint, too.
+    /// `palisade idem purge --unfinished`: removes the steps and the fingerprint, too.
     PurgeUnfinished,
 }
 
-/// Everything stored under one record's key.
+/// All data under one record's key.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Entry {
-    /// The last owner a promise was given to.
+    /// Owner of the last promise.
     own: Option<OwnerToken>,
-    /// The highest ballot promised.
+    /// Highest ballot that was promised.
     fence: u64,
-    /// End of the lease; stays after it lapsed, so that a lapsed claim is seen.
+    /// End of the lease; stays after the end, so that a lapsed claim is seen.
     till: Option<u64>,
     attempt: u32,
     fingerprint: Option<FingerprintBytes>,
     record: Option<StoredRecord>,
-    /// The steps that are finished, until there is a result.
+    /// Finished steps, until there is a result.
     steps: Option<StoredSteps>,
-    /// Somebody waits for the end of the claim.
+    /// A caller waits for the end of the claim.
     awaited: bool,
-    /// The node's data history at the last promise: a promise of an earlier history counts as the
-    /// floor, since a higher one may have been forgotten.
+    /// Data history of the node at the last promise: a promise of an earlier history counts as the
+    /// floor, because a higher one may have been forgotten.
     promised_in: Option<QuarantineId>,
     expires: u64,
 }
@@ -56,7 +56,7 @@ impl Entry {
         self.till.filter(|t| *t > h.now).map(|t| h.until(t))
     }
 
-    /// How long others are kept off.
+    /// Returns the time for which other claims are refused.
     fn claimed_for(&self, h: &Header) -> Option<Duration> {
         // The clock of the server before may have been behind.
         let more = if h.settling { h.apart() } else { Duration::ZERO };
@@ -68,7 +68,7 @@ impl Entry {
         self.promised_in == Some(h.id())
     }
 
-    /// The lowest ballot that may still be accepted from its owner.
+    /// Returns the lowest ballot that may still be accepted from its owner.
     fn effective(&self, h: &Header) -> u64 {
         if self.is_of_this_life(h) { self.fence } else { self.fence.max(h.floor) }
     }
@@ -110,7 +110,7 @@ impl Entry {
         self.promised_in = Some(h.id());
     }
 
-    /// Why a claim is not granted.
+    /// Returns the reason for which a claim is not granted.
     fn refusal(&mut self, h: &Header, c: &Claim) -> Option<Reply> {
         if let (Some(stored), Some(given)) = (self.fingerprint, c.fingerprint)
             && stored != given
@@ -129,7 +129,7 @@ impl Entry {
             if self.own == Some(c.owner) {
                 return Some(self.claimed(h, c));
             }
-            // `force` repairs what is completed; it never takes a running claim away.
+            // `force` repairs a completed record; it never takes a running claim away.
             if self.record.is_none() {
                 self.awaited |= c.wait;
                 return Some(Reply::InFlight { remaining });
@@ -139,7 +139,7 @@ impl Entry {
     }
 }
 
-/// The records of a node.
+/// All records of a node.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Records(Shelf<Entry>);
 
@@ -176,8 +176,8 @@ impl Records {
         token: FencingToken,
     ) -> Reply {
         match self.0.live(key, h.now) {
-            // A raise that was on its way when the node lost its data would renew a promise that
-            // may have been overtaken.
+            // A raise that was under way when the node lost its data would renew a promise that may
+            // have been overtaken.
             Some(e)
                 if e.own == Some(owner)
                     && e.is_of_this_life(h)
@@ -216,7 +216,7 @@ impl Records {
         if !h.may_extend(reassert) {
             return h.quarantined();
         }
-        // A promise of an earlier history is not renewed into this one, so a result below the floor
+        // A promise of an earlier history is not renewed in this one, so a result below the floor
         // is still refused: a higher promise may have been forgotten. It is renewed only if the
         // holder names the quarantine.
         let same_life = known.as_ref().is_some_and(|e| e.is_of_this_life(h));
@@ -231,8 +231,8 @@ impl Records {
         Reply::Done
     }
 
-    /// Whether a higher ballot was promised, or this one to another owner. The whole ballot
-    /// decides: two owners may carry equal numbers.
+    /// Returns true if a higher ballot was promised, or this one to another owner. The whole ballot
+    /// decides, because two owners may have equal numbers.
     fn is_overtaken(&mut self, h: &Header, key: &str, (owner, token): (OwnerToken, u64)) -> bool {
         let (promised, mine) = self
             .0
@@ -241,7 +241,7 @@ impl Records {
         promised > token || (promised == token && !mine)
     }
 
-    /// Also whether somebody waits for it.
+    /// Stores a result. Returns the answer, and true if a caller waits for the end of the claim.
     pub(super) fn complete(
         &mut self,
         h: &Header,
@@ -289,7 +289,7 @@ impl Records {
             return Reply::NotOwner;
         }
         let e = self.0.open(key, h.now);
-        // A repeated request may come behind a later one.
+        // A repeated request may arrive after a later one.
         let longer = |s: &StoredSteps| s.token == token && s.list.len() >= list.len();
         if e.steps.as_ref().is_some_and(longer) {
             return Reply::Done;
@@ -302,7 +302,7 @@ impl Records {
         Reply::Done
     }
 
-    /// Also whether somebody waits for it.
+    /// Ends a claim. Returns the answer, and true if a caller waits for that.
     pub(super) fn unclaim(
         &mut self,
         h: &Header,
@@ -315,13 +315,13 @@ impl Records {
             return (Reply::NotOwner, false);
         }
         e.till = None;
-        // What is under way of this owner neither prolongs nor completes anything now.
+        // Without an owner, no request of it that is under way extends or completes the record.
         e.own = None;
         if end != ClaimEnd::Lapsed {
             e.attempt = e.attempt.saturating_sub(1);
         }
         if e.attempt == 0 && end == ClaimEnd::Undone && e.steps.is_none() {
-            // Nothing happened under this key; only the order of ballots must survive.
+            // Nothing happened under this key; only the order of ballots must be kept.
             e.fingerprint = None;
             e.expires = h.fence_till();
         }
@@ -350,9 +350,9 @@ impl Records {
 
 #[cfg(feature = "test-util")]
 impl Records {
-    /// What an operator does to a record, as `ops/src/lua/change.lua`: only to one whose promise is
-    /// the one that was `seen`, and which does not run, for which a claim counts until `longer`
-    /// (ns) after its end. True if it was changed.
+    /// Changes a record for an operator, as `ops/src/lua/change.lua` does: only one whose promise
+    /// is the one that was `seen`, and which does not run; a claim counts as running until `longer`
+    /// (ns) after its end. Returns true if the record was changed.
     pub(super) fn change(
         &mut self,
         (key, seen): (&str, u64),

@@ -1,15 +1,15 @@
-//! A map whose entries die by the clock: lazily when touched, and by a sweep so that names that are
-//! never used again do not accumulate.
+//! A map whose entries expire by the clock: on access, and by sweeps, so that names that are never
+//! used again do not accumulate.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Below this many entries no sweep is worth its time.
+/// Fewest entries for which a sweep is worth its time.
 const SWEEP_MIN: usize = 1024;
 
-/// An entry that knows when it is gone.
+/// An entry that can tell if it has expired.
 pub(super) trait Perish: Default {
-    /// Drops what has expired at `now`; false if nothing of the entry is left.
+    /// Drops the expired parts at `now`; returns false if nothing of the entry is left.
     fn refresh(&mut self, now: u64) -> bool;
 }
 
@@ -27,12 +27,12 @@ impl<V> Default for Shelf<V> {
 }
 
 impl<V: Perish> Shelf<V> {
-    /// Entries in memory, expired ones that were not yet swept included.
+    /// Returns the number of entries in memory, with expired ones that were not swept yet.
     pub(super) fn len(&self) -> usize {
         self.map.len()
     }
 
-    /// The entry if anything of it is alive.
+    /// Returns the entry if any part of it has not expired.
     pub(super) fn live(&mut self, key: &str, now: u64) -> Option<&mut V> {
         if !self.map.get_mut(key)?.refresh(now) {
             self.map.remove(key);
@@ -40,7 +40,7 @@ impl<V: Perish> Shelf<V> {
         self.map.get_mut(key)
     }
 
-    /// The entry, made if it is not there.
+    /// Returns the entry, and creates it if there is none.
     pub(super) fn open(&mut self, key: &str, now: u64) -> &mut V {
         if self.live(key, now).is_none() && self.map.len() >= self.sweep_at {
             self.map.retain(|_, v| v.refresh(now));

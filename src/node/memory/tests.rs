@@ -1,4 +1,4 @@
-//! What needs a clock of its own: bounded memory, quarantine, floor, how long a fence is kept.
+//! Tests with a clock of their own: bounded memory, quarantine, floor, lifetime of a fence.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -97,7 +97,7 @@ fn a_million_names_do_not_pile_up() {
         hand.pass(Duration::from_millis(50));
         most = most.max(node.len());
     }
-    // A fence is remembered for 271 s, that is 5 420 names; doubling sweeps keep at most twice it.
+    // A fence is kept for 271 s, that is 5 420 names; doubling sweeps keep at most twice as many.
     assert!(most <= 12_000, "{most} names in memory");
 }
 
@@ -121,7 +121,7 @@ fn a_new_node_grants_at_once_and_a_restarted_one_after_the_quarantine() {
     hand.pass(MAX_TTL.saturating_sub(last));
     assert!(matches!(ask(&node, acquire("a", 1, 0)), Reply::Quarantined { .. }));
     hand.pass(last);
-    // The floor lies 2E and the quarantine above the wall clock at the restart, beyond anything
+    // The floor is 2E and the quarantine above the wall clock at the restart, beyond all that was
     // granted before.
     assert_eq!(fence(&ask(&node, acquire("a", 2, 0))), EPOCH + 120_000_000 + 30_000_000);
     assert_eq!(facts(&node, TERMS).quarantine, Duration::ZERO);
@@ -153,7 +153,7 @@ fn the_longest_quarantine_asked_for_wins() {
     assert_eq!(rest(&ask(&node, acquire("a", 1, 0))), Duration::from_secs(12));
 }
 
-/// The rest of the quarantine that a refusal reports.
+/// Checks the rest of the quarantine that a refusal reports.
 #[test]
 fn a_history_begins_with_what_may_be_unknown_of_the_group() {
     let (known, longest) = (Duration::from_secs(4), Duration::from_secs(12));
@@ -161,7 +161,7 @@ fn a_history_begins_with_what_may_be_unknown_of_the_group() {
     let b = MemoryNode::builder().env(hand).quarantined().build();
     a.set_failover_windows(known, known);
     assert_eq!(facts(&a, TERMS).quarantine_len, MAX_TTL + known);
-    // The copy is older than the server that was replaced, whose settings this client has not read.
+    // The copy is older than the settings of the replaced server, which this client has not read.
     b.restore(a.snapshot());
     b.set_failover_windows(known, longest);
     assert_eq!(facts(&b, TERMS).quarantine, MAX_TTL + longest);
@@ -178,18 +178,18 @@ fn a_loss_keeps_the_window_with_which_it_began() {
     let first = facts(&b, TERMS);
     let ends = first.node_micros / 1_000 + 12_000;
     assert_eq!(first.losses.last().map(|loss| loss.to), Some(ends));
-    // In the quarantine the longest counts of those who ask.
+    // In a quarantine the longest L that a client asks for counts.
     let longer = longest + Duration::from_secs(1);
     b.set_failover_windows(known, longer);
     let first = facts(&b, TERMS);
     let ends = ends + 1_000;
     assert_eq!(first.losses.last().map(|loss| loss.to), Some(ends));
-    // The settings of the group came down. The loss is what it was.
+    // The settings of the group were lowered; the loss does not change.
     b.set_failover_windows(Duration::ZERO, Duration::ZERO);
     assert_eq!(facts(&b, TERMS).losses, first.losses);
-    // Its name is what it was from the beginning.
+    // The name of the loss does not change either.
     assert_eq!(first.losses[0].began, first.node_micros / 1_000);
-    // More than eight: the merged one contains both, also where the second one ends earlier.
+    // More than eight: the merged loss contains both, even if the second one ends earlier.
     for _ in 0..8 {
         b.restore(b.snapshot());
         facts(&b, TERMS);
@@ -213,7 +213,7 @@ fn the_first_data_began_when_they_did_whatever_l_is_later() {
     assert_eq!(knowing(&node, first - 1_000), Began::Lost);
 }
 
-/// The origin of the data after a client that first saw some at this time (µs).
+/// Returns the state of the data for a client that first saw some at this time (µs).
 fn knowing(node: &MemoryNode, micros: u64) -> Began {
     let known_since = Some(micros);
     let batch = Batch { terms: TERMS, not_after: None, known_since, ops: Vec::new() };
@@ -240,7 +240,8 @@ fn of_nine_losses_those_become_one_that_are_the_shortest_for_their_age() {
     let nine = lose();
     let both = Loss { from: all[0].from, ..all[1] };
     assert_eq!(nine[..7], [&[both], &all[2..]].concat());
-    // Minutes later: not the fresh ones, about which an operator decides, nor the long one again.
+    // Minutes later neither the recent losses, about which an operator decides, nor the long one is
+    // merged again.
     hand.pass(Duration::from_secs(600));
     let ten = lose();
     let both = Loss { from: all[2].from, ..all[3] };
@@ -279,7 +280,7 @@ fn every_loss_of_data_or_continuity_opens_a_quarantine() {
             _ => node.restore(held),
         }
         assert!(matches!(ask(&node, acquire("a", 1, 0)), Reply::Quarantined { .. }), "{how}");
-        // The sitting holder re-asserts, and is respected after the quarantine.
+        // The present holder re-asserts its lease, and keeps the lock after the quarantine.
         let extend = |reassert| Op::Extend {
             keys: LockKeys::new("a"),
             owner: owner(1),
@@ -316,7 +317,7 @@ fn a_fence_outlives_its_lock_and_expires_later() {
     hand.pass(TTL);
     assert_eq!(fence(&ask(&node, acquire("a", 2, 0))), high + 1);
     assert_eq!((node.len(), node.is_empty()), (1, false));
-    // max_ttl + 4E + 1 s later even the slowest proposal is above what was forgotten.
+    // max_ttl + 4E + 1 s later even the slowest clock proposes more than the forgotten fence.
     hand.pass(MAX_TTL + 4 * E + Duration::from_secs(1));
     assert!(fence(&ask(&node, acquire("a", 3, 0))) > high + 1);
 }

@@ -1,10 +1,10 @@
-//! Barriers at one server process: who wants to know whether replicas have what it granted, and the
-//! few `WAIT`s that answer all of them (durability 2).
+//! Barriers at one server process: the callers that need replicas to have what the server granted,
+//! and the few `WAIT`s that answer all of them (durability 2).
 //!
-//! One queue and one connection for each number of replicas that is asked for. What is asked while
-//! a `WAIT` is under way is answered by the next one together, so there are far fewer of them than
-//! locks. And a replica that is frozen holds up those who need it and nobody else: each number
-//! waits on a connection of its own.
+//! There is one queue and one connection for each number of replicas. Callers that come while a
+//! `WAIT` is under way share the next one, so there are far fewer `WAIT`s than locks. A frozen
+//! replica delays only the callers that need it, because each number waits on a connection of its
+//! own.
 
 pub(crate) mod replicas;
 mod wire;
@@ -27,25 +27,25 @@ use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
 use crate::time::Moment;
 
-/// A waiter with less time left is answered with the present count: another round would come too
-/// late.
+/// Shortest rest of a caller's time for another round; a caller with less is answered with the
+/// present count.
 const LAST: Duration = Duration::from_millis(100);
-/// What a round leaves of the time for its answer to come back: an eighth, at most so much.
+/// Part of a round's time in which its answer comes back: an eighth, and at most this.
 const WAY_BACK: Duration = Duration::from_millis(90);
-/// How long is waited for replicas that are not even connected.
+/// Time to wait for replicas that are not even connected.
 const LOOK: Duration = Duration::from_millis(5);
-/// Most wishes that wait for one number of replicas, and most numbers.
+/// Most callers that wait for one number of replicas, and most such numbers.
 const WISHES_MAX: usize = 8_192;
 const QUEUES_MAX: usize = 64;
-/// A connection without work is closed after this.
+/// Time after which a connection without work is closed.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// The barriers of one session's server.
+/// Barriers of one session's server.
 pub(crate) struct Barriers {
     server: Server,
-    /// Replicas that were connected when it was asked last, and the most that followed since the
-    /// process was met: a new connection forgets none, and a backup that comes as a replica and
-    /// goes is none.
+    /// Replicas that were connected when the server was asked last, and the most that followed
+    /// since this process was first met: a new connection does not forget any, and a backup that
+    /// comes as a replica and goes is not counted.
     connected: AtomicU32,
     most: Arc<AtomicU32>,
     queues: Mutex<BTreeMap<u32, mpsc::Sender<Wish>>>,
@@ -59,7 +59,7 @@ struct Server {
     env: Arc<dyn Env>,
 }
 
-/// Somebody waits for a round.
+/// A caller that waits for a round.
 struct Wish {
     history_id: u64,
     deadline: Moment,
@@ -67,8 +67,8 @@ struct Wish {
 }
 
 impl Barriers {
-    /// Barriers at the process `run_id` at `at`, to which `connected` replicas were connected just
-    /// now, and at most `most` followed. Connects to nothing yet.
+    /// Makes the barriers at the process `run_id` at `at`, to which `connected` replicas were
+    /// connected just now, and which at most `most` followed. Connects to nothing yet.
     pub(crate) fn new(
         at: Endpoint,
         run_id: Arc<str>,
@@ -84,11 +84,12 @@ impl Barriers {
     }
 
     /// Waits until the replicas that `level` asks for have what the process granted in this
-    /// history; how many have it. `known`: which replicas there are, where somebody says so;
-    /// else as many as were ever seen to follow, and those that are attached.
+    /// history; returns how many have it. `known`: the replicas that there are, if the Sentinels or
+    /// a setting name them; otherwise as many as were ever seen to follow count, and those that are
+    /// attached.
     ///
     /// # Cancellation safety
-    /// May be dropped; the round goes on for others.
+    /// May be dropped; the round continues for other callers.
     pub(crate) async fn pass(
         &self,
         history_id: u64,
@@ -127,8 +128,8 @@ impl Barriers {
                 return Ok(count.have);
             }
             let now = self.server.env.now();
-            // More than were waited for, or an acknowledgement that came in two pieces; what is not
-            // attached does not come within a round.
+            // Either more replicas have it than were waited for, or an acknowledgement came in two
+            // parts. A replica that is not attached does not come within a round.
             let again = all && count.absent.is_empty() && round.have >= wanted;
             if !again || deadline.since(now) < LAST {
                 return Err(too_few(&round, &count, level, now.since(started)));
@@ -137,7 +138,7 @@ impl Barriers {
         }
     }
 
-    /// The next round for `k` replicas.
+    /// Returns the result of the next round for `k` replicas.
     async fn round(&self, k: u32, history_id: u64, deadline: Moment) -> Result<Round, NodeError> {
         let (done, round) = oneshot::channel();
         self.submit(k, Wish { history_id, deadline, done });
@@ -153,7 +154,7 @@ impl Barriers {
             Some(queue) => match queue.try_send(wish) {
                 Ok(()) => return,
                 Err(TrySendError::Full(wish)) => return wish.refuse(),
-                // The runtime of the earlier task is gone.
+                // The runtime of the earlier task is gone, so a new task is started.
                 Err(TrySendError::Closed(wish)) => wish,
             },
             None => wish,
@@ -162,7 +163,7 @@ impl Barriers {
             return wish.refuse();
         }
         let (queue, wishes) = mpsc::channel(WISHES_MAX);
-        // It is empty.
+        // Cannot fail: the new queue is empty.
         let _ = queue.try_send(wish);
         queues.insert(k, queue);
         drop(queues);
@@ -173,21 +174,21 @@ impl Barriers {
 }
 
 impl Wish {
-    /// Too many wait already.
+    /// Refuses the caller because too many wait.
     fn refuse(self) {
         let detail = "too many requests wait for replicas already";
-        // The waiter is gone: nothing to do.
+        // An error means that the caller has dropped its future.
         let _ = self.done.send(Err(NodeError::maybe_executed(NodeFault::Busy, detail)));
     }
 }
 
-/// The task behind one queue. It ends with the session.
+/// The task of one queue. It ends with the session.
 struct Waiter {
     server: Server,
     k: u32,
     wishes: mpsc::Receiver<Wish>,
     wire: Option<Wire>,
-    /// How many replicas there were at the last look.
+    /// Number of replicas at the last round.
     connected: u32,
 }
 
@@ -214,7 +215,7 @@ impl Waiter {
             for wish in std::mem::take(&mut waiting) {
                 match &round {
                     Ok(round) if !self.is_final(round, &wish, now) => waiting.push(wish),
-                    // The waiter is gone: nothing to do.
+                    // An error means that the caller has dropped its future.
                     Ok(round) if round.history_id == wish.history_id => {
                         let _ = wish.done.send(Ok(round.clone()));
                     }
@@ -231,7 +232,7 @@ impl Waiter {
         }
     }
 
-    /// Whether another round could not bring more.
+    /// Returns true if another round could not find more replicas.
     fn is_final(&self, round: &Round, wish: &Wish, now: Moment) -> bool {
         round.have >= self.k
             || round.connected() < self.k
@@ -239,7 +240,7 @@ impl Waiter {
             || wish.deadline.since(now) < LAST
     }
 
-    /// The next wish. A connection that is not needed for a while is closed.
+    /// Returns the next caller. Closes a connection that is not needed for a while.
     async fn next(&mut self) -> Option<Wish> {
         if self.wire.is_some() {
             match timeout(IDLE, self.wishes.recv()).await {
@@ -250,7 +251,7 @@ impl Waiter {
         self.wishes.recv().await
     }
 
-    /// One round, as long as the waiter with the least time can wait.
+    /// Runs one round, for as long as the caller with the least time can wait.
     async fn round(&mut self, first: Moment, last: Moment) -> Result<Round, NodeError> {
         loop {
             let kept = self.wire.take().filter(|wire| !wire.is_lost());
@@ -261,7 +262,7 @@ impl Waiter {
             };
             let left = first.since(self.server.env.now());
             let within = if self.connected < self.k {
-                // It cannot be enough unless one has just come: a short look.
+                // It cannot be enough unless a replica has just come, so the round is short.
                 left.min(LOOK)
             } else {
                 left.saturating_sub(WAY_BACK.min(left / 8))
@@ -289,7 +290,7 @@ impl Waiter {
     }
 }
 
-/// What is missing, and what to do.
+/// Returns the error that names what is missing and what to do.
 fn too_few(round: &Round, count: &Count, level: Durability, took: Duration) -> NodeError {
     let Count { have, all, behind, absent } = count;
     let connected = round.connected();

@@ -1,5 +1,5 @@
-//! What the script answers, as [`Replies`]. Anything that does not fit is a fault of its own and
-//! never a panic: the batch may have run.
+//! Decodes the script's answer into [`Replies`]. An answer that cannot be read is a fault and never
+//! a panic: the batch may have run.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,17 +26,17 @@ const WRONG_TYPE: i64 = -5;
 const MISMATCH: i64 = -6;
 const COMPLETED: i64 = -7;
 const IN_FLIGHT: i64 = -8;
-/// Each of a run did what it was asked for: the script then says so once.
+/// Code that stands for a whole run: each of its ops was executed as requested.
 const AS_ASKED: i64 = -9;
 const LATE: i64 = -10;
 const TOO_OLD: i64 = -11;
 const DEFERRED: i64 = -12;
 
-/// Tokens are smaller: up to here doubles hold every whole number.
+/// Tokens are smaller: doubles represent every whole number up to here.
 const TOKEN_END: u64 = 1 << 53;
 
-/// Decodes the answer to `ops`, which were sent to a server whose marker was last `seen` so.
-/// Returns the marker as it is now, too.
+/// Decodes the answer to `ops`, which were sent to a server whose marker was last `seen`. Also
+/// returns the present marker.
 pub(crate) fn replies(
     answer: Value,
     ops: &[Op],
@@ -45,7 +45,7 @@ pub(crate) fn replies(
     seen: Option<Arc<Seen>>,
 ) -> Result<(Replies, Arc<Seen>), NodeError> {
     let (items, node_micros, bits, seen) = match (answer, seen) {
-        // All is as expected, and each op did what it was asked for.
+        // All is as expected, and each op was executed as requested.
         (Value::Int(clock), Some(seen)) => {
             let asked: Vec<_> = runs(ops).map(|_| Value::Int(AS_ASKED)).collect();
             let clock = u64::try_from(clock).map_err(|_| garbage("a clock before 1970"))?;
@@ -85,7 +85,7 @@ pub(crate) fn replies(
 
 type Opened = (std::vec::IntoIter<Value>, u64, u64, Arc<Seen>);
 
-/// The head of an answer that is a list: the clock, the bits and the marker.
+/// Reads the head of an answer that is a list: the clock, the marker and the bits.
 fn opened(items: Vec<Value>, clock_error: Duration) -> Result<Opened, NodeError> {
     let mut from = Reader { values: items.into_iter(), spoiled: None };
     let node_micros = from.number()?;
@@ -108,7 +108,7 @@ fn facts(seen: &Seen, node_micros: u64, bits: u64, identity: &Arc<str>) -> Facts
         identity: Arc::clone(identity),
         quarantine: seen.left(node_micros),
         quarantine_len,
-        // What was asked is not in the answer; who asked puts it in.
+        // The requested length is not in the answer; `Sent::answer` sets it.
         quarantine_asked: quarantine_len,
         new_history: bits & 1 != 0,
         marker_missing: bits & 2 != 0,
@@ -118,7 +118,7 @@ fn facts(seen: &Seen, node_micros: u64, bits: u64, identity: &Arc<str>) -> Facts
     }
 }
 
-/// What is wrong: this op's key, or the whole answer.
+/// Scope of an error: this op's key, or the whole answer.
 enum Trouble {
     Op(NodeError),
     Answer(NodeError),
@@ -195,14 +195,14 @@ fn reply(
         return Err(Trouble::Op(e));
     }
     if largest_token(&reply) >= TOKEN_END {
-        // The script counts in doubles: from here on the next holder's token would not be larger.
+        // The script counts in doubles: from 2^53 on the next holder's token would not be larger.
         let detail = "this key holds a fencing token of 2^53 or more; delete it";
         return Err(Trouble::Op(NodeError::maybe_executed(NodeFault::Protocol, detail)));
     }
     Ok(reply)
 }
 
-/// Whether it is answered with what is there, and never with a plain yes or no.
+/// Returns true if the op is answered with content, and never with a plain yes or no.
 fn shows(op: &Op) -> bool {
     matches!(
         op,
@@ -210,7 +210,7 @@ fn shows(op: &Op) -> bool {
     )
 }
 
-/// Whether it says which request it is for.
+/// Returns true if the op carries the fingerprint of its request.
 fn has_fingerprint(op: &Op) -> bool {
     matches!(
         op,
@@ -222,14 +222,14 @@ fn has_fingerprint(op: &Op) -> bool {
     )
 }
 
-/// What the key holds is not ours, or not yet.
+/// Returns the error for a key whose value is not ours.
 fn wrong_type() -> Trouble {
     let detail = "WRONGTYPE: a key of this op holds another program's value, or the record \
                   of a newer version of this library: then upgrade this program";
     Trouble::Op(NodeError::not_executed(NodeFault::Server, detail))
 }
 
-/// The largest number in it that orders holders.
+/// Returns the largest number in the reply that orders holders.
 fn largest_token(reply: &Reply) -> u64 {
     let of = |record: &Option<StoredRecord>| record.as_ref().map_or(0, |r| r.token.get());
     match reply {
@@ -244,17 +244,18 @@ fn largest_token(reply: &Reply) -> u64 {
     }
 }
 
-/// Takes the values of an answer one after the other. One that is missing or of another kind spoils
-/// the whole answer, for nobody knows what belongs to which op. A number that cannot be right
-/// spoils its own op: it is noted, and zero is used for it until the op's values are read.
+/// Reads the values of an answer one by one. A value that is missing or of another type fails the
+/// whole answer, because it is not known any more which values belong to which op. A number out of
+/// range fails only its own op: it is noted, and zero is used for it until the op's values are
+/// read.
 struct Reader {
     values: std::vec::IntoIter<Value>,
     spoiled: Option<NodeError>,
 }
 
 impl Reader {
-    /// A whole number that says what follows, as an integer or in digits (the script passes a fence
-    /// on as it came).
+    /// Reads a whole number that tells what follows, as an integer or in digits (the script passes
+    /// a fence on in the form that it was stored in).
     fn code(&mut self) -> Result<i64, NodeError> {
         self.maybe_integer()?.ok_or_else(|| garbage("no number where one belongs"))
     }
@@ -290,7 +291,7 @@ impl Reader {
         Ok(self.unsigned(n))
     }
 
-    /// PTTL: -1 without expiry; -2 (gone this moment) counts as zero.
+    /// Reads a PTTL: -1 without expiry; -2 (the key has just expired) counts as zero.
     fn ttl(&mut self) -> Result<Option<Duration>, NodeError> {
         Ok(match self.integer()? {
             -1 => None,
@@ -319,7 +320,7 @@ impl Reader {
     }
 
     fn maybe_record(&mut self) -> Result<Option<StoredRecord>, NodeError> {
-        // A result follows unless there is none.
+        // A value follows unless the code says that there is no result.
         match self.code()? {
             0 => Ok(None),
             rf => {

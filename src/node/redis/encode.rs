@@ -1,4 +1,5 @@
-//! A [`Batch`] as one `EVALSHA`. The order of keys and arguments is the one `lua/main.lua` reads.
+//! Encodes a [`Batch`] as one `EVALSHA`. The order of keys and arguments is the one that
+//! `lua/main.lua` reads.
 
 use std::time::Duration;
 
@@ -14,28 +15,30 @@ use crate::time::{FENCE_SLACK, token_lead};
 /// The node-wide marker (quarantine 2).
 pub(crate) const MARKER: &str = crate::name::MARKER;
 
-/// Longest run: Lua hands no more than some thousand values to a command, and a release has two.
+/// Longest run: Lua passes at most some thousand values to a command, and a release has two.
 const RUN_MAX: usize = 1_000;
 
-/// What a node adds to the terms of a batch.
+/// Terms that a node adds to those of a batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GroupTerms {
-    /// L: how long a server of this node that is replaced may go on accepting writes, by all
-    /// servers whose settings were read.
+    /// L: time for which a replaced server of this node may still accept writes, by all servers
+    /// whose settings were read.
     pub(crate) failover_window: Duration,
-    /// The same with what those may have that could not be read: it counts where a history begins,
-    /// for a promoted server's marker may be older than the server that it replaced.
+    /// L with the possible settings of those servers that could not be read. It counts where a
+    /// history begins, because a promoted server's marker may be older than the settings of the
+    /// server that it replaced.
     pub(crate) unread_window: Duration,
-    /// The longest window that any client with the same settings for this group can report.
+    /// Longest window that any client with the same settings for this group can report.
     pub(crate) widest_window: Duration,
-    /// Take a node without any history for a new one.
+    /// Treat a node without any history as a new one.
     pub(crate) trust_fresh: bool,
-    /// How many replicas must have acknowledged lately, and how lately in whole seconds.
+    /// Number of replicas that must have acknowledged lately, and the largest age of that in
+    /// seconds.
     pub(crate) good_replicas: (u32, u64),
 }
 
 impl GroupTerms {
-    /// A node without replicas.
+    /// Terms of a node without replicas.
     pub(crate) const ALONE: Self = Self {
         failover_window: Duration::ZERO,
         unread_window: Duration::ZERO,
@@ -44,19 +47,20 @@ impl GroupTerms {
         good_replicas: (0, 0),
     };
 
-    /// q: longest lease, and as long as a replaced master may have granted them after we left it.
+    /// Returns q: the longest lease, and the time for which a replaced master may have granted
+    /// more.
     pub(crate) fn quarantine(self, terms: &Terms) -> Duration {
         terms.max_ttl.saturating_add(self.failover_window)
     }
 
-    /// L where it was not read from everybody: the longer.
+    /// Returns L for a history that begins: the longer of the two.
     pub(super) fn longest_window(self) -> Duration {
         self.failover_window.max(self.unread_window)
     }
 }
 
 /// Encodes the batch, with its deadline by the server's clock, for a server whose marker was last
-/// seen so.
+/// `seen`.
 pub(crate) fn batch(
     batch: &Batch,
     not_after: Option<u64>,
@@ -64,9 +68,9 @@ pub(crate) fn batch(
     seen: Option<&Seen>,
 ) -> Cmd {
     let n = batch.ops.len();
-    // As long as nothing is known somebody may wait for a hint there.
+    // While no marker is known, a client may wait for a hint there.
     let awaited = seen.is_none_or(Seen::is_awaited);
-    // Roughly four keys and four arguments an op; a wrong guess only costs a reallocation.
+    // About four keys and four arguments per op; a wrong guess only costs a reallocation.
     let mut cmd = Cmd::with_capacity(14 + 9 * n, 240 + 160 * n);
     cmd.arg("EVALSHA").arg(SCRIPT.get_hash());
     cmd.arg(1 + batch.ops.iter().map(|op| key_count(op, awaited)).sum::<usize>()).arg(MARKER);
@@ -98,7 +102,7 @@ pub(crate) fn batch(
     cmd
 }
 
-/// The quarantine's length that is asked for, as the script is given it.
+/// Returns the quarantine's length in ms that the script is asked for.
 pub(super) fn asked_quarantine(terms: &Terms, group_terms: GroupTerms) -> u64 {
     millis(group_terms.quarantine(terms))
 }
@@ -107,9 +111,9 @@ pub(super) fn micros(d: Duration) -> u64 {
     u64::try_from(d.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// The ops cut into what is sent to the script as one: neighbours that differ in keys, owner and
-/// proposal only. It releases a run in two commands instead of two each, and says once if all of it
-/// went as asked.
+/// Splits the ops into runs, each of which is sent to the script as one: neighbours that differ
+/// only in keys, owner and proposal. The script releases a run in two commands instead of two for
+/// each, and answers one code if all of it was executed as requested.
 pub(super) fn runs(ops: &[Op]) -> impl Iterator<Item = &[Op]> {
     ops.chunk_by(|a, b| match (a, b) {
         (Op::Acquire { ttl, if_held: None, .. }, Op::Acquire { ttl: other, if_held: None, .. }) => {
@@ -142,13 +146,13 @@ fn run_args(cmd: &mut Cmd, run: &[Op], fence_life: u64, awaited: bool) {
     }
 }
 
-/// Whole milliseconds, rounded up: a lock may live longer on a node than its holder believes, never
-/// shorter. Redis refuses zero.
+/// Returns whole milliseconds, rounded up: a lock may last longer on a node than its holder relies
+/// on it, never shorter. At least one, because Redis refuses zero.
 fn millis(d: Duration) -> u64 {
     whole_millis(d).max(1)
 }
 
-/// Whole milliseconds, rounded up; of nothing zero.
+/// Returns whole milliseconds, rounded up; zero for zero.
 pub(super) fn whole_millis(d: Duration) -> u64 {
     u64::try_from(d.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
@@ -187,7 +191,7 @@ fn keys(cmd: &mut Cmd, op: &Op, awaited: bool) {
         }
         Op::Release { keys, meta, .. } => {
             cmd.arg(keys.lock());
-            // Each key costs: the queue is looked at only where there may be one.
+            // Each key costs time: the queue is sent only if there may be one.
             let cmd = if awaited || *meta { cmd.arg(keys.queue()) } else { cmd };
             if *meta { cmd.arg(keys.meta()) } else { cmd }
         }
@@ -202,7 +206,7 @@ fn keys(cmd: &mut Cmd, op: &Op, awaited: bool) {
     };
 }
 
-/// The quarantine that a holder names, as the script spells it, or nothing.
+/// Adds the quarantine that a holder names, in the script's form, or an empty argument.
 fn named(cmd: &mut Cmd, reassert: Option<QuarantineId>) -> &mut Cmd {
     match reassert {
         Some(QuarantineId { history, since }) => cmd.arg(format!("{history:016x}:{since}")),
@@ -214,7 +218,7 @@ fn fingerprint(of: Option<&FingerprintBytes>) -> &[u8] {
     of.map_or(&[], |bytes| &bytes[..])
 }
 
-/// A number, or nothing.
+/// Adds a number, or an empty argument.
 fn number(cmd: &mut Cmd, number: Option<u64>) -> &mut Cmd {
     match number {
         Some(number) => cmd.arg(number),
@@ -222,7 +226,7 @@ fn number(cmd: &mut Cmd, number: Option<u64>) -> &mut Cmd {
     }
 }
 
-/// What is done where the lock is held.
+/// Adds what the script does if the lock is held.
 fn held<'c>(cmd: &'c mut Cmd, then: Option<&IfHeld>) -> &'c mut Cmd {
     match then {
         None | Some(IfHeld::Watch) => cmd,

@@ -1,5 +1,5 @@
-//! What a server reports of itself: identity, the history it continues, settings. Asked for on each
-//! new connection, and again while the connection is used.
+//! Facts that a server reports: identity, the history that it continues, settings. Read on each new
+//! connection, and again while the connection is used.
 
 use std::sync::Arc;
 
@@ -12,25 +12,25 @@ use crate::error::{NodeError, NodeFault};
 use crate::sentinel::conn::fields;
 use crate::shown::Secrets;
 
-/// Oldest server that can serve. Before 6.2.7 `min-replicas-to-write` does not hold for scripts, so
-/// a master that lost its replicas goes on granting.
+/// Oldest supported version. Before 6.2.7 `min-replicas-to-write` does not hold for scripts, so a
+/// master that lost its replicas continues to grant.
 const OLDEST: Version = (6, 2, 7);
 
 /// Major, minor, patch.
 pub(crate) type Version = (u32, u32, u32);
 
-/// What a server said of itself.
+/// Facts of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServerFacts {
-    /// `run_id`: the process.
+    /// `run_id`: identity of the process.
     pub(crate) run_id: Arc<str>,
-    /// `master_replid`: the data history.
+    /// `master_replid`: identity of the data history.
     pub(crate) replid: String,
     /// `redis_version`.
     pub(crate) version: Version,
-    /// `connected_slaves`, in whatever state they are.
+    /// `connected_slaves`, in any state.
     pub(crate) connected_replicas: u32,
-    /// Those of them that follow: a backup that only takes a snapshot does not.
+    /// Replicas of these that follow: a backup that only takes a snapshot does not.
     pub(crate) online_replicas: u32,
     /// `min_slaves_good_slaves`; `None` if the min-replicas check is off.
     pub(crate) good_replicas: Option<u32>,
@@ -38,11 +38,11 @@ pub(crate) struct ServerFacts {
     pub(crate) min_replicas: Option<u32>,
     /// `min-replicas-max-lag` in seconds, if requested and CONFIG may be read.
     pub(crate) min_replicas_max_lag: Option<u32>,
-    /// How it makes room when its memory is full, if it deletes keys then.
+    /// Policy by which the server deletes keys when its memory is full, if it does.
     pub(crate) eviction: Option<Eviction>,
 }
 
-/// A limit of memory at which keys are deleted.
+/// A memory limit at which keys are deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Eviction {
     /// `maxmemory` in bytes; not zero.
@@ -52,7 +52,7 @@ pub(crate) struct Eviction {
 }
 
 impl Eviction {
-    /// Why a server that evicts does not vote, and what to do.
+    /// Returns the reason for which a server that evicts does not vote, and what to do.
     pub(crate) fn objection(&self) -> NodeError {
         let Self { max_memory, policy } = self;
         let detail = format!(
@@ -64,7 +64,7 @@ impl Eviction {
     }
 }
 
-/// Returns why no server with this `INFO` may vote, whatever its role; `None` if it may.
+/// Returns the reason for which no server with this `INFO` may vote in any role; `None` if it may.
 pub(crate) fn objection(info: &str) -> Option<NodeError> {
     let secrets = Secrets::default();
     let evicts = || match eviction(info, &secrets) {
@@ -74,8 +74,7 @@ pub(crate) fn objection(info: &str) -> Option<NodeError> {
     kind_and_version(info, &secrets).err().or_else(evicts)
 }
 
-/// Logs in, asks all that is to be known of a new connection, and loads the script, in one round
-/// trip.
+/// Logs in, reads all facts that a new connection needs, and loads the script, in one round trip.
 pub(super) async fn introduce(
     wire: &Wire,
     at: &Endpoint,
@@ -86,10 +85,10 @@ pub(super) async fn introduce(
     let settled = wire.ask(&at.settle_in());
     let looked = look(wire, &secrets, min_replicas_facts);
     let loaded = wire.ask(&[script::load()]);
-    // All of them have left; now the first that is refused says why.
+    // All requests were sent; the first one that is refused gives the cause.
     first(hello.await).map_err(|e| faults::opening(&e, at.is_tls(), &secrets))?;
     let connecting = |e| faults::connecting(&e, &secrets);
-    // Not every server knows who we are; the database has to be the right one.
+    // Not every server accepts the client's name; the choice of the database must succeed.
     for database in settled.await.map_err(connecting)?.into_iter().skip(2) {
         database.extract_error().map_err(connecting)?;
     }
@@ -98,8 +97,8 @@ pub(super) async fn introduce(
     Ok(facts)
 }
 
-/// Asks what can change during a connection, in one round trip; with `min_replicas_facts` also the
-/// min-replicas settings.
+/// Reads what can change during a connection, in one round trip; with `min_replicas_facts` the
+/// min-replicas settings too.
 pub(super) fn look(
     wire: &Wire,
     secrets: &Secrets,
@@ -126,8 +125,8 @@ fn first(answers: Result<Vec<Value>, RedisError>) -> Result<Value, RedisError> {
     answers?.into_iter().next().unwrap_or(Value::Nil).extract_error()
 }
 
-/// What `INFO` and, if they were answered, the settings say. Garbage is a fault: a setting that
-/// cannot be read is not one that may not be asked for.
+/// Reads the facts from `INFO` and from the settings, if those were answered. Garbage is a fault:
+/// an unreadable setting is not the same as one that may not be read.
 fn read(
     [server, replication, memory]: [&str; 3],
     config: Option<&Value>,
@@ -167,8 +166,8 @@ fn read(
     })
 }
 
-/// Whether keys are deleted when memory is full, by `INFO memory`; a server that does not say so is
-/// taken to keep them.
+/// Returns the policy by which keys are deleted when memory is full, by `INFO memory`; a server
+/// that does not report one is taken to keep its keys.
 fn eviction(memory: &str, secrets: &Secrets) -> Result<Option<Eviction>, NodeError> {
     let max = field(memory, "maxmemory").map(str::parse::<u64>).transpose();
     let max = max.map_err(|_| garbage("INFO memory shows no number for maxmemory"))?;
@@ -188,7 +187,7 @@ fn garbage(what: &'static str) -> NodeError {
     NodeError::not_executed(NodeFault::Protocol, what)
 }
 
-/// How many replicas follow, by `INFO replication`.
+/// Returns the number of replicas that follow, by `INFO replication`.
 pub(super) fn online(replication: &str) -> u32 {
     let replicas = replication.lines().filter(|line| line.starts_with("slave"));
     u32::try_from(replicas.filter(|line| line.contains(",state=online,")).count()).unwrap_or(0)
@@ -198,19 +197,19 @@ fn is_word(id: &str) -> bool {
     (1..=64).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_graphic())
 }
 
-/// A `replid` as the script reads it: 40 hexadecimal digits.
+/// Returns true if this is a `replid` as the script reads it: 40 hexadecimal digits.
 pub(super) fn is_history(id: &str) -> bool {
     id.len() == 40 && id.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
-/// The identity of a data history: what the script cuts out of its `replid`.
+/// Returns the identity of a data history: the part of the `replid` that the script uses.
 pub(super) fn history_id(replid: &str) -> Option<u64> {
     u64::from_str_radix(replid.get(..16)?, 16).ok()
 }
 
 fn kind_and_version(server: &str, secrets: &Secrets) -> Result<Version, NodeError> {
     let unsupported = |detail: String| NodeError::not_executed(NodeFault::Unsupported, detail);
-    // Valkey says `server_mode`.
+    // Valkey's field is called `server_mode`.
     match field(server, "redis_mode").or_else(|| field(server, "server_mode")) {
         Some("sentinel") => {
             let detail = "this is a Sentinel; name it to SentinelNode, not to RedisNode";
@@ -243,7 +242,7 @@ fn text(answer: Result<Value, RedisError>, secrets: &Secrets) -> Result<String, 
     redis::from_redis_value(value).map_err(|e| faults::connecting(&e.into(), secrets))
 }
 
-/// The value of `name:` in an INFO text.
+/// Returns the value of `name:` in an INFO text.
 pub(super) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':'))
 }

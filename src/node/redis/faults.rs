@@ -1,5 +1,5 @@
-//! From the redis crate's errors to [`NodeError`]: which kind of fault, and whether the request may
-//! have run. Codes are compared, never messages: a message differs inside and outside of a script.
+//! Maps the redis crate's errors to [`NodeError`]: the kind of fault, and if the request may have
+//! run. Codes are compared, never messages: a message differs inside and outside of a script.
 
 use std::io;
 
@@ -12,8 +12,8 @@ use crate::error::{Cause, NodeError, NodeFault};
 use crate::shown::Secrets;
 use crate::tls;
 
-/// No connection came about: as [`connecting`], with what TLS, or the lack of it, may have to do
-/// with it.
+/// Returns the error of a connection that was not made: as [`connecting`], with a note if TLS, or
+/// its absence, may be the cause.
 pub(crate) fn opening(e: &RedisError, with_tls: bool, secrets: &Secrets) -> NodeError {
     let known = connecting(e, secrets);
     let hint = match known.fault() {
@@ -30,7 +30,7 @@ pub(crate) fn opening(e: &RedisError, with_tls: bool, secrets: &Secrets) -> Node
     }
 }
 
-/// What programs may know of the error: never what it quotes.
+/// Returns what programs may read of the error: never what it quotes.
 fn cause(e: &RedisError, secrets: &Secrets) -> Option<Cause> {
     if let Some(code) = e.code() {
         return Some(Cause::Server(secrets.clean(code).into()));
@@ -38,7 +38,7 @@ fn cause(e: &RedisError, secrets: &Secrets) -> Option<Cause> {
     tls::inside::<io::Error>(e).map(|e| Cause::Io(e.kind()))
 }
 
-/// An error while connecting or asking about the server: nothing of ours was executed.
+/// Returns the error of connecting or of reading facts: no op of ours was executed.
 pub(crate) fn connecting(e: &RedisError, secrets: &Secrets) -> NodeError {
     while_connecting(e, secrets).because(cause(e, secrets))
 }
@@ -64,7 +64,7 @@ fn while_connecting(e: &RedisError, secrets: &Secrets) -> NodeError {
     NodeError::not_executed(fault, words(fault, e, secrets))
 }
 
-/// The server's error text, and what to change where it does not say it.
+/// Returns the server's error text, and what to change if the text does not tell.
 fn words(fault: NodeFault, e: &RedisError, secrets: &Secrets) -> String {
     match fault {
         NodeFault::Auth => {
@@ -81,7 +81,8 @@ fn words(fault: NodeFault, e: &RedisError, secrets: &Secrets) -> String {
     }
 }
 
-/// The permission that `NOPERM` names, if it does. Only for the message; nothing is decided by it.
+/// Returns the permission that `NOPERM` names, if it does. Only for the message; nothing is decided
+/// by it.
 fn lacking(e: &RedisError) -> Option<String> {
     let detail = e.detail()?;
     if detail.contains(IN_SCRIPT) && detail.contains("run this command") {
@@ -98,7 +99,7 @@ fn lacking(e: &RedisError) -> Option<String> {
     plain.then(|| format!("+{command}"))
 }
 
-/// As [`lacking`], where a server before Redis 7.2 names only the line of the script.
+/// As [`lacking`], for servers before Redis 7.2, which name only the line of the script.
 fn lacking_in_script(detail: &str) -> Option<String> {
     if !detail.contains(script::SCRIPT.get_hash()) {
         return None;
@@ -109,20 +110,21 @@ fn lacking_in_script(detail: &str) -> Option<String> {
     (!commands.is_empty()).then(|| commands.join(" "))
 }
 
-/// An error in answer to a script call.
+/// Returns the error of a script call.
 pub(crate) fn calling(e: &RedisError, secrets: &Secrets) -> NodeError {
     while_calling(e, secrets).because(cause(e, secrets))
 }
 
 fn while_calling(e: &RedisError, secrets: &Secrets) -> NodeError {
     match server_fault(e) {
-        // A permission that is lacking inside the script shows when the script has already begun to
+        // A permission that is missing inside the script shows only after the script has begun to
         // write, so earlier ops of the batch may have taken effect.
         Some(NodeFault::NoPermission) if inside_script(e) => NodeError::maybe_executed(
             NodeFault::NoPermission,
             words(NodeFault::NoPermission, e, secrets),
         ),
-        // BUSY: another script runs; UNKILLABLE and the like: not ours to judge.
+        // BUSY: another script runs. For UNKILLABLE and other codes it is not known if the script
+        // ran.
         Some(NodeFault::Server) if !refused_at_the_door(e) => {
             NodeError::maybe_executed(NodeFault::Server, said(e, secrets))
         }
@@ -137,13 +139,13 @@ fn while_calling(e: &RedisError, secrets: &Secrets) -> NodeError {
     }
 }
 
-/// The script is not in the server's cache: nothing was executed, load it and call again.
+/// Returns true if the script is not in the server's cache: nothing was executed.
 pub(crate) fn is_noscript(e: &RedisError) -> bool {
     e.code() == Some("NOSCRIPT")
 }
 
-/// After these a connection is not used again: either the server is no longer the master, or nobody
-/// knows which answers are still to come on it (overview 4).
+/// Returns true for faults after which a connection is not used again: the server is no longer the
+/// master, or it is not known which answers are still to come (overview 4).
 pub(crate) fn ends_session(fault: NodeFault) -> bool {
     use NodeFault as F;
     matches!(
@@ -167,15 +169,15 @@ fn server_fault(e: &RedisError) -> Option<NodeFault> {
     })
 }
 
-/// How servers before Redis 7.2 begin the refusal of a command, key or channel inside a script; its
-/// code is the common `ERR`.
+/// Beginning of the refusal of a command, key or channel inside a script by servers before Redis
+/// 7.2; its code is the common `ERR`.
 const IN_SCRIPT: &str = "The user executing the script can't";
 
 fn inside_script(e: &RedisError) -> bool {
     e.detail().is_some_and(|d| d.contains("script"))
 }
 
-/// Refusals that come before the first write of a script takes effect.
+/// Returns true for refusals that come before the first write of a script takes effect.
 fn refused_at_the_door(e: &RedisError) -> bool {
     matches!(e.code(), Some("OOM" | "MISCONF" | "BUSY" | "NOSCRIPT" | "CROSSSLOT" | "MOVED"))
 }
@@ -260,7 +262,7 @@ mod tests {
             let detail = format!("{why} script: {hash}, on @user_script:{line}.");
             calling(&server("ERR", &detail), &Secrets::default())
         };
-        // Whatever line it is, each command that this line calls is named.
+        // For any line, each command that the line calls is named.
         let mut named = std::collections::BTreeSet::new();
         for line in 1..1_000 {
             let (e, commands) = (at(line), script::commands_at(line));

@@ -1,14 +1,14 @@
-//! Receives hints of releases, on a connection of its own.
+//! Receives hints about releases, on a connection of its own.
 //!
 //! A server that counts a connection among its subscribers cuts it off at the output limits for
 //! those (by default at 32 MB, or 8 MB for a minute), whatever it sends there. So batches have
-//! another one: large results can cost hints, and nothing else. The connection is made when an op
-//! first asks for a hint, because most programs never wait; a waiter from before it was ready is
-//! woken once when it does, since the hint may have been missed.
+//! another connection: large results can cost hints, and nothing else. The connection for hints is
+//! made when an op first asks for one, because most programs never wait. A waiter that registered
+//! before the connection was ready is woken once when it is, because the hint may have been missed.
 //!
-//! Anybody on the server may publish anything. Each request for a hint lets one hint
-//! through, after which the request is forgotten, here and on the server. A hint that nobody here
-//! asked for, or a second one, costs one look-up and is dropped (overview 6).
+//! Any client of the server may publish anything. Each request for a hint lets one hint through;
+//! then the request is forgotten, here and on the server. A hint without a request, or a second
+//! one, costs one look-up and is dropped (overview 6).
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,21 +29,21 @@ use crate::dial::said::said;
 use crate::node::NodeSignal;
 use crate::op::{IfHeld, Op, Place};
 
-/// The channel of those who watch; behind it and a colon, that of one handle which waits.
+/// Channel of those who watch; with a colon and a handle appended, the channel of a waiting handle.
 const CHANGED: &str = "palisade:changed";
-/// Most handles that share a node and have a channel; others ask again now and then.
+/// Most handles of one node that have a channel; the others ask again from time to time.
 const HANDLES_MAX: usize = 64;
 /// Longest time to connect and subscribe.
 const LIMIT: Duration = Duration::from_secs(5);
-/// Between the loss of a connection, or a failed try, and the next try.
+/// Pause between the loss of a connection, or a failed try, and the next try.
 const PAUSE: Duration = Duration::from_millis(500);
-/// Most keys that are remembered until the connection is ready; waiters for others have a timer.
+/// Most keys that are remembered until the connection is ready; other waiters have a timer.
 const EARLY_MAX: usize = 256;
-/// Most keys for which a hint is awaited. Beyond it all are forgotten: each waiter has a timer, and
-/// asks again.
+/// Most keys for which a hint is awaited. Beyond this all are forgotten: each waiter has a timer,
+/// and asks again.
 const AWAITED_MAX: usize = 65_536;
 
-/// The hints of one session. Ends with it.
+/// Hints of one session; ends with the session.
 pub(super) struct Hints {
     line: Arc<Line>,
     task: Mutex<Option<JoinHandle<()>>>,
@@ -54,20 +54,20 @@ struct Line {
     events: broadcast::Sender<NodeSignal>,
     /// Hints are received, or the user may not subscribe.
     settled: AtomicBool,
-    /// Keys for which hints were asked before that.
+    /// Keys for which hints were asked before `settled`.
     early: Mutex<VecDeque<Arc<str>>>,
     awaited: Arc<Awaited>,
-    /// The handles that wait. Nearly always there is one.
+    /// Handles that wait; nearly always one.
     handles: Mutex<Vec<u64>>,
-    /// There is another one: subscribe again.
+    /// Notified when another handle waits, which needs a new subscription.
     joined: Notify,
 }
 
-/// Keys for which a hint was asked and none has come.
+/// Keys for which a hint was asked and has not come.
 #[derive(Debug, Default)]
 struct Awaited(Mutex<HashMap<Arc<str>, Asked>>);
 
-/// Who asked for a hint.
+/// Callers that asked for a hint.
 #[derive(Debug, Default)]
 struct Asked {
     watched: bool,
@@ -76,7 +76,7 @@ struct Asked {
 
 impl Awaited {
     fn keys(&self) -> MutexGuard<'_, HashMap<Arc<str>, Asked>> {
-        // Each change of it is one statement, or leaves hints out.
+        // Each change is one statement, or only leaves hints out.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -97,8 +97,8 @@ impl Awaited {
         }
     }
 
-    /// The key of a hint, if one was asked for: by this handle, or by anybody. One to all who watch
-    /// leaves the waiters their turns, if there was somebody who watched.
+    /// Returns the key of a hint, if this handle or any watcher asked for one, and forgets that
+    /// request. A hint to all who watch leaves the waiters their turns, if a caller watched.
     fn take(&self, key: &[u8], waiter: Option<u64>) -> Option<Arc<str>> {
         let key = std::str::from_utf8(key).ok()?;
         let mut keys = self.keys();
@@ -119,7 +119,7 @@ impl Awaited {
 }
 
 impl Hints {
-    /// Connects to nothing yet.
+    /// Makes the hints of a session. Connects to nothing yet.
     pub(super) fn new(endpoint: Endpoint, events: broadcast::Sender<NodeSignal>) -> Self {
         let (settled, early) = (AtomicBool::new(false), Mutex::default());
         let (awaited, handles, joined) = (Arc::default(), Mutex::default(), Notify::new());
@@ -127,7 +127,8 @@ impl Hints {
         Self { line: Arc::new(line), task: Mutex::default() }
     }
 
-    /// To be called within a runtime before these ops are sent.
+    /// Registers the hints that these ops ask for. Must be called within a runtime, before the ops
+    /// are sent.
     pub(super) fn expect(&self, ops: &[Op]) {
         let mut asked = ops.iter().filter_map(awaited).peekable();
         if asked.peek().is_none() {
@@ -159,7 +160,7 @@ impl Drop for Hints {
     }
 }
 
-/// The key for which the op asks for a hint, and who waits.
+/// Returns the key for which the op asks for a hint, and the place of the waiter.
 fn awaited(op: &Op) -> Option<(&str, Option<&Place>)> {
     match op {
         Op::Acquire { keys, if_held: Some(IfHeld::Queue(place)), .. } => {
@@ -175,7 +176,7 @@ fn awaited(op: &Op) -> Option<(&str, Option<&Place>)> {
 
 impl Line {
     fn early(&self) -> MutexGuard<'_, VecDeque<Arc<str>>> {
-        // Each change of it is one statement.
+        // Each change is one statement.
         self.early.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -183,7 +184,7 @@ impl Line {
         self.handles.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// This handle waits.
+    /// Adds a handle that waits.
     fn join(&self, handle: u64) {
         let mut handles = self.handles();
         if !handles.contains(&handle) && handles.len() < HANDLES_MAX {
@@ -192,7 +193,7 @@ impl Line {
         }
     }
 
-    /// Remembers keys, unless hints are received by now.
+    /// Remembers keys until hints are received. Returns false if they are received already.
     fn note<'a>(&self, keys: impl Iterator<Item = &'a str>) -> bool {
         let mut early = self.early();
         if self.settled.load(Ordering::Acquire) {
@@ -207,12 +208,12 @@ impl Line {
         true
     }
 
-    /// From here on hints are received, or never will be.
+    /// Records that hints are received from now on, or never will be, and wakes early waiters.
     fn settle(&self) {
         let mut early = self.early();
         self.settled.store(true, Ordering::Release);
         for key in early.drain(..) {
-            // No receiver, no interest.
+            // An error means that there is no receiver.
             let _ = self.events.send(NodeSignal::Changed(key));
         }
     }
@@ -235,7 +236,7 @@ impl Line {
                     }
                 }
                 Ok(Err(e)) if !e.is_io_error() && !e.is_timeout() => {
-                    // Without the permission waiters poll; nothing else changes.
+                    // Without the permission to subscribe the waiters poll.
                     let error = said(&e, &self.endpoint.secrets());
                     tracing::debug!(%error, "no release hints from this server");
                     return self.settle();
@@ -255,12 +256,12 @@ impl Line {
         let con = self.endpoint.dial(config, Limits::EVENTS).await?;
         ask(&con, redis::cmd("SUBSCRIBE").arg(CHANGED)).await?;
         let own: Vec<String> = {
-            // All that joined until now are among them.
+            // Handles that joined until now are among these.
             let handles = self.handles();
             let _ = self.joined.notified().now_or_never();
             handles.iter().map(|handle| format!("{CHANGED}:{handle:016x}")).collect()
         };
-        // One at a time: the connection awaits one answer to each.
+        // One by one, because the connection awaits one answer for each.
         for channel in own {
             if let Err(e) = ask(&con, redis::cmd("SUBSCRIBE").arg(channel)).await
                 && (e.is_io_error() || e.is_timeout())
@@ -268,12 +269,12 @@ impl Line {
                 return Err(e);
             }
         }
-        // Without the permission for those all hints come on the common channel.
+        // Without the permission for those channels all hints come on the common channel.
         Ok(con)
     }
 }
 
-/// Takes what the server pushes.
+/// Handles what the server pushes.
 fn listener(
     events: broadcast::Sender<NodeSignal>,
     awaited: &Arc<Awaited>,
@@ -289,7 +290,7 @@ fn listener(
                     return Ok(());
                 };
                 let waiter = waiter(channel);
-                // No receiver, no interest.
+                // An error means that there is no receiver.
                 let _ = awaited.take(key, waiter).map(|key| match waiter {
                     Some(waiter) => events.send(NodeSignal::Turn { key, waiter }),
                     None => events.send(NodeSignal::Changed(key)),
@@ -301,7 +302,7 @@ fn listener(
     }
 }
 
-/// Whose channel it is.
+/// Returns the handle that the channel belongs to.
 fn waiter(channel: &[u8]) -> Option<u64> {
     let handle = std::str::from_utf8(channel).ok()?.strip_prefix(CHANGED)?.strip_prefix(':')?;
     u64::from_str_radix(handle, 16).ok()

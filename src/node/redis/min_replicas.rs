@@ -10,7 +10,8 @@ use crate::dial::endpoint::Endpoint;
 use crate::dial::frames::Limits;
 use crate::sentinel::conn::fields;
 
-/// `min-replicas-max-lag` of the server there; `None` if it does not answer within this time.
+/// Returns `min-replicas-max-lag` of the server at `at`; `None` if it does not answer within this
+/// time.
 pub(crate) async fn max_lag_at(at: &Endpoint, within: Duration) -> Option<Duration> {
     let work = async {
         let con = at.dial(AsyncConnectionConfig::new(), Limits::WORDS).await.ok()?;

@@ -31,30 +31,30 @@ use crate::op::{Batch, Replies, TimedFacts};
 use crate::sentinel::min_replicas::{MinReplicas, MinReplicasRule, check_min_replicas};
 use crate::time::Moment;
 
-/// Longest `failover_window`: as the longest lease.
+/// Longest `failover_window`: that of the longest lease.
 const WINDOW_MAX: Duration = Duration::from_secs(86_400);
 
 /// One standalone Redis server (6.2.7 or newer, or Valkey) as a node: one vote.
 ///
-/// It connects at its first call and after any doubt again; no request that may have run is ever
+/// It connects at its first call, and again after any doubt; no request that may have run is ever
 /// repeated. After a restart of the server it grants nothing for `max_ttl`, because it may have
-/// forgotten who holds what. For a group that Sentinel watches use `SentinelNode`.
+/// forgotten who holds what. For a group that Sentinels monitor use `SentinelNode`.
 pub struct RedisNode {
     name: Arc<str>,
     link: Link<Fixed>,
 }
 
 impl RedisNode {
-    /// A node at `redis://[user:password@]host[:port][/db]`, `rediss://…` (feature `tls`) or
+    /// Makes a node at `redis://[user:password@]host[:port][/db]`, `rediss://…` (feature `tls`) or
     /// `unix:///path[?db=…&user=…&pass=…]`, with the defaults of [`RedisNode::builder`].
     ///
     /// # Errors
-    /// The address, when it cannot be understood. Nothing is connected yet.
+    /// An address that cannot be parsed. Nothing is connected yet.
     pub fn new(url: impl AsRef<str>) -> Result<Self, ConfigError> {
         Self::builder(url).build()
     }
 
-    /// Settings for a node at this address.
+    /// Returns the settings of a node at this address.
     pub fn builder(url: impl AsRef<str>) -> RedisNodeBuilder {
         RedisNodeBuilder {
             endpoint: Endpoint::parse(url.as_ref()),
@@ -91,7 +91,7 @@ impl LockNode for RedisNode {
         Box::pin(self.link.barrier(after, level, deadline))
     }
 
-    /// One connection, and the server answers in order.
+    /// One connection, on which the server answers in order.
     fn depth(&self) -> usize {
         link::DEPTH
     }
@@ -134,35 +134,35 @@ pub struct RedisNodeBuilder {
 }
 
 impl RedisNodeBuilder {
-    /// What to call the node in errors and logs. Default: `host:port` or the socket's path.
+    /// Sets the name of the node in errors and logs. Default: `host:port` or the socket's path.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self
     }
 
-    /// The ACL user. Default: what the address says, else the server's default user.
+    /// Sets the ACL user. Default: that of the address, else the server's default user.
     pub fn username(mut self, name: impl AsRef<str>) -> Self {
         self.endpoint = self.endpoint.map(|e| e.username(name.as_ref()));
         self
     }
 
-    /// The password. Default: what the address says. Never shown again.
+    /// Sets the password. Default: that of the address. It is never shown.
     pub fn password(mut self, password: impl AsRef<str>) -> Self {
         self.endpoint = self.endpoint.map(|e| e.password(password.as_ref()));
         self
     }
 
-    /// The database index, 0 or more. Default: what the address says, else 0. All clients of a lock
-    /// must use the same.
+    /// Sets the database index, 0 or more. Default: that of the address, else 0. All clients of a
+    /// lock must use the same.
     pub fn db(mut self, db: u32) -> Self {
         self.endpoint = self.endpoint.and_then(|e| e.db(db));
         self
     }
 
-    /// Certificates for a `rediss://` address, all PEM: an own root certificate in place of the
-    /// system's, and a client certificate with its key, if the server asks for one. The host in the
-    /// address must be a name (or IP) in the server's certificate, or
-    /// [`tls_server_name`](Self::tls_server_name) says which.
+    /// Sets the certificates for a `rediss://` address, all PEM: a root certificate in place of the
+    /// system's, and a client certificate with its key, if the server asks for one. The server's
+    /// certificate must contain the host of the address (a name or an IP address), or the name
+    /// given with [`tls_server_name`](Self::tls_server_name).
     #[cfg(feature = "tls")]
     #[expect(clippy::needless_pass_by_value, reason = "secrets are handed over, not lent")]
     pub fn tls(
@@ -177,89 +177,91 @@ impl RedisNodeBuilder {
         self
     }
 
-    /// The name that the server's certificate is for, where the `rediss://` address is another: the
-    /// server is connected to where the address says, and its certificate looked at as this name's.
-    /// After [`tls`](Self::tls), if both are given.
+    /// Sets the TLS server name, if it differs from the host in the address: the connection goes to
+    /// the address, and the server's certificate is checked against this name. Call it after
+    /// [`tls`](Self::tls), if both are used.
     #[cfg(feature = "tls")]
     pub fn tls_server_name(mut self, name: impl AsRef<str>) -> Self {
         self.endpoint = self.endpoint.and_then(|e| e.tls_name(name.as_ref()));
         self
     }
 
-    /// Takes a server without any history for a new one that has never granted anything, and so
-    /// spares it the quarantine. Default `false`.
+    /// Sets if a server without any history counts as a new one that has never granted anything,
+    /// and so needs no quarantine. Default `false`.
     ///
-    /// Only for tests and for servers that live and die with this program: a server that lost its
-    /// data by a restart or `FLUSHALL` looks the same, and a lock could be given twice.
+    /// Only for tests and for servers whose lifetime is that of this program: a server that lost
+    /// its data by a restart or `FLUSHALL` looks the same, and a lock could be given twice.
     pub fn trust_fresh(mut self, trust: bool) -> Self {
         self.trust_fresh = trust;
         self
     }
 
-    /// Lets the node vote although its server deletes keys when its memory is full (`maxmemory` set
-    /// and a policy other than `noeviction`). Default `false`: the node answers
+    /// Sets if the node votes although its server deletes keys when its memory is full (`maxmemory`
+    /// set and a policy other than `noeviction`). Default `false`: the node answers
     /// [`NodeFault::Eviction`](crate::error::NodeFault::Eviction), because a lock that is deleted
-    /// while it is held is given to somebody else, and an idempotency key runs again.
+    /// while it is held is given to another owner, and the handler of an idempotency key runs
+    /// again.
     ///
-    /// Only where either is harmless: for locks that only spare work, say. The settings are looked
-    /// at on each new connection and every ten seconds of use.
+    /// Use it only if both are harmless, for example for locks that only avoid double work. The
+    /// settings are read on each new connection and every ten seconds of use.
     pub fn allow_eviction(mut self, allow: bool) -> Self {
         self.allow_eviction = allow;
         self
     }
 
-    /// How long a server that this address pointed to before may go on accepting writes after the
-    /// address points to another one (a DNS name or proxy before of several servers); prolongs the
-    /// quarantine. At most one day. Default zero: the address is one server's own.
+    /// Sets the time for which the server that this address pointed to before may still accept
+    /// writes after the address points to another one (a DNS name or a proxy for several servers);
+    /// lengthens the quarantine. At most one day. Default zero: the address always means the same
+    /// server.
     pub fn failover_window(mut self, window: Duration) -> Self {
         self.failover_window = window;
         self
     }
 
-    /// How strong the min-replicas check of the server has to be: at least `replicas` (at least 1)
-    /// with acknowledgements not older than `max_lag` (whole seconds, one second to one hour). For
-    /// a server with replicas of which one may take its place; give then a
-    /// [`failover_window`](Self::failover_window) of at least `max_lag + 2 s`. Default: a lone
-    /// server's check is not read; with this, [`MinReplicas::Require`] unless
-    /// [`min_replicas_check`](Self::min_replicas_check) says otherwise.
-    /// Judged on each new connection and every ten seconds of use.
+    /// Sets how strong the min-replicas check of the server has to be: at least `replicas` (at
+    /// least 1) with acknowledgements not older than `max_lag` (whole seconds, one second to one
+    /// hour). For a server with a replica that may take its place; then also set a
+    /// [`failover_window`](Self::failover_window) of at least `max_lag + 2 s`. Default: the check
+    /// of a lone server is not read. With this setting the policy is [`MinReplicas::Require`]
+    /// unless [`min_replicas_check`](Self::min_replicas_check) sets another one. Judged on each new
+    /// connection and every ten seconds of use.
     pub fn min_replicas(mut self, replicas: u32, max_lag: Duration) -> Self {
         self.min_replicas = Some((replicas, max_lag));
         self
     }
 
-    /// What to do while the check is off or weaker than required. Default: [`MinReplicas::Off`], or
-    /// `Require` once [`min_replicas`](Self::min_replicas) was given (1 replica and 10 s if it was
-    /// not).
+    /// Sets what to do while the check is off or weaker than required. Default:
+    /// [`MinReplicas::Off`], or `Require` if [`min_replicas`](Self::min_replicas) was called (1
+    /// replica and 10 s if it was not).
     pub fn min_replicas_check(mut self, policy: MinReplicas) -> Self {
         self.check = Some(policy);
         self
     }
 
-    /// Longest time for one try to connect and log in, at least 1 ms. Default 1 s. A call waits for
-    /// it no longer than its own deadline.
+    /// Sets the longest time for one try to connect and log in, at least 1 ms. Default 1 s. A call
+    /// waits for the connection no longer than its own deadline.
     pub fn connect_timeout(mut self, limit: Duration) -> Self {
         self.connect_timeout = limit;
         self
     }
 
-    /// How many replicas the server has, those included that may be down: so many have to confirm
-    /// at [`Durability::AllReplicas`], or more if more are connected. Default: the most that were
-    /// seen to follow since the server process was first met, or are connected; one that was down
-    /// all the time is then not waited for.
+    /// Sets the number of replicas of the server, with those that may be down: this many have to
+    /// confirm at [`Durability::AllReplicas`], or more if more are connected. Default: the most
+    /// that were seen to follow since the server process was first met, or are connected; a replica
+    /// that was down all the time is then not waited for.
     pub fn replicas(mut self, count: u32) -> Self {
         self.replicas = Some(count);
         self
     }
 
-    /// Clocks and randomness other than the machine's.
+    /// Sets clocks and randomness other than the machine's.
     #[doc(hidden)]
     pub fn env(mut self, env: Arc<dyn Env>) -> Self {
         self.env = env;
         self
     }
 
-    /// Where and how the server is reached.
+    /// Returns address and login of the server.
     pub(crate) fn endpoint(&self) -> Result<Endpoint, ConfigError> {
         self.endpoint.clone()
     }
@@ -303,7 +305,7 @@ impl RedisNodeBuilder {
     }
 }
 
-/// How strong the check has to be: off unless it was set.
+/// Returns the rule for the check: off unless it was set.
 fn rule(strength: Option<(u32, Duration)>, policy: Option<MinReplicas>) -> MinReplicasRule {
     let usual = MinReplicasRule::default();
     let asked_for = if strength.is_some() { MinReplicas::Require } else { MinReplicas::Off };

@@ -1,5 +1,5 @@
-//! The one script, put together from its files. One call runs a whole batch, so that clock and
-//! history are read once and the order of the ops is kept.
+//! The one script, assembled from its files. One call runs a whole batch, so that clock and history
+//! are read once and the order of the ops is kept.
 
 use std::sync::LazyLock;
 
@@ -9,8 +9,9 @@ macro_rules! lua {
     ($($file:literal)*) => { concat!($(include_str!(concat!("../lua/", $file, ".lua")), "\n"),*) };
 }
 
-/// The script's text: the common ops, what else is made only when it is needed, and the loop over
-/// the batch. Functions come before the variables of the loop, so that they capture none.
+/// Text of the script: the fast paths, the slow paths (created only when they are needed), and the
+/// loop over the batch. Functions come before the variables of the loop, so that these are no
+/// upvalues of them.
 const TEXT: &str = concat!(
     lua!("acquire" "release" "prolong" "replay"),
     "local function batch(info, at, marker, now_us, expected)\n",
@@ -30,14 +31,14 @@ const TEXT: &str = concat!(
 /// The script with its digest.
 pub(crate) static SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(TEXT));
 
-/// The command that puts the script into a server's cache.
+/// Returns the command that loads the script into a server's cache.
 pub(crate) fn load() -> redis::Cmd {
     let mut cmd = redis::cmd("SCRIPT");
     cmd.arg("LOAD").arg(TEXT);
     cmd
 }
 
-/// The commands that a line of the script calls, as a server counts the lines from 1.
+/// Returns the commands that a line of the script calls; servers count the lines from 1.
 pub(crate) fn commands_at(line: usize) -> Vec<String> {
     let text = line.checked_sub(1).and_then(|at| TEXT.lines().nth(at)).unwrap_or_default();
     let calls = text.split("call('").skip(1).filter_map(|rest| rest.split_once('\''));

@@ -1,10 +1,10 @@
-//! The marker (quarantine 2) as an answer showed it, and what follows from it for later batches.
+//! The marker (quarantine 2) as an answer showed it, and its consequences for later batches.
 //!
-//! A batch says which marker its client saw last, and between which readings of the server's clock
-//! there is nothing to check if that is still the marker and the history the same. The script reads
-//! marker, history and clock as ever; where all is as expected it is done with them, and answers
-//! with its clock alone. So what is remembered here decides which way the script takes, and never
-//! what it finds at the end (quarantine 1).
+//! A batch states which marker its client saw last, and the readings of the server's clock between
+//! which there is nothing to check if marker and history are still the same. The script reads
+//! marker, history and clock as always; if all is as expected no more checks are needed, and it
+//! answers with its clock alone. So the state here only selects the script's path, and never
+//! changes its result (quarantine 1).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,23 +15,23 @@ use crate::op::{Batch, Began, Loss, Op};
 
 /// Length of a marker without losses.
 const SHORTEST: usize = 140;
-/// Length of a loss.
+/// Length of a loss in the marker.
 const LOSS: usize = 42;
-/// Most losses.
+/// Most losses in a marker.
 const LOSSES: usize = 8;
 /// Largest age of the note of the server's clock when a batch has taken effect, in ms.
 const NOTED: u64 = 1_000;
 
-/// A marker, and when it was there.
+/// A marker, and the time at which it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     text: String,
-    /// The server's clock in µs at that time.
+    /// Clock of the server in µs at that time.
     at: u64,
-    /// E, by which the script found that it is one of ours.
+    /// E with which the script validated the marker.
     clock_error: Duration,
     pub(super) history_id: u64,
-    /// In ms, as the marker has them.
+    /// In ms, as in the marker.
     pub(super) since: u64,
     pub(super) quarantine: u64,
     agreed: u64,
@@ -41,13 +41,13 @@ pub(crate) struct Seen {
     pub(super) began: Began,
     /// A planned handover goes on (quarantine 11).
     is_around_a_handover: bool,
-    /// The server's clock when the marker was written, in ms.
+    /// Clock of the server in ms when the marker was written.
     note: u64,
     pub(super) losses: Arc<[Loss]>,
 }
 
 impl Seen {
-    /// Reads what the script showed; nothing if it is no marker.
+    /// Parses the marker that the script showed; `None` if it is no valid marker.
     pub(super) fn read(text: Vec<u8>, at: u64, clock_error: Duration) -> Option<Self> {
         let text = String::from_utf8(text).ok()?;
         let number = |from: usize, to: usize| {
@@ -85,9 +85,9 @@ impl Seen {
         })
     }
 
-    /// It was there at this time, too.
+    /// Records that the marker was there at this time, too.
     pub(super) fn again(self: Arc<Self>, at: u64) -> Arc<Self> {
-        // Otherwise nothing that is asked of it depends on when that was.
+        // Unless a hint is awaited nothing depends on that time.
         if self.is_awaited() { Arc::new(Self { at, ..(*self).clone() }) } else { self }
     }
 
@@ -95,7 +95,7 @@ impl Seen {
         &self.text
     }
 
-    /// Rest of the quarantine.
+    /// Returns the rest of the quarantine.
     pub(super) fn left(&self, node_micros: u64) -> Duration {
         let till = if self.since > 0 { self.since + self.quarantine } else { 0 };
         Duration::from_millis(till.saturating_sub(node_micros / 1_000))
@@ -106,8 +106,8 @@ impl Seen {
         self.waited > self.at / 1_000
     }
 
-    /// Range of server clock readings (µs, both included) in which the fast path is valid for this
-    /// batch; `None` if the script has to check in any case.
+    /// Returns the range of server clock readings (µs, both included) in which the fast path is
+    /// valid for this batch; `None` if the script has to check in any case.
     pub(super) fn window(
         &self,
         batch: &Batch,
@@ -119,25 +119,25 @@ impl Seen {
         if self.is_around_a_handover || terms.clock_error != self.clock_error {
             return None;
         }
-        // The script writes that data were lost which this client had seen.
+        // The script has to record that data were lost which this client had seen.
         let empty_since = self.losses.first().filter(|_| self.began == Began::Empty);
         let is_earlier = |micros: u64| empty_since.is_some_and(|loss| micros / 1_000 < loss.began);
         if batch.known_since.is_some_and(is_earlier) {
             return None;
         }
-        // Until when the length need not be agreed on again (quarantine 7).
+        // Time (ms) until which the length need not be agreed on again (quarantine 7).
         let agreed = match asked.cmp(&self.quarantine) {
             std::cmp::Ordering::Greater => return None,
             std::cmp::Ordering::Equal => self.agreed.checked_sub(asked)?,
             std::cmp::Ordering::Less => self.agreed,
         };
         let error = encode::micros(terms.clock_error);
-        // The floor lies behind the end of the quarantine; beyond it by E no proposal that counts
-        // is below it. `waited`, once it is over, stays so.
+        // The floor is after the end of the quarantine; from E later on no proposal that counts is
+        // below it. Once `waited` is over, it stays over.
         let granting = if self.since > 0 { (self.since + self.quarantine) * 1_000 } else { 0 };
         let mut from = self.at.max(granting).max(self.floor.saturating_add(error));
         let mut until = (agreed * 1_000).min(not_after.unwrap_or(u64::MAX));
-        // Any later write has a newer note before it (quarantine 13).
+        // A later write needs a newer note before it (quarantine 13).
         until = until.min((self.note + NOTED) * 1_000);
         for op in &batch.ops {
             if let Op::Acquire { proposal, .. } = op {
@@ -158,13 +158,14 @@ mod tests {
     const TERMS: Terms =
         Terms { max_ttl: Duration::from_secs(30), clock_error: Duration::from_secs(1) };
 
-    /// Seen now: of a history that began so many seconds ago, and so on, all in ms.
+    /// Makes a marker that is seen now: of a history that began `ago`, with the other fields, all
+    /// in ms.
     fn seen(ago: u64, q: u64, agreed: u64, tail: &str) -> Seen {
         let since = NOW / 1_000 - ago;
         let floor = (since + 2_000 + q) * 1_000;
         let agreed = NOW / 1_000 + agreed;
         let replid = "ab".repeat(20);
-        // It was noted so lately that this is no matter.
+        // The note is so recent that it does not limit the range.
         let note = NOW / 1_000 + 3_600_000;
         let text = format!(
             "{replid} {since:013} {floor:016} {q:09} {agreed:013} {:013} {tail} {note:013}",
@@ -190,7 +191,7 @@ mod tests {
     fn there_is_nothing_to_check_until_the_length_is_agreed_on_again() {
         let old = seen(3_600_000, 30_000, 50_000, "n -0000000000000");
         assert_eq!(window(&old, None, &[]), Some((NOW, NOW + 20_000_000)));
-        // One that is longer than asked for lasts as long as was agreed; a shorter one is raised.
+        // A length that is longer than requested is kept as agreed; a shorter one is raised.
         let longer = seen(3_600_000, 40_000, 50_000, "n -0000000000000");
         assert_eq!(window(&longer, None, &[]), Some((NOW, NOW + 50_000_000)));
         assert_eq!(window(&seen(3_600_000, 29_999, 50_000, "n -0000000000000"), None, &[]), None);
@@ -210,7 +211,7 @@ mod tests {
 
     #[test]
     fn nothing_is_expected_in_a_quarantine_below_the_floor_or_around_a_handover() {
-        // It ends in ten seconds, and the floor of then is 2E above that time.
+        // The quarantine ends in ten seconds, and its floor is 2E above that time.
         let young = seen(20_000, 30_000, 60_000, "e -0000000000000");
         assert_eq!(window(&young, None, &[]), Some((NOW + 13_000_000, NOW + 30_000_000)));
         assert_eq!(window(&seen(3_600_000, 30_000, 50_000, "n s1790000000000"), None, &[]), None);

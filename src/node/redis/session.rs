@@ -1,5 +1,5 @@
-//! One connection to one server process: opened, asked who it is, used, and thrown away at the
-//! first doubt. A session never reconnects and never repeats what may have run.
+//! One connection to one server process: opened, identified, used, and dropped at the first doubt.
+//! A session never reconnects and never repeats what may have run.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,22 +27,21 @@ pub(crate) struct Session {
     wire: Wire,
     secrets: Secrets,
     facts: ServerFacts,
-    /// The marker as the last answer showed it.
+    /// Marker in the last answer.
     seen: Mutex<Option<Arc<Seen>>>,
     /// Facts that the server answered when its marker was touched, until they are reported.
     touched: Mutex<Option<TimedFacts>>,
-    /// It was given up, and that was reported.
+    /// The session was given up, and that was reported.
     abandoned: AtomicBool,
-    /// It answered ops.
+    /// The session has answered ops.
     proved: AtomicBool,
     events: broadcast::Sender<NodeSignal>,
     hints: Hints,
 }
 
 impl Session {
-    /// Connects and asks the server who it is; with `min_replicas_facts` also for its
-    /// min-replicas settings.
-    /// The caller holds the deadline.
+    /// Connects and reads the server's facts; with `min_replicas_facts` also its min-replicas
+    /// settings. The caller keeps the deadline.
     pub(crate) async fn open(
         endpoint: &Endpoint,
         events: broadcast::Sender<NodeSignal>,
@@ -65,12 +64,12 @@ impl Session {
         })
     }
 
-    /// What the server said of itself.
+    /// Returns the server's facts.
     pub(crate) fn facts(&self) -> &ServerFacts {
         &self.facts
     }
 
-    /// Asks again what it said of itself; `min_replicas_facts` the min-replicas settings too.
+    /// Reads the server's facts again; with `min_replicas_facts` the min-replicas settings too.
     pub(crate) async fn look_again(
         &self,
         min_replicas_facts: bool,
@@ -78,32 +77,33 @@ impl Session {
         look(&self.wire, &self.secrets, min_replicas_facts).await
     }
 
-    /// Whether nothing may be sent on it any more.
+    /// Returns true if nothing may be sent on the connection any more.
     pub(crate) fn is_lost(&self) -> bool {
         self.wire.is_over()
     }
 
-    /// Why this program ended it: the server sent more than is accepted.
+    /// Returns the excess for which this program ended the connection: the server sent too much.
     pub(crate) fn excess(&self) -> Option<Excess> {
         self.wire.excess()
     }
 
-    /// Ends when it is so. It wakes one future at a time.
+    /// Resolves when the connection is lost. It wakes one future at a time.
     pub(crate) async fn lost(&self) {
         self.wire.over().await;
     }
 
-    /// Ops were answered on it. Whether that is new.
+    /// Records that ops were answered on this session. Returns true for the first time.
     pub(crate) fn prove(&self) -> bool {
         !self.is_proved() && !self.proved.swap(true, Ordering::AcqRel)
     }
 
-    /// Whether ops were ever answered on it.
+    /// Returns true if ops were ever answered on this session.
     pub(crate) fn is_proved(&self) -> bool {
         self.proved.load(Ordering::Acquire)
     }
 
-    /// Nothing is sent on it any more; what is under way may still be answered. Reports it once.
+    /// Gives the session up: nothing more is sent; requests under way may still be answered.
+    /// Reports it once.
     pub(crate) fn abandon(&self) {
         if !self.abandoned.swap(true, Ordering::AcqRel) {
             self.wire.give_up();
@@ -111,13 +111,13 @@ impl Session {
         }
     }
 
-    /// The same, and what is under way ends with this.
+    /// Gives the session up, and ends requests under way with this cause.
     pub(crate) fn end(&self, why: &'static str) {
         self.wire.close(why);
         self.abandon();
     }
 
-    /// Has the server look at its marker, and write it if its history is new. The facts are
+    /// Makes the server check its marker, and write it if its history is new. The facts are
     /// returned by [`first_facts`](Self::first_facts), or reported with the next batch.
     pub(crate) async fn touch(
         self: &Arc<Self>,
@@ -141,8 +141,8 @@ impl Session {
         self.touched.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Puts a batch on its way, behind all that were sent before. `None`: the connection is lost,
-    /// and nothing was sent. To be called within a runtime.
+    /// Sends a batch, behind all that were sent before. `None`: the connection is lost, and nothing
+    /// was sent. Must be called within a runtime.
     pub(crate) fn send(
         self: &Arc<Self>,
         batch: Arc<Batch>,
@@ -164,12 +164,12 @@ pub(crate) struct Sent {
     reply: Reply,
     batch: Arc<Batch>,
     group_terms: GroupTerms,
-    /// What the batch expected to find.
+    /// Marker that the batch expected.
     seen: Option<Arc<Seen>>,
 }
 
 impl Sent {
-    /// What became of it. A fault of the connection or the server as a whole is `Err`.
+    /// Returns the result of the batch. A fault of the connection or of the whole server is `Err`.
     pub(crate) async fn answer(self) -> Result<Replies, NodeError> {
         let Self { session, reply, batch, group_terms, seen } = self;
         let calling = |e| faults::calling(&e, &session.secrets);
@@ -178,7 +178,7 @@ impl Sent {
             Ok(answer) => answer,
             Err(e) => {
                 if faults::is_noscript(&e) {
-                    // It was loaded for nothing: the next connection shows why.
+                    // The wire has loaded the script in vain: the next connection finds the cause.
                     session.abandon();
                 }
                 return Err(calling(e));
@@ -189,7 +189,8 @@ impl Sent {
         let (mut replies, seen) = decode::replies(answer, &batch.ops, identity, clock_error, seen)?;
         *session.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(seen);
         if let Some(facts) = &mut replies.facts {
-            // Longer than any that agrees with this client: another one does not.
+            // The longest that a client with the same settings can ask for: a node with a longer
+            // one has a client that disagrees.
             facts.quarantine_asked = batch
                 .terms
                 .max_ttl
@@ -206,6 +207,6 @@ impl Sent {
 }
 
 pub(super) async fn ask(con: &MultiplexedConnection, cmd: &Cmd) -> Result<Value, RedisError> {
-    // An error reply inside `Value` is turned into `Err`.
+    // `extract_error` turns an error reply inside `Value` into `Err`.
     con.clone().send_packed_command(cmd).await.and_then(Value::extract_error)
 }

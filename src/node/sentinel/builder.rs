@@ -15,27 +15,27 @@ use crate::sentinel::min_replicas::{MinReplicas, check_min_replicas};
 #[cfg(feature = "tls")]
 use crate::tls::Tls;
 
-/// Longest time to connect to the master and log in, once it is found.
+/// Longest time to connect to the master and log in, once its address is known.
 const CONNECT: Duration = Duration::from_secs(1);
 
 /// Settings of a [`SentinelNode`], begun by [`SentinelNode::builder`].
 #[must_use = "a builder does nothing until `build`"]
 pub struct SentinelNodeBuilder {
-    /// Or the first that was refused.
+    /// The settings, or the first that was refused.
     settings: Result<Settings, ConfigError>,
     env: Arc<dyn Env>,
 }
 
-/// A group with its logins.
+/// Addresses and logins of a group.
 #[derive(Clone)]
 pub struct GroupAccess {
     /// Name of the master.
     pub name: String,
     /// `host:port` of its Sentinels.
     pub sentinels: Vec<String>,
-    /// Login and transport at data servers, without a place.
+    /// Login and transport at data servers, without an address.
     pub data: Endpoint,
-    /// Login and transport at Sentinels, without a place.
+    /// Login and transport at Sentinels, without an address.
     pub sentinel: Endpoint,
 }
 
@@ -51,7 +51,7 @@ impl SentinelNodeBuilder {
         Self { settings: Settings::new(name, sentinels), env: Arc::new(SystemEnv) }
     }
 
-    /// Where and how the group is reached.
+    /// Returns addresses and logins of the group.
     pub(crate) fn access(&self) -> Result<GroupAccess, ConfigError> {
         let settings = self.settings.as_ref().map_err(Clone::clone)?;
         Ok(GroupAccess {
@@ -74,28 +74,28 @@ impl SentinelNodeBuilder {
         self
     }
 
-    /// The ACL user at the data servers. Default: the server's default user.
+    /// Sets the ACL user at the data servers. Default: the server's default user.
     pub fn username(self, name: impl Into<String>) -> Self {
         self.set(|s| s.data.username = Some(name.into()))
     }
 
-    /// The password at the data servers.
+    /// Sets the password at the data servers.
     pub fn password(self, password: impl Into<String>) -> Self {
         self.set(|s| s.data.password = Some(password.into()))
     }
 
-    /// The ACL user at the Sentinels. Never falls back to the data servers' user.
+    /// Sets the ACL user at the Sentinels. It never falls back to the data servers' user.
     pub fn sentinel_username(self, name: impl Into<String>) -> Self {
         self.set(|s| s.access.username = Some(name.into()))
     }
 
-    /// The password at the Sentinels. Never falls back to the data servers' password.
+    /// Sets the password at the Sentinels. It never falls back to the data servers' password.
     pub fn sentinel_password(self, password: impl Into<String>) -> Self {
         self.set(|s| s.access.password = Some(password.into()))
     }
 
-    /// The database index, at most 2 147 483 647; 0 by default. All clients of a lock must use the
-    /// same.
+    /// Sets the database index, at most 2 147 483 647; 0 by default. All clients of a lock must use
+    /// the same.
     pub fn db(self, db: u32) -> Self {
         self.try_set(|s| {
             s.data.endpoint().db(db)?;
@@ -104,10 +104,10 @@ impl SentinelNodeBuilder {
         })
     }
 
-    /// How strong the min-replicas check has to be: at least `replicas` (1 by default, at least 1;
-    /// none is [`MinReplicas::Off`]) with acknowledgements not older than `max_lag` (10 s by
-    /// default; whole seconds, one second to one hour). With an odd number of servers n, `n / 2`
-    /// replicas exclude that two halves of the group both satisfy it.
+    /// Sets how strong the min-replicas check has to be: at least `replicas` (1 by default, at
+    /// least 1; for none use [`MinReplicas::Off`]) with acknowledgements not older than `max_lag`
+    /// (10 s by default; whole seconds, one second to one hour). With an odd number of servers n,
+    /// `n / 2` replicas make it impossible that two halves of the group both pass the check.
     pub fn min_replicas(self, replicas: u32, max_lag: Duration) -> Self {
         self.try_set(|s| {
             check_min_replicas(replicas, max_lag)?;
@@ -117,18 +117,18 @@ impl SentinelNodeBuilder {
         })
     }
 
-    /// What to do while the check is absent or weaker than asked. Default
+    /// Sets what to do while the check is absent or weaker than required. Default
     /// [`MinReplicas::Require`].
     pub fn min_replicas_check(self, policy: MinReplicas) -> Self {
         self.set(|s| s.rule.policy = policy)
     }
 
-    /// For how long a replaced master may go on accepting writes, where the check gives no bound:
-    /// with [`MinReplicas::Warn`] or `Off`. Default 15 s: a master that was cut off is demoted
-    /// about eleven seconds after the *heal*. How long the cut itself lasts nobody knows, so this
-    /// is a hope and not a bound. Where `CONFIG GET` is not allowed it is the least that is counted
-    /// on; by default that is the lag of [`Self::min_replicas`] and 2 s. All clients must agree; on
-    /// the server the longest wins. At most one day.
+    /// Sets the time for which a replaced master may still accept writes, if the check gives no
+    /// bound: with [`MinReplicas::Warn`] or `Off`. Default 15 s: a master that was cut off is
+    /// demoted about eleven seconds after the *heal*. The length of the cut itself is not known, so
+    /// this is an assumption and not a bound. If `CONFIG GET` is not allowed, the window is at
+    /// least this long; its default is then the lag of [`Self::min_replicas`] and 2 s. All clients
+    /// must agree; on the server the longest wins. At most one day.
     pub fn failover_window(self, window: Duration) -> Self {
         self.try_set(|s| {
             settings::check_span("failover_window", window, Duration::ZERO)?;
@@ -137,22 +137,22 @@ impl SentinelNodeBuilder {
         })
     }
 
-    /// Grants from a server without a marker at once, instead of waiting as after a loss of data.
-    /// Only for tests and embedded runs, where nobody can hold anything on a fresh server. Default
-    /// `false`.
+    /// Sets if a server without a marker grants at once, instead of waiting as after a loss of
+    /// data. Only for tests and embedded use, where no client can hold anything on a fresh server.
+    /// Default `false`.
     pub fn trust_fresh(self, trust: bool) -> Self {
         self.set(|s| s.trust_fresh = trust)
     }
 
-    /// Lets the group vote although its master deletes keys when its memory is full (`maxmemory`
-    /// set and a policy other than `noeviction`). Default `false`; as
+    /// Sets if the group votes although its master deletes keys when its memory is full
+    /// (`maxmemory` set and a policy other than `noeviction`). Default `false`; see
     /// [`RedisNodeBuilder::allow_eviction`](crate::node::RedisNodeBuilder::allow_eviction).
     pub fn allow_eviction(self, allow: bool) -> Self {
         self.set(|s| s.allow_eviction = allow)
     }
 
-    /// How long each Sentinel may take to answer, connecting included: 1 ms to one minute, default
-    /// 250 ms. All are asked at once, so a frozen one costs at most this long.
+    /// Sets the time for each Sentinel to answer, connecting included: 1 ms to one minute, default
+    /// 250 ms. All are asked at once, so a frozen one costs at most this time.
     pub fn sentinel_deadline(self, deadline: Duration) -> Self {
         self.try_set(|s| {
             settings::check_pause("sentinel_deadline", deadline)?;
@@ -161,8 +161,9 @@ impl SentinelNodeBuilder {
         })
     }
 
-    /// How often the Sentinels are asked whether the master is still the same: 1 ms to one minute,
-    /// default 1 s, ± 10 %. Their events make it come sooner, but events may be lost.
+    /// Sets the interval at which the Sentinels are asked if the master is still the same: 1 ms to
+    /// one minute, default 1 s, ± 10 %. An event of a Sentinel causes an earlier question, but
+    /// events may be lost.
     pub fn poll_every(self, every: Duration) -> Self {
         self.try_set(|s| {
             settings::check_pause("poll_every", every)?;
@@ -171,7 +172,7 @@ impl SentinelNodeBuilder {
         })
     }
 
-    /// Where this client reaches the addresses that the Sentinels announce (NAT, container
+    /// Sets how this client reaches the addresses that the Sentinels announce (NAT, container
     /// networks): from `ip:port` to `host:port`. Also applied to Sentinels that are learned.
     pub fn map_address(self, map: impl IntoIterator<Item = (String, String)>) -> Self {
         self.try_set(|s| {
@@ -180,7 +181,7 @@ impl SentinelNodeBuilder {
         })
     }
 
-    /// Clocks and randomness other than the machine's own, for simulators.
+    /// Sets clocks and randomness other than the machine's own, for simulators.
     #[doc(hidden)]
     pub fn env(mut self, env: Arc<dyn Env>) -> Self {
         self.env = env;
@@ -207,11 +208,11 @@ impl SentinelNodeBuilder {
 
 #[cfg(feature = "tls")]
 impl SentinelNodeBuilder {
-    /// TLS to the data servers, with the system's or the given root certificate (PEM) and, if
+    /// Uses TLS to the data servers, with the system's or the given root certificate (PEM) and, if
     /// given, a client certificate with its key (PEM). The address that the Sentinels announce must
-    /// be in the servers' certificates: else name what is in them by [`Self::tls_server_name`],
-    /// have the Sentinels announce host names, or use [`Self::map_address`]. The process must have
-    /// installed a rustls crypto provider.
+    /// be in the servers' certificates: otherwise give the name that is in them with
+    /// [`Self::tls_server_name`], configure the Sentinels to announce host names, or use
+    /// [`Self::map_address`]. The process must have installed a rustls crypto provider.
     #[expect(clippy::needless_pass_by_value, reason = "secrets are handed over, not lent")]
     pub fn tls(self, root: Option<Vec<u8>>, client: Option<(Vec<u8>, Vec<u8>)>) -> Self {
         self.try_set(|s| {
@@ -220,7 +221,7 @@ impl SentinelNodeBuilder {
         })
     }
 
-    /// TLS to the Sentinels, as [`Self::tls`] and independent of it.
+    /// Uses TLS to the Sentinels, as [`Self::tls`] and independent of it.
     #[expect(clippy::needless_pass_by_value, reason = "secrets are handed over, not lent")]
     pub fn sentinel_tls(self, root: Option<Vec<u8>>, client: Option<(Vec<u8>, Vec<u8>)>) -> Self {
         self.try_set(|s| {
@@ -230,10 +231,10 @@ impl SentinelNodeBuilder {
         })
     }
 
-    /// The name (a host name or an IP address) that every data server's certificate is for, where
-    /// the Sentinels announce IP addresses: they are connected to where they are announced, and the
-    /// certificate is looked at as this name's. Needs [`Self::tls`]; the Sentinels are not
-    /// concerned.
+    /// Sets the TLS server name (a host name or an IP address) of all data servers, if it differs
+    /// from the addresses that the Sentinels announce. The servers are connected to at the
+    /// announced addresses, and their certificates are checked against this name. Needs
+    /// [`Self::tls`]; it does not apply to the Sentinels.
     pub fn tls_server_name(self, name: impl AsRef<str>) -> Self {
         self.try_set(|s| {
             crate::tls::server_name("tls_server_name", name.as_ref())?;
@@ -242,8 +243,8 @@ impl SentinelNodeBuilder {
         })
     }
 
-    /// The name that every Sentinel's certificate is for, as [`Self::tls_server_name`] and
-    /// independent of it. Needs [`Self::sentinel_tls`].
+    /// Sets the TLS server name of all Sentinels, as [`Self::tls_server_name`] and independent of
+    /// it. Needs [`Self::sentinel_tls`].
     pub fn sentinel_tls_server_name(self, name: impl AsRef<str>) -> Self {
         self.try_set(|s| {
             crate::tls::server_name("sentinel_tls_server_name", name.as_ref())?;

@@ -1,4 +1,4 @@
-//! Finds the master and judges it: the [`Resolver`] of a [`SentinelNode`](super::SentinelNode).
+//! Finding the master and judging it: the [`Resolver`] of a [`SentinelNode`](super::SentinelNode).
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,19 +26,19 @@ use crate::time::Moment;
 pub(super) struct Finder {
     name: Arc<str>,
     watch: Watch,
-    /// The login and transport that every data server is met with.
+    /// Login and transport for every data server.
     like: Endpoint,
     judge: Judge,
     env: Arc<dyn Env>,
     looked: Mutex<Looked>,
 }
 
-/// The last master that was looked at.
+/// The last master that was judged.
 #[derive(Clone, Default)]
 struct Looked {
     run_id: Option<Arc<str>>,
     replid: Option<Arc<str>>,
-    /// Every replica that any Sentinel named when the group was looked at last.
+    /// Every replica that any Sentinel named at the last look at the group.
     replicas: BTreeSet<Place>,
 }
 
@@ -92,7 +92,7 @@ impl Finder {
     }
 
     fn looked(&self) -> MutexGuard<'_, Looked> {
-        // Nothing panics while it is held, and every value in it is whole at any time.
+        // No code that holds the mutex panics, and every value in it is always complete.
         self.looked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -141,7 +141,7 @@ impl Resolver for Finder {
             let replicas = self.watch.replicas().await;
             let place = |r: &Address| Place::new(r.host(), r.port());
             self.looked().replicas = replicas.reported.iter().map(place).collect();
-            // Else L is what the user says.
+            // Under any other policy L is a setting of the user.
             if self.judge.rule().policy == MinReplicas::Require {
                 let at = |r: &Address| Endpoint::at(r.host(), r.port(), &self.like);
                 let servers: Vec<_> = replicas.agreed.iter().map(at).collect();
@@ -158,7 +158,7 @@ impl Resolver for Finder {
             return Err(NodeError::maybe_executed(NodeFault::NoPermission, detail));
         };
         let mut named = self.looked().replicas.clone();
-        // A Sentinel that does not know of the last failover yet names the new master among them.
+        // A Sentinel that does not know of the last failover yet lists the new master as a replica.
         if let Some(master) = master {
             named.remove(&Place::new(master.at.host(), master.at.port()));
         }

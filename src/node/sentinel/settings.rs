@@ -1,4 +1,4 @@
-//! The settings of a [`SentinelNode`](super::SentinelNode), checked when they are set.
+//! Settings of a [`SentinelNode`](super::SentinelNode), checked when they are set.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::sentinel::discovery::SENTINELS_MAX;
 use crate::sentinel::min_replicas::MinReplicasRule;
 use crate::tls::Tls;
 
-/// Everything there is to set. Not printable: it holds passwords.
+/// All settings. Without `Debug`, because it holds passwords.
 pub(super) struct Settings {
     pub(super) name: Arc<str>,
     pub(super) sentinels: Vec<Address>,
@@ -27,7 +27,7 @@ pub(super) struct Settings {
     pub(super) map: BTreeMap<Address, Address>,
 }
 
-/// How to log in at the data servers.
+/// Login at the data servers.
 #[derive(Default)]
 pub(super) struct DataLogin {
     pub(super) username: Option<String>,
@@ -39,7 +39,7 @@ pub(super) struct DataLogin {
 }
 
 impl DataLogin {
-    /// Login and transport of a data server, wherever it is.
+    /// Returns login and transport of a data server, without an address.
     pub(super) fn endpoint(&self) -> Endpoint {
         let named = |tls: Tls| tls.named(self.tls_name.as_ref());
         let mut like = Endpoint::over(self.tls.clone().map(named));

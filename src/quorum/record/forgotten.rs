@@ -1,20 +1,21 @@
-//! A claim where nodes have forgotten: the majority that is left, and the time until one knows
-//! every key again.
+//! Claims on nodes that have forgotten: the majority that is left, and the time until a majority
+//! knows every key again.
 
 use std::time::Duration;
 
 use super::{Forgetting, Record, Vote};
 
 impl Record {
-    /// Nodes that forgot granted, and those that remember can no longer be a majority.
+    /// Returns true if nodes that forgot granted, and those that remember can no longer be a
+    /// majority.
     pub(super) fn must_relax(&self) -> bool {
         let forgot = self.forgetful().count();
         let remember = self.count(|v| matches!(v, Vote::Granted { .. })) - forgot;
         !self.relaxed && forgot > 0 && remember + self.silent() < self.need()
     }
 
-    /// The nodes that granted and may have forgotten a claim of the key, each with for how long it
-    /// will say so of keys without a birth.
+    /// Returns the nodes that granted and may have forgotten a claim of the key, each with the time
+    /// for which it will answer so for keys without a birth.
     pub fn forgetful(&self) -> impl Iterator<Item = (usize, Duration)> {
         self.votes.iter().enumerate().filter_map(|(node, v)| match v {
             Vote::Granted { unsure, .. } if !unsure.is_zero() => Some((node, *unsure)),
@@ -22,8 +23,8 @@ impl Record {
         })
     }
 
-    /// The nodes that granted and began empty, if a majority would remember every claim of the key
-    /// were they known to be new.
+    /// Returns the nodes that granted and began empty, if with them, were they known to be new, a
+    /// majority would remember every claim of the key.
     fn fresh(&self) -> Vec<usize> {
         let is_fresh = |v: &Vote| matches!(v, Vote::Granted { fresh: true, .. });
         let sure = |v: &Vote| matches!(v, Vote::Granted { unsure, .. } if unsure.is_zero());
@@ -34,8 +35,8 @@ impl Record {
         nodes.filter(|(_, v)| is_fresh(v)).map(|(node, _)| node).collect()
     }
 
-    /// Returns the time until a majority knows every key again, by those that granted, and the
-    /// losses of those that do not remember.
+    /// Returns the time until a majority knows every key again, by the nodes that granted, and the
+    /// losses of the nodes that do not remember.
     pub(super) fn forgotten(&self) -> Forgetting {
         let granted = self.votes.iter().filter_map(|v| match v {
             Vote::Granted { unsure, .. } => Some(*unsure),
@@ -49,8 +50,8 @@ impl Record {
             match vote {
                 Vote::Granted { unsure, losses, .. } if !unsure.is_zero() => {
                     if losses.is_empty() {
-                        // An operator decides about losses by name: with one unnamed no decision is
-                        // complete.
+                        // An operator decides about losses by name: with one unnamed the list would
+                        // be incomplete.
                         all.clear();
                         break;
                     }

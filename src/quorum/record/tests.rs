@@ -1,4 +1,4 @@
-//! Runs `testdata/{record,complete,look}.txt`: one history a line, the last step is the outcome.
+//! Runs `testdata/{record,complete,look}.txt`: one history per line, the last step is the outcome.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,13 +20,13 @@ fn ms(text: &str) -> Duration {
     Duration::from_millis(num(text))
 }
 
-/// `5a`: value a under ballot 5.
+/// Parses `5a`: value a under ballot 5.
 fn record(text: &str) -> StoredRecord {
     let (token, value) = text.split_at(text.len() - 1);
     StoredRecord { token: FencingToken::new(num(token)), value: Some(Arc::from(value.as_bytes())) }
 }
 
-/// `5ab`: the list ab under ballot 5.
+/// Parses `5ab`: the list ab under ballot 5.
 fn steps(text: &str) -> StoredSteps {
     let (token, list) = text.split_at(text.find(char::is_alphabetic).unwrap());
     StoredSteps { token: FencingToken::new(num(token)), list: Arc::from(list.as_bytes()) }
@@ -140,8 +140,9 @@ fn claims(n: usize, events: &str) -> String {
     reported(step)
 }
 
-/// Until 100 ms. `again=[1]`: after a pause these are asked again; `renewed=[1]`: these are, since
-/// the promise was renewed; `end`: the time is over.
+/// Runs a completion that ends at 100 ms. `again=[1]`: after a pause these nodes are asked again;
+/// `renewed=[1]`: these nodes are asked again because the promise was renewed; `end`: the time is
+/// over.
 fn completes(n: usize, events: &str) -> String {
     let end = Moment::default() + ms("100");
     let mut machine = Complete::new(n, raise(), end);

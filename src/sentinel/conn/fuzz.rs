@@ -1,4 +1,4 @@
-//! Whatever a Sentinel answers: nothing panics, and garbage is never a vote.
+//! Property tests: no answer of a Sentinel causes a panic, and garbage is never a vote.
 
 use proptest::prelude::*;
 
@@ -49,7 +49,7 @@ fn plain(value: &Value) -> Option<String> {
     }
 }
 
-/// What a person would read in it: the one value behind a name.
+/// Returns the one value under a name, as a person would read it.
 fn reads(facts: &Value, name: &str) -> Option<u64> {
     let flat: Vec<String> = match facts {
         Value::Array(items) => items.iter().map(plain).collect::<Option<_>>()?,
@@ -63,7 +63,7 @@ fn reads(facts: &Value, name: &str) -> Option<u64> {
     (names == 1).then(|| flat.get(2 * at + 1)?.parse().ok())?
 }
 
-/// The address, if it is one.
+/// Returns the address, if the value is one.
 fn names(address: &Value) -> Option<(String, u16)> {
     let Value::Array(items) = address else { return None };
     if items.len() != 2 {
@@ -73,7 +73,7 @@ fn names(address: &Value) -> Option<(String, u16)> {
     Some((host, port)).filter(|(host, port)| !host.is_empty() && *port > 0)
 }
 
-/// Each part is as it should be, hurt, any, or an error.
+/// Generates a valid part, a damaged one, any value, or an error.
 fn part(valid: Value) -> impl Strategy<Value = RedisResult<Value>> {
     const WORDS: &[&str] =
         &["NOPERM no", "ERR unknown command 'SENTINEL'", "NOAUTH no", "IDONTKNOW", "X y"];
@@ -143,7 +143,7 @@ proptest! {
         prop_assert!(found.len() <= there);
     }
 
-    /// Three Sentinels: a leader needs two that really name it.
+    /// Three Sentinels: a master needs two that really name it.
     #[test]
     fn fuzz_garbage_never_makes_a_master(all in proptest::collection::vec(parts(), 3)) {
         let list = ["a", "b", "c"].map(|s| Address::new(s, 26379).unwrap());

@@ -1,4 +1,4 @@
-//! Runs `testdata/*.txt`: a list of Sentinels, what they say, and the decision that must follow.
+//! Runs `testdata/*.txt`: a list of Sentinels, their answers, and the decision that must follow.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// `name[=id] master ADDR [epoch=N] [others=N] [down-after=MS] [peers=ADDR|name=id,…]`,
+/// Parses `name[=id] master ADDR [epoch=N] [others=N] [down-after=MS] [peers=ADDR|name=id,…]`,
 /// `name null`, or `name timeout|refused|plain|auth|noperm|strange`.
 fn answer(line: &str) -> Answer {
     let mut words = line.split_whitespace();
@@ -76,8 +76,8 @@ fn shown(decision: &Result<Master, NodeError>) -> String {
     }
 }
 
-/// A file is a list of cases: `case WORDS`, `sentinels: a b c`, then rounds of answer lines each
-/// ended by `=> DECISION` and optionally `ask: a b c d` (the list afterwards).
+/// Runs a file, which is a list of cases: `case WORDS`, `sentinels: a b c`, then rounds of answer
+/// lines, each ended by `=> DECISION` and optionally `ask: a b c d` (the list afterwards).
 fn run(file: &str, text: &str) -> usize {
     let mut rows = 0;
     let mut machine = Discovery::new(Vec::new());
@@ -148,7 +148,7 @@ fn any_answer() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    /// The order in which answers come in never shows in the decision.
+    /// The order of the answers never changes the decision.
     #[test]
     fn order_never_matters(
         lines in proptest::collection::vec(any_answer(), 1..7),
@@ -174,7 +174,7 @@ proptest! {
         prop_assert_eq!(one.seen, two.seen);
     }
 
-    /// What is decided was named by a majority of the configured Sentinels at least.
+    /// The decided master was named by at least a majority of the configured Sentinels.
     #[test]
     fn only_a_majority_decides(lines in proptest::collection::vec(any_answer(), 1..7)) {
         let answers: Vec<_> = lines.iter().map(|l| answer(l)).collect();

@@ -1,15 +1,15 @@
-//! Which replicas there are, and which of them have it: `WAIT` only counts.
+//! The replicas that there are, and those that have a grant: `WAIT` returns only their number.
 //!
-//! `INFO replication` behind the `WAIT` shows which replicas confirmed: the offset that each
-//! attached replica has acknowledged, against the offset before it. A replica that is known and not
-//! attached lacks it, however many others have it.
+//! `INFO replication` after the `WAIT` shows which replicas confirmed: the offset that each
+//! attached replica has acknowledged is compared with the master's offset before the `WAIT`. A
+//! replica that is known and not attached lacks the grant, even if enough others have it.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use super::super::facts::field;
 
-/// The address of a replica, as the master reports it, and after it as the Sentinels do.
+/// Address of a replica, as the master or the Sentinels report it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
     host: Box<str>,
@@ -33,26 +33,27 @@ impl std::fmt::Display for Place {
     }
 }
 
-/// The replicas that anybody reports, also those that are down.
+/// Replicas that a Sentinel or a setting reports, with those that are down.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Known {
-    /// How many at least.
+    /// Least number of replicas.
     pub(crate) count: u32,
-    /// Those that were named.
+    /// Addresses of the replicas that were named.
     pub(crate) named: BTreeSet<Place>,
 }
 
-/// One that is attached.
+/// A replica that is attached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Attached {
     pub(super) at: Place,
-    /// It follows, and is no backup that only takes a snapshot.
+    /// The replica follows; a backup that only takes a snapshot does not.
     pub(super) online: bool,
-    /// So much of the history it has acknowledged.
+    /// Offset up to which it has acknowledged the history.
     pub(super) offset: u64,
 }
 
-/// Those that the server has attached, by its `INFO replication`; `None` for garbage.
+/// Returns the replicas that the server has attached, by its `INFO replication`; `None` for
+/// garbage.
 pub(super) fn attached(info: &str) -> Option<Vec<Attached>> {
     let count: usize = field(info, "connected_slaves")?.parse().ok()?;
     let lines = (0..count).map_while(|n| field(info, &format!("slave{n}")));
@@ -69,16 +70,16 @@ fn one(line: &str) -> Option<Attached> {
     })
 }
 
-/// Which of all have it.
+/// Result of counting the replicas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Count {
-    /// Those that have it.
+    /// Replicas that have the grant.
     pub(super) have: u32,
-    /// Of so many.
+    /// All replicas.
     pub(super) all: u32,
-    /// Those that are attached and lack it.
+    /// Replicas that are attached and lack the grant.
     pub(super) behind: Vec<Place>,
-    /// Those that are known and not attached.
+    /// Replicas that are known and not attached.
     pub(super) absent: Vec<Place>,
 }
 
@@ -88,13 +89,13 @@ impl Count {
     }
 }
 
-/// Counts over all that are known and all that are attached.
+/// Counts all replicas that are known or attached.
 pub(super) fn count(attached: &[Attached], offset: u64, known: &Known) -> Count {
     let has = |a: &&Attached| a.online && a.offset >= offset;
     let have = attached.iter().filter(has).count();
     let behind: Vec<Place> = attached.iter().filter(|a| !has(a)).map(|a| a.at.clone()).collect();
-    // Names are compared where both sides are IP addresses. Host names may be known to one
-    // side only; then those that are known are only counted.
+    // Addresses are compared if both sides are IP addresses. A host name may be known to one side
+    // only; then the known replicas are only counted.
     let comparable = attached.iter().all(|a| a.at.is_ip());
     let is_attached = |place: &Place| attached.iter().any(|a| a.at == *place);
     let named = known.named.iter().filter(|place| comparable && place.is_ip());

@@ -1,4 +1,5 @@
-//! The connection that waits: a write that the replicas must follow, `WAIT`, and who answered.
+//! The connection for a barrier: a write that the replicas must follow, `WAIT`, and the check which
+//! replicas answered.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -18,27 +19,27 @@ use crate::dial::endpoint::Endpoint;
 use crate::dial::frames::Limits;
 use crate::error::{NodeError, NodeFault};
 
-/// What is written so that there is something to wait for. A bare `WAIT`, and one behind a command
-/// that changes nothing (`PING`, a refused `SET NX`), is answered at once and means nothing.
+/// Key that is written so that there is a write to wait for. A bare `WAIT`, and one after a command
+/// that changes nothing (`PING`, a refused `SET NX`), is answered at once and proves nothing.
 pub(super) const KEY: &str = crate::name::BARRIER;
-/// Its ttl, in milliseconds: it is never read.
+/// Ttl of the key in milliseconds; the key is never read.
 const LIFE: u32 = 1_000;
-/// How long after its own time-out `WAIT` is left in peace.
+/// Time after its own time-out until a `WAIT` without an answer gets a nudge.
 const LATE: Duration = Duration::from_millis(2);
-/// And how long after that its answer is awaited at all.
+/// Time after that for which the answer is still awaited.
 const PATIENCE: Duration = Duration::from_millis(250);
 
-/// What one round found.
+/// Result of one round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Round {
-    /// So many replicas have all that was written before the round, by `WAIT`.
+    /// Number of replicas that have all that was written before the round, by `WAIT`.
     pub(super) have: u32,
-    /// Those that were attached after it, in whatever state.
+    /// Replicas that were attached after the `WAIT`, in any state.
     pub(super) attached: Vec<Attached>,
-    /// How long the history was when the round began: a replica that acknowledged as much has all
+    /// Length of the history when the round began: a replica that has acknowledged as much has all
     /// of it.
     pub(super) offset: u64,
-    /// The data history, as batches report it.
+    /// Data history, as batches report it.
     pub(super) history_id: u64,
 }
 
@@ -47,21 +48,21 @@ impl Round {
         u32::try_from(self.attached.len()).unwrap_or(u32::MAX)
     }
 
-    /// So many of them follow.
+    /// Returns the number of attached replicas that follow.
     pub(super) fn online(&self) -> u32 {
         u32::try_from(self.attached.iter().filter(|a| a.online).count()).unwrap_or(u32::MAX)
     }
 }
 
-/// An open connection to one server process. A blocked `WAIT` blocks all that is on it, so it is
-/// nobody else's.
+/// An open connection to one server process. A blocked `WAIT` blocks all requests on its
+/// connection, so no other request uses it.
 pub(super) struct Wire {
     con: Line,
     lost: Arc<AtomicBool>,
 }
 
 impl Wire {
-    /// Connects, and makes sure that it is that process. The caller holds the deadline.
+    /// Connects, and checks that the server is that process. The caller keeps the deadline.
     pub(super) async fn open(at: &Endpoint, run_id: &str) -> Result<Self, NodeError> {
         let lost = Arc::new(AtomicBool::new(false));
         let gone = Arc::clone(&lost);
@@ -82,24 +83,24 @@ impl Wire {
         Ok(Self { con, lost })
     }
 
-    /// Whether the server, or what lies between, has closed it.
+    /// Returns true if the server, or a proxy on the way, has closed the connection.
     pub(super) fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Acquire)
     }
 
-    /// Waits until `k` replicas have all that the server executed so far, at the longest for
-    /// `within`, and says how many have it. After an error the connection is not to be used.
+    /// Waits until `k` replicas have all that the server has executed so far, at most for `within`.
+    /// After an error the connection must not be used.
     pub(super) async fn round(&self, k: u32, within: Duration) -> Result<Round, NodeError> {
         let mut write = Pipeline::with_capacity(2);
         write.cmd("SET").arg(KEY).arg("").arg("PX").arg(LIFE);
-        // How far the history is with it: in one piece with the write, so that hardly anything of
-        // others comes in between.
+        // Reads the offset of the history after the write: sent together with the write, so that
+        // hardly any write of others comes in between.
         write.cmd("INFO").arg("replication");
-        // Zero would be for ever.
+        // A time-out of zero would mean for ever.
         let ms = u64::try_from(within.as_millis()).unwrap_or(u64::MAX).max(1);
         let wait = redis::cmd("WAIT").arg(k).arg(ms).take();
-        // Asked after the wait: a server that still is the master of the history in which the
-        // grant was made has not been demoted in between, for every promotion begins a new one.
+        // Asked after the wait: a server that is still master of the history in which the grant was
+        // made has not been demoted in between, because every promotion begins a new history.
         let info = redis::cmd("INFO").arg("replication").take();
         let count = if k == 0 {
             Either::Left(ready(Ok(Value::Int(0))))
@@ -112,8 +113,8 @@ impl Wire {
             biased;
             answers = &mut answers => answers,
             () = sleep(within + LATE) => {
-                // An idle server looks at its time-outs ten times a second; a request makes it
-                // look now.
+                // An idle server checks its time-outs ten times a second; a request makes it check
+                // them now.
                 let nudge = redis::cmd("TIME");
                 let all = join(&mut answers, self.ask(&nudge));
                 timeout(PATIENCE, all).await.map_err(|_| silent())?.0
@@ -140,14 +141,14 @@ fn text(answer: Result<Value, RedisError>) -> Result<String, RedisError> {
     answer.and_then(|value| redis::from_redis_value(value).map_err(Into::into))
 }
 
-/// What `INFO replication` says right behind the write.
+/// Returns the answer to the `INFO replication` after the write.
 fn began(answers: Result<Vec<Value>, RedisError>) -> Result<String, RedisError> {
     let mut answers = answers?.into_iter();
     answers.next().unwrap_or(Value::Nil).extract_error()?;
     text(answers.next().unwrap_or(Value::Nil).extract_error())
 }
 
-/// What `WAIT` and the `INFO replication` before and behind it say.
+/// Reads the answers to `WAIT` and to the `INFO replication` before and after it.
 fn read(before: &str, have: &Value, info: &str) -> Result<Round, NodeError> {
     let garbage = |what| NodeError::maybe_executed(NodeFault::Protocol, what);
     let role = field(info, "role");

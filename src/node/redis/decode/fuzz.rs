@@ -1,5 +1,6 @@
-//! Whatever a script answers: nothing panics, garbage is a fault that may have run and never a
-//! grant, and what is read, written again, is the same.
+//! Property tests of decoding: any answer of a script is read without a panic, garbage is a fault
+//! that may have run and never a grant, and an answer that was read and is written again is the
+//! same.
 
 use proptest::prelude::*;
 
@@ -11,8 +12,8 @@ use crate::op::{Began, Claim, ClaimEnd, Enlist, IfHeld};
 /// `a` and `d` may be in runs.
 const KINDS: &str = "ARXDIECrxcsuLaaadd";
 const SECOND: Duration = Duration::from_secs(1);
-/// What a server says of a key when its history began at 5 ms and its clock shows 0 ms: for a
-/// retention, and strictly more.
+/// Answer about a key when the history began at 5 ms and the server's clock shows 0 ms: time for
+/// one retention, and strictly more.
 const UNSURE: Duration = Duration::from_millis(1_006);
 
 fn op(kind: char) -> Op {
@@ -74,12 +75,12 @@ fn op(kind: char) -> Op {
     }
 }
 
-/// The header with a quarantine of 70 ms.
+/// Makes the header with a quarantine of 70 ms.
 fn header() -> Vec<Value> {
     vec![Value::Int(9), marker("00000000000000ff"), Value::Int(1)]
 }
 
-/// Of this history.
+/// Makes the marker of this history.
 fn marker(history: &str) -> Value {
     let zeros = "0".repeat(24);
     text(&format!(
@@ -88,12 +89,13 @@ fn marker(history: &str) -> Value {
     ))
 }
 
-/// The loss that the header's marker names.
+/// Returns the loss that the header's marker names.
 fn lost() -> Vec<Loss> {
     vec![Loss::between(0, 5)]
 }
 
-/// A reply as the script would have said it: the oracle, written from the heads of the scripts.
+/// Returns a reply in the form in which the script answers it: the oracle, written from the heads
+/// of the scripts.
 fn said(reply: &Reply) -> Vec<Value> {
     let n = |n: u64| Value::Int(i64::try_from(n).unwrap());
     let ms = |d: Duration| Value::Int(i64::try_from(d.as_millis()).unwrap());
@@ -198,7 +200,7 @@ fn any_reply(kind: char) -> BoxedStrategy<Reply> {
     let plain = |all: &'static [Reply]| proptest::sample::select(all).boxed();
     let verdict = || plain(&[Reply::Done, Reply::NotOwner]);
     match kind {
-        // Mostly as asked.
+        // As requested in most cases.
         'a' => prop_oneof![3 => Just(Reply::Granted { fence: 1 }), 1 => any_reply('A')].boxed(),
         'd' => prop_oneof![3 => Just(Reply::Done), 1 => any_reply('D')].boxed(),
         'A' => prop_oneof![
@@ -246,20 +248,20 @@ fn any_reply(kind: char) -> BoxedStrategy<Reply> {
     }
 }
 
-/// Kinds with a valid reply to each.
+/// Generates kinds with a valid reply to each.
 fn batch() -> impl Strategy<Value = (Vec<char>, Vec<Reply>)> {
     let kind = proptest::sample::select(KINDS.chars().collect::<Vec<_>>());
     let one = kind.prop_flat_map(|kind| (Just(kind), any_reply(kind)));
     proptest::collection::vec(one, 1..8).prop_map(|all| all.into_iter().unzip())
 }
 
-/// How many from the beginning are answered as one.
+/// Returns how many ops from the beginning are answered as one run.
 fn run(kinds: &[char]) -> usize {
     let alike = kinds.iter().take_while(|k| **k == kinds[0]).count();
     if matches!(kinds[0], 'a' | 'd') { alike } else { 1 }
 }
 
-/// What the op was asked for.
+/// Returns true if the reply is what the op requested.
 fn as_asked(kind: char, reply: &Reply) -> bool {
     match kind {
         'A' | 'a' => *reply == Reply::Granted { fence: 1 },
@@ -282,7 +284,7 @@ fn spoken(mut kinds: &[char], mut replies: &[Reply]) -> Value {
     Value::Array(all)
 }
 
-/// Whether what was read was there.
+/// Returns true if what was read was in the answer.
 fn stood_there(mut kinds: &[char], mut read: &[Reply], mut stood: &[Value]) -> bool {
     while !kinds.is_empty() {
         let n = run(kinds);
@@ -309,8 +311,8 @@ fn read(kinds: &[char], answer: Value) -> Result<Replies, NodeError> {
     replies(answer, &ops, &"run".into(), Duration::ZERO, None).map(|(replies, _)| replies)
 }
 
-/// Whether the two mean the same: digits are numbers, gone is no time, and a stranger's value under
-/// a lock is nobody's.
+/// Returns true if two values mean the same: digits are numbers, an expired key has no time left,
+/// and another program's value under a lock has no owner.
 fn same(read: &Value, stood: &Value) -> bool {
     let number = |v: &Value| match v {
         Value::Int(n) => Some(*n),
@@ -402,7 +404,7 @@ proptest! {
     }
 }
 
-/// A number that cannot be right, of each op that answers with one.
+/// Gives each op that answers with a number one that is out of range.
 #[test]
 fn a_number_out_of_range_spoils_its_own_op_only() {
     let bad = [

@@ -1,4 +1,4 @@
-//! What the script says is read as it is meant.
+//! Tests of decoding the script's answers.
 
 use proptest::prelude::*;
 
@@ -32,10 +32,10 @@ fn ops() -> Vec<Op> {
     ]
 }
 
-/// Clocks that are right.
+/// Clock error of exact clocks.
 const EXACT: Duration = Duration::ZERO;
 
-/// At 1 s, of a history that began at 7 ms with a quarantine of 1,063 ms.
+/// Makes the header at 1 s, of a history that began at 7 ms with a quarantine of 1,063 ms.
 fn header() -> Vec<Value> {
     vec![Value::Int(1_000_000), marker('n', 0), Value::Int(1)]
 }
@@ -72,7 +72,7 @@ fn a_batch_is_read_in_order() {
         Reply::Absent,
         Reply::Holder(Some(holder)),
         Reply::Completed(record),
-        // Born after 7 ms, when the history began.
+        // The birth is after 7 ms, when the history began.
         Reply::Record { state: Some(state), unsure: Duration::ZERO, losses: Vec::new() },
     ];
     assert_eq!(items, want);
@@ -136,7 +136,7 @@ fn a_run_that_went_as_asked_says_so_once() {
     let granted = |fence| Ok(Reply::Granted { fence });
     let want = [granted(7), granted(9), Ok(Reply::Done), Ok(Reply::Absent), granted(12)];
     assert_eq!(got.items, want);
-    // In the middle of a run it is no answer, and to other kinds neither.
+    // Inside a run the code -9 is no answer, and neither for other kinds.
     let middle = [&header()[..], &[Value::Int(7), Value::Int(-9)]].concat();
     assert!(read(Value::Array(middle), &ops[..2]).is_err());
     let inspect = [Op::Inspect { keys: keys.clone(), wait: false }];
@@ -154,7 +154,7 @@ fn the_clock_alone_says_that_all_is_as_expected() {
     let ops = [release.clone(), release, acquire];
     let run: Arc<str> = "run".into();
     let (_, seen) = replies(Value::Array(header()), &[], &run, EXACT, None).unwrap();
-    // At 2 s, behind the quarantine.
+    // At 2 s the quarantine is over.
     let expected =
         |ops: &[Op]| replies(Value::Int(2_000_000), ops, &run, EXACT, Some(Arc::clone(&seen)));
     let (got, still) = expected(&ops).unwrap();
@@ -163,7 +163,7 @@ fn the_clock_alone_says_that_all_is_as_expected() {
     assert_eq!((facts.node_micros, facts.history_id, facts.since), (2_000_000, 255, 7));
     assert_eq!((facts.quarantine, facts.new_history), (Duration::ZERO, false));
     assert_eq!(still, seen);
-    // It is no answer to other kinds, nor where nothing was expected.
+    // A bare clock is no answer to other kinds, nor if nothing was expected.
     assert!(expected(&[Op::Inspect { keys, wait: false }]).is_err());
     assert!(read(Value::Int(2_000_000), &ops).is_err());
 }

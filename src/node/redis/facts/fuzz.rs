@@ -1,4 +1,5 @@
-//! Whatever INFO and CONFIG say: nothing panics, and garbage is a fault and no session.
+//! Property tests of the facts: no answer to INFO and CONFIG causes a panic, and garbage is a fault
+//! and makes no session.
 
 use proptest::prelude::*;
 
@@ -35,7 +36,7 @@ fn settings() -> Value {
     Value::Array(all.into_iter().map(said).collect())
 }
 
-/// The text with some of its bytes hurt, or any text.
+/// Generates the text with some bytes damaged, or any text.
 fn hurt(valid: &str) -> impl Strategy<Value = Value> + use<> {
     prop_oneof![
         3 => Just(said(valid)),
