@@ -56,10 +56,10 @@ pub struct NodeHealth {
     pub name: Arc<str>,
     /// Answer of the node to a trial lock that was acquired and released.
     pub outcome: NodeOutcome,
-    /// Whether the node grants locks, and claims of idempotency keys with
+    /// Ability to grant locks, and claims of idempotency keys with
     /// [`created_at`](crate::idempotency::Call::created_at) made after its loss of data.
     pub locks: Ability,
-    /// Whether the node can tell that a key without `created_at` is new.
+    /// Ability to tell that a key without `created_at` is new.
     pub new_keys: Ability,
     /// Parts of its history that the node's data may lack, as of its last answer, the latest last;
     /// at most eight, including those that concern no key any more. Empty until the node has
@@ -67,7 +67,7 @@ pub struct NodeHealth {
     pub losses: Arc<[Loss]>,
 }
 
-/// Whether an operation is possible, and from when on.
+/// The ability to do something: now, after a time, or unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Ability {

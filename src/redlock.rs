@@ -158,7 +158,7 @@ pub struct RedlockBuilder {
     /// The value that was set; otherwise it follows `max_ttl`.
     clock_error: Option<Duration>,
     env: Arc<dyn Env>,
-    /// Whether the metrics have the names of locks as labels.
+    /// True if the metrics have the names of locks as labels.
     metrics_by_lock: bool,
 }
 

@@ -67,7 +67,7 @@ struct Candidacy<'a> {
     /// Start of the consecutive attempts that failed for another reason than another process's
     /// leadership.
     failing_since: Option<Moment>,
-    /// Whether the log has a warning of these failures.
+    /// True if the log has a warning of these failures.
     warned: bool,
 }
 

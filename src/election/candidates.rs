@@ -175,7 +175,8 @@ struct Rival {
     until: Moment,
 }
 
-/// What a candidate has read in the list, and the priority that it has announced to the others.
+/// The entries that a candidate has read in the list, and the priority that it has
+/// announced to the others.
 #[derive(Debug, Default)]
 struct Read {
     /// Eligible candidates of higher priority, as of this candidate's last read.

@@ -135,7 +135,7 @@ struct Seen {
     last: Last,
     /// Term and number of the last value yielded.
     known: Option<(FencingToken, u64)>,
-    /// Whether a read has ever been answered by a majority.
+    /// True if a read has ever been answered by a majority.
     any: bool,
 }
 

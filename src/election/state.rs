@@ -177,7 +177,7 @@ pub(super) struct Course {
     inner: Mutex<Inner>,
     /// Notifies watchers that a campaign began or was won.
     news: Notify,
-    /// Whether this process attempts to lead.
+    /// True if this process attempts to lead.
     eligible: watch::Sender<bool>,
 }
 
@@ -186,7 +186,7 @@ struct Inner {
     /// Lease of the term that was won last, until the next campaign.
     lease: Option<Arc<Lease>>,
     sums: Sums,
-    /// Whether this process was asked to step down, so that its next campaign waits for others.
+    /// True if this process was asked to step down, so that its next campaign waits for others.
     asked: bool,
     /// Time until which its campaigns wait for others.
     back_until: Option<Moment>,

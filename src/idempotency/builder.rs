@@ -35,10 +35,10 @@ pub struct Idempotency {
     pub(super) policy: Policy,
     pub(super) durability: Durability,
     pub(super) max_result: usize,
-    /// Lower bound for the age of the namespace's keys: none is older, in milliseconds since 1970.
+    /// Time before which no key of the namespace was in use, in milliseconds since 1970.
     pub(super) in_use_since: Option<u64>,
     pub(super) accepted_loss: Duration,
-    /// Whether to report for how long keys without a birth count as forgotten.
+    /// True if it is reported for how long keys without a birth count as forgotten.
     pub(super) reports_forgotten: bool,
     pub(super) counters: Arc<Counters>,
     /// Decisions about losses that were read a short time ago.

@@ -51,7 +51,7 @@ pub struct NotRecorded {
     /// True if a higher ballot was promised to another attempt, which treated this one as
     /// dead.
     pub overtaken: bool,
-    /// What the nodes answered.
+    /// Answers of the nodes.
     pub nodes: NoQuorum,
 }
 
@@ -102,7 +102,7 @@ pub enum RunError {
     NoQuorum {
         /// The key of the call.
         key: KeyName,
-        /// What the nodes answered.
+        /// Answers of the nodes.
         error: NoQuorum,
     },
     /// The key may have been used before these nodes had any data, and no operator has marked the

@@ -21,7 +21,7 @@ pub enum Outcome<T> {
         attempt: u32,
         /// Durability of the result: whether it survives a failover.
         durability: Achieved,
-        /// Whether the value is stored for later callers. A value above
+        /// True if the value is stored for later callers. A value above
         /// [`max_result`](crate::idempotency::IdempotencyBuilder::max_result) is not: they are
         /// answered [`NotKept`](Self::NotKept).
         kept: bool,

@@ -94,7 +94,7 @@ pub enum StepError {
         name: String,
         /// True if a higher ballot was promised to another attempt, which treated this one as dead.
         overtaken: bool,
-        /// What the nodes answered.
+        /// Answers of the nodes.
         nodes: NoQuorum,
     },
 }
@@ -135,9 +135,9 @@ struct State {
     unreadable: Option<CodecError>,
     /// Number of entries of `list` that this run has reached.
     reached: usize,
-    /// Whether a majority has `list` under this attempt's ballot, or the list is empty.
+    /// True if a majority has `list` under this attempt's ballot, or the list is empty.
     certain: bool,
-    /// Whether a step is running, or was dropped before its end.
+    /// True if a step is running, or was dropped before its end.
     open: bool,
 }
 

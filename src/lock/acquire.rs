@@ -25,7 +25,7 @@ pub(crate) struct LockAttempt<'a> {
     pub(crate) keys: &'a LockKeys,
     pub(crate) ttl: Duration,
     pub(crate) level: Durability,
-    /// Whether the deadline moves to the end of a quarantine that prevents a majority.
+    /// True if the deadline moves to the end of a quarantine that prevents a majority.
     pub(crate) waits_for_quarantine: bool,
     /// Span and metrics of the calling operation.
     pub(crate) operation: &'a Call,

@@ -140,7 +140,7 @@ pub enum ConsumeError {
     /// No message can be handled until a person has changed something.
     #[non_exhaustive]
     Stopped {
-        /// What has to be changed, and why.
+        /// The change that is needed, and its reason.
         why: String,
         /// Counts until the consumer ended.
         ended: ConsumerReport,

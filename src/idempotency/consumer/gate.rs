@@ -48,7 +48,7 @@ pub(super) struct Gate {
     again: Option<Instant>,
     /// Time at which it was last logged that the gate is shut.
     reported: Option<Instant>,
-    /// Whether it is still to be logged that the gate is open again.
+    /// True if it is still to be logged that the gate is open again.
     is_end_due: bool,
     shut: Shut,
 }

@@ -38,7 +38,7 @@ enum End {
 /// Result of one delivery.
 struct Settled {
     disposition: Disposition,
-    /// Whether the broker confirmed the settlement.
+    /// True if the broker confirmed the settlement.
     confirmed: bool,
     past: Past,
 }
