@@ -1,4 +1,4 @@
-//! Whether a handle can work now, node by node: for readiness probes and for people.
+//! The health of a handle, node by node: for readiness probes and for people.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,27 +11,27 @@ use crate::node::Loss;
 use crate::quorum::majority::majority;
 use crate::redlock::Redlock;
 
-/// What the nodes of a handle can do now. Shown as one line.
+/// State of the nodes of a handle. Its `Display` is one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Health {
-    /// How many nodes are needed.
+    /// Number of nodes that are needed.
     pub needed: usize,
-    /// Each node, in the order in which they were added.
+    /// Health of each node, in the order in which they were added.
     pub nodes: Vec<NodeHealth>,
-    /// Decisions of a person for which consumers of this process and namespace wait; empty in the
-    /// health of a whole handle.
+    /// Messages that consumers of this process and namespace hold until an operator decides; empty
+    /// in the health of a whole handle.
     pub waiting: Vec<Waiting>,
 }
 
-/// Messages that stay with their broker until a person has done something.
+/// Messages that stay with their broker until an operator has acted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Waiting {
-    /// Number of messages that are held; zero where none is taken at all, for the deployment was
-    /// never initialised.
+    /// Number of messages that are held; zero if the consumer takes none at all, because the
+    /// deployment was never initialised.
     pub messages: u64,
-    /// For how long until now.
+    /// Time for which they have waited until now.
     pub waited: Duration,
     /// Cause, and what to do.
     pub why: String,
@@ -48,38 +48,39 @@ impl fmt::Display for Waiting {
     }
 }
 
-/// What one node can do now.
+/// State of one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NodeHealth {
     /// The node's name.
     pub name: Arc<str>,
-    /// Its answer to a trial lock that was acquired and released.
+    /// Answer of the node to a trial lock that was acquired and released.
     pub outcome: NodeOutcome,
-    /// Whether it grants locks, and claims of idempotency keys with
+    /// Ability to grant locks, and claims of idempotency keys with
     /// [`created_at`](crate::idempotency::Call::created_at) made after its loss of data.
     pub locks: Ability,
-    /// Whether it can tell that a key without `created_at` is new.
+    /// Ability to tell that a key without `created_at` is new.
     pub new_keys: Ability,
-    /// What the node's data may lack, as of its last answer, the latest last; at most eight, also
-    /// such as concern no key any more. Empty until it has answered.
+    /// Parts of its history that the node's data may lack, as of its last answer, the latest last;
+    /// at most eight, including those that concern no key any more. Empty until the node has
+    /// answered.
     pub losses: Arc<[Loss]>,
 }
 
-/// Whether something can be done.
+/// The ability to do something: now, after a time, or unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Ability {
-    /// Now.
+    /// It is possible now.
     Now,
-    /// After this time, unless something else happens.
+    /// It is possible after this time, unless the state changes.
     After(Duration),
-    /// Unknown: nodes fail.
+    /// It is unknown, because nodes fail.
     Unknown,
 }
 
 impl Ability {
-    /// Whether it can be done now.
+    /// Returns true if it is possible now.
     pub fn is_now(self) -> bool {
         self == Self::Now
     }
@@ -88,7 +89,7 @@ impl Ability {
         if rest.is_zero() { Self::Now } else { Self::After(rest) }
     }
 
-    /// The later of two.
+    /// Returns the later of two abilities.
     fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::Unknown, _) | (_, Self::Unknown) => Self::Unknown,
@@ -102,7 +103,7 @@ impl fmt::Display for Ability {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Now => f.write_str("yes"),
-            // Rounded up: after this wait it is over.
+            // Rounded up, so that the shown time is never too short.
             Self::After(rest) => write!(f, "in {} s", rest.as_secs() + 1),
             Self::Unknown => f.write_str("no"),
         }
@@ -110,26 +111,27 @@ impl fmt::Display for Ability {
 }
 
 impl Health {
-    /// Whether locks can be acquired, elections won and idempotency keys with
-    /// [`created_at`](crate::idempotency::Call::created_at) claimed: a majority of the nodes
-    /// grants.
+    /// Returns whether locks can be acquired, elections won and idempotency keys with
+    /// [`created_at`](crate::idempotency::Call::created_at) claimed: a majority of the nodes must
+    /// grant.
     pub fn locks(&self) -> Ability {
         self.majority(|node| node.locks)
     }
 
-    /// Whether idempotency keys without `created_at` run that were never used: a majority of the
-    /// nodes grants, and knows of all keys within the retention. If not, such keys are answered by
-    /// the policy for [forgotten](crate::Forgotten) ones.
+    /// Returns whether idempotency keys without `created_at` that were never used can run: a
+    /// majority of the nodes must grant, and know of all keys within the retention. If not, such
+    /// keys are answered by the policy for [forgotten](crate::Forgotten) ones.
     pub fn new_keys(&self) -> Ability {
         self.majority(|node| node.new_keys)
     }
 
-    /// For a readiness probe of a program that needs locks: true if [`locks`](Self::locks) is now.
+    /// Returns true if [`locks`](Self::locks) is now, for a readiness probe of a program that needs
+    /// locks.
     pub fn is_ready(&self) -> bool {
         self.locks().is_now()
     }
 
-    /// When enough nodes are able.
+    /// Returns the time from which enough nodes are able.
     fn majority(&self, of: impl Fn(&NodeHealth) -> Ability) -> Ability {
         let rank = |ability: &Ability| match ability {
             Ability::Now => Duration::ZERO,
@@ -156,7 +158,7 @@ impl fmt::Display for Health {
 }
 
 impl Redlock {
-    /// Asks every node what it can do now; answers within about the `node_deadline`.
+    /// Asks every node for its state; answers within about the `node_deadline`.
     ///
     /// On each node a lock with the name `palisade:health` is acquired and released, so that
     /// failures of writes are seen, too: too few replicas, a missing permission. That is one
@@ -176,14 +178,14 @@ impl Redlock {
     /// ```
     ///
     /// # Cancellation safety
-    /// May be dropped at will: what was taken is released in the background.
+    /// May be dropped at any time: what was taken is released in the background.
     pub async fn health(&self) -> Health {
         health(self, RETENTION, DataLossTerms::default()).await
     }
 }
 
-/// As [`Redlock::health`], for keys of this retention that are not older than `born` (milliseconds
-/// since 1970).
+/// Asks every node as [`Redlock::health`] does, for keys of this retention that are not older than
+/// `born` (milliseconds since 1970).
 pub(crate) async fn health(redlock: &Redlock, retention: Duration, loss: DataLossTerms) -> Health {
     let said = redlock.core.health(retention, loss).await;
     let node = |said: crate::client::health::Said| {

@@ -1,5 +1,5 @@
-//! What the packages beside the library use of it, of exactly the same version, besides its public
-//! interface. Nothing here is promised: it may change with every release.
+//! Interface for the other packages of this workspace, of exactly the same version, besides the
+//! library's public one. Nothing here is promised: it may change with every release.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,18 +36,18 @@ use crate::tls;
 pub use crate::tls::Tls;
 use crate::token::OwnerToken;
 
-/// Connects and logs in. The caller holds the deadline.
+/// Connects and logs in. The caller limits the time.
 ///
 /// # Errors
 /// The server cannot be reached, or refuses the login.
 ///
 /// # Cancellation safety
-/// May be dropped; what was opened is closed.
+/// If dropped, the connection is closed.
 pub async fn open(at: &Endpoint) -> RedisResult<Line> {
     at.dial(AsyncConnectionConfig::new(), Limits::WORDS).await
 }
 
-/// Returns the nodes that settings name, not built yet.
+/// Returns the nodes in the settings, not built yet.
 ///
 /// # Errors
 /// The first invalid address, without possible secrets.
@@ -55,7 +55,7 @@ pub fn nodes(settings: &Settings) -> Result<Vec<NodeUrl>, ConfigError> {
     settings.nodes()
 }
 
-/// Returns where and how a server is reached.
+/// Returns the address, login and TLS settings of a server.
 ///
 /// # Errors
 /// The first invalid setting.
@@ -63,7 +63,7 @@ pub fn endpoint(node: &RedisNodeBuilder) -> Result<Endpoint, ConfigError> {
     node.endpoint()
 }
 
-/// Returns where and how a group is reached.
+/// Returns the address, login and TLS settings of a group.
 ///
 /// # Errors
 /// The first invalid setting.
@@ -71,7 +71,8 @@ pub fn group_access(node: &SentinelNodeBuilder) -> Result<GroupAccess, ConfigErr
     node.access()
 }
 
-/// Returns why no server with this `INFO` may vote, whatever its role; `None` if it may.
+/// Returns the reason for which no server with this `INFO` may vote, whatever its role; `None` if
+/// it may.
 pub fn objection(info: &str) -> Option<NodeError> {
     crate::node::redis::facts::objection(info)
 }
@@ -81,7 +82,8 @@ pub fn is_nobodys(owner: OwnerToken) -> bool {
     owner.is_nobodys()
 }
 
-/// Returns what the leader that holds an election published there, if it published anything.
+/// Reads what the leader that holds an election published on a node; `None` if it published nothing
+/// there.
 pub fn leader(owner: OwnerToken, holder: &Holder, remaining: Duration) -> Option<Leader> {
     Metadata::read(owner, holder).map(|(_, metadata)| metadata.leader(remaining))
 }
@@ -122,14 +124,14 @@ pub async fn read_decision(
     keys.read(loss, record).await
 }
 
-/// Stores a decision in one of the two records of a loss, unless that has one. Returns what it has;
-/// true if it is this one.
+/// Stores a decision in one of the two records of a loss, unless the record has one. Returns the
+/// decision that the record has; true if it is the one of this call.
 ///
 /// # Errors
-/// It is not known to be stored.
+/// The decision is not known to be stored.
 ///
 /// # Cancellation safety
-/// If dropped, it may be stored; storing the same again is safe.
+/// If dropped, the decision may be stored; storing the same again is safe.
 pub async fn store_decision(
     keys: &Idempotency,
     loss: Loss,
@@ -139,8 +141,8 @@ pub async fn store_decision(
     keys.settle(loss, record, decision).await
 }
 
-/// Asks each node for one of the two records of a loss or, without one, for the losses that concern
-/// the namespace's keys.
+/// Reads from each node one of the two records of a loss or, without a record, the losses that
+/// concern the namespace's keys.
 ///
 /// # Cancellation safety
 /// Reads only.
@@ -155,7 +157,7 @@ pub async fn ask_each(
     keys.ask_each(&op).await
 }
 
-/// Connects and logs in, for answers of up to 64 MiB. The caller holds the deadline.
+/// Connects and logs in, for answers of up to 64 MiB. The caller limits the time.
 ///
 /// # Errors
 /// The server cannot be reached or refuses the login.
@@ -166,7 +168,7 @@ pub async fn open_wide(at: &Endpoint) -> RedisResult<Line> {
     at.dial(AsyncConnectionConfig::new(), Limits::ENTRIES).await
 }
 
-/// Returns what the server, or the connection to it, answered, without the login's secrets.
+/// Returns the message of an error from the server or its connection, without the login's secrets.
 pub fn sentence(e: &RedisError, secrets: &Secrets) -> String {
     match tls::inside::<Excess>(e) {
         Some(excess) => excess.to_string(),

@@ -1,9 +1,9 @@
-//! Names and the keys they become.
+//! Names, and the keys on the nodes that are made from them.
 //!
-//! A lock's main key is the prefix followed by the name exactly as given, so that other clients on
-//! the same key exclude us and we them. Side keys carry the main key as their hash tag. Elections
-//! and idempotency keys have a label of their own behind the prefix, which no lock and no prefix
-//! may have there: whatever users name things, two things never share a key.
+//! A lock's main key is the prefix followed by the name exactly as given, so that palisade and
+//! other clients on the same key exclude each other. Side keys carry the main key as their hash
+//! tag. Elections and idempotency keys have a label of their own after the prefix, which no lock
+//! and no prefix may have there: whatever names users choose, two resources never share a key.
 
 use std::sync::Arc;
 
@@ -14,25 +14,25 @@ use crate::shown::Quoted;
 /// Longest name or prefix in bytes.
 pub(crate) const NAME_MAX: usize = 512;
 
-/// Where a server keeps the mark of its data history (quarantine 2).
+/// Key of the marker of a server's data history (quarantine 2).
 pub const MARKER: &str = "palisade:generation";
-/// What is written there so that replicas have something to confirm (durability 2).
+/// Key that is written so that replicas have a write to confirm (durability 2).
 pub(crate) const BARRIER: &str = "palisade:barrier";
 
-/// Behind the prefix of an election's key.
+/// Label after the prefix in an election's key.
 const ELECTION: &str = "election:";
-/// Behind the prefix of an idempotency key.
+/// Label after the prefix in an idempotency key.
 const RECORD: &str = "idem:";
 
 /// Namespace of the decisions of operators about losses of data (idempotency 20).
 pub const DECISIONS: &str = "palisade-decisions";
 
-/// Behind the key of an election: where its leader is asked to step down.
+/// Suffix of an election's key for the requests to its leader to step down.
 const REQUEST: &str = "ask";
-/// Behind the key of an election: who takes part.
+/// Suffix of an election's key for the list of its candidates.
 const CANDIDATES: &str = "candidates";
 
-/// Names that were kept for their holders soon after a planned handover (quarantine 11).
+/// Key of the names that were kept for their holders after a planned handover (quarantine 11).
 pub const SETTLED: &str = "palisade:settled";
 
 /// Checks a user-supplied name: not empty, at most [`NAME_MAX`] bytes, no control characters.
@@ -46,7 +46,7 @@ pub fn check_name(field: &'static str, name: &str) -> Result<(), ConfigError> {
     check_text(field, name)
 }
 
-/// As [`check_name`], but the empty text is allowed (a prefix, a label).
+/// Checks a text as [`check_name`] does, but allows the empty text (a prefix, a label).
 pub(crate) fn check_text(field: &'static str, text: &str) -> Result<(), ConfigError> {
     if text.len() > NAME_MAX {
         let shown: String = text.chars().take(16).collect();
@@ -59,9 +59,9 @@ pub(crate) fn check_text(field: &'static str, text: &str) -> Result<(), ConfigEr
     Ok(())
 }
 
-/// Checks what is put before all names of a handle: a text that could not be taken for the
-/// beginning of another handle's election or idempotency key, and behind which those of its own
-/// are recognised (locks 14).
+/// Checks the prefix of a handle: a text that could not be confused with the beginning of another
+/// handle's election or idempotency key, and after which the handle's own are recognised (locks
+/// 14).
 pub fn check_prefix(prefix: &str) -> Result<(), ConfigError> {
     check_text("prefix", prefix)?;
     if prefix.ends_with(char::is_alphanumeric) {
@@ -91,8 +91,8 @@ pub fn check_namespace(namespace: &str) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Checks the name of a lock with these keys: as [`check_name`] and [`check_key`], and not where
-/// an election or an idempotency key is kept.
+/// Checks the name of a lock with these keys: as [`check_name`] and [`check_key`], and that it is
+/// not the key of an election or an idempotency record.
 pub(crate) fn check_lock(name: &str, keys: &LockKeys) -> Result<(), ConfigError> {
     check_name("name", name)?;
     let first = [ELECTION, RECORD].into_iter().find(|kind| name.starts_with(kind));
@@ -110,8 +110,8 @@ pub(crate) fn check_election(name: &str, keys: &LockKeys) -> Result<(), ConfigEr
     check_key("name", keys.lock())
 }
 
-/// The lock or the election with this main key; none if no name of this prefix has it. Without a
-/// prefix, an election of a handle that has one is named by its whole key.
+/// Returns the lock or the election with this main key; `None` if no name of this prefix has it.
+/// Without a prefix, an election of a handle that has a prefix is named by its whole key.
 pub fn of_key(prefix: &str, key: &str) -> Option<Resource> {
     let (name, keys) = (key.strip_prefix(prefix)?, LockKeys::new(key));
     if let Some(name) = name.strip_prefix(ELECTION) {
@@ -123,29 +123,29 @@ pub fn of_key(prefix: &str, key: &str) -> Option<Resource> {
     check_lock(name, &keys).ok().map(|()| Resource::Lock(name.into()))
 }
 
-/// The label of a kind, if the text has it where a key of that kind could have it: at the
-/// beginning, or behind what is no letter or digit.
+/// Returns the label of a kind, if the text has it where a key of that kind could have it: at the
+/// beginning, or after a character that is no letter or digit.
 fn kind_in(text: &str) -> Option<&'static str> {
     let begins = |kind: &str, head: &str| {
         head.strip_suffix(kind).is_some_and(|before| !before.ends_with(char::is_alphanumeric))
     };
-    // Both end with a colon, and most names have none or few.
+    // Both labels end with a colon, and most names have none or few.
     let heads = || text.match_indices(':').map(|(at, colon)| &text[..at + colon.len()]);
     [ELECTION, RECORD].into_iter().find(|kind| heads().any(|head| begins(kind, head)))
 }
 
-/// The key of an idempotency record. The namespace has no colon.
+/// Returns the key of an idempotency record. The namespace has no colon.
 pub fn record_key(prefix: &str, namespace: &str, key: &str) -> Arc<str> {
     format!("{prefix}{RECORD}{namespace}:{key}").into()
 }
 
-/// The namespace and the name of an idempotency record with this key.
+/// Returns the namespace and the name of the idempotency record with this key.
 pub fn of_record<'a>(prefix: &str, key: &'a str) -> Option<(&'a str, &'a str)> {
     key.strip_prefix(prefix)?.strip_prefix(RECORD)?.split_once(':')
 }
 
-/// Refuses a main key that is a side key of another lock, or has the same side keys, or is what
-/// nodes keep for themselves: others would write there.
+/// Refuses a main key that is a side key of another lock, or has the same side keys, or is a key
+/// that nodes use for all locks together: other writers would write there.
 fn check_key(field: &'static str, key: &str) -> Result<(), ConfigError> {
     if [MARKER, BARRIER, SETTLED].contains(&key) {
         let rule = "is a key that servers keep for all locks together; use another name or prefix";
@@ -179,14 +179,15 @@ fn check_key(field: &'static str, key: &str) -> Result<(), ConfigError> {
 
 /// The keys of one lock or election on a node. Cheap to clone.
 ///
-/// One allocation holds all four, end to end: they are made for every lock that is taken.
+/// One allocation holds all four keys, one after the other, because the keys are made for every
+/// lock that is taken.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LockKeys(Arc<Parts>);
 
 #[derive(Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Parts {
     text: Box<str>,
-    /// Where the lock, the fence and the queue key end.
+    /// End offsets of the lock, the fence and the queue key in `text`.
     ends: [usize; 3],
 }
 
@@ -196,22 +197,22 @@ impl LockKeys {
         Self::prefixed("", lock)
     }
 
-    /// The keys of an election.
+    /// Derives all keys of an election.
     pub(crate) fn of_election(prefix: &str, name: &str) -> Self {
         Self::new(&format!("{prefix}{ELECTION}{name}"))
     }
 
-    /// The keys under which the leader of the election with these keys is asked to step down.
+    /// Returns the keys for requests to step down, to the leader of the election with these keys.
     pub(crate) fn request(&self) -> Self {
         Self::new(&self.beside(REQUEST))
     }
 
-    /// Where those who take part in the election with these keys are listed.
+    /// Returns the key of the list of candidates of the election with these keys.
     pub(crate) fn candidates(&self) -> Arc<str> {
         self.beside(CANDIDATES).into()
     }
 
-    /// A key in the slot of the main key.
+    /// Returns a side key in the slot of the main key.
     fn beside(&self, what: &str) -> String {
         let lock = self.lock();
         if has_hash_tag(lock) { format!("{lock}:{what}") } else { format!("{{{lock}}}:{what}") }
@@ -239,28 +240,29 @@ impl LockKeys {
         Self(Arc::new(Parts { text: text.into_boxed_str(), ends }))
     }
 
-    /// The main key: string, value = owner token.
+    /// Returns the main key: a string, whose value is the owner token.
     pub fn lock(&self) -> &str {
         &self.0.text[..self.0.ends[0]]
     }
 
-    /// `{k}:fence`: the largest fencing token seen here.
+    /// Returns `{k}:fence`: the largest fencing token seen here.
     pub fn fence(&self) -> &str {
         &self.0.text[self.0.ends[0]..self.0.ends[1]]
     }
 
-    /// `{k}:queue`: present while somebody waits, so that a release knows whether to wake anyone.
+    /// Returns `{k}:queue`: present while there are waiters, so that a release knows whether to
+    /// wake one.
     pub fn queue(&self) -> &str {
         &self.0.text[self.0.ends[1]..self.0.ends[2]]
     }
 
-    /// `{k}:meta`: the holder's metadata (an election's proclaimed value).
+    /// Returns `{k}:meta`: the holder's metadata (an election's proclaimed value).
     pub fn meta(&self) -> &str {
         &self.0.text[self.0.ends[2]..]
     }
 }
 
-/// Whether a key has a non-empty `{…}`, by which alone a cluster would place it.
+/// Returns true if a key has a non-empty `{…}`, which alone decides its slot in a cluster.
 fn has_hash_tag(key: &str) -> bool {
     key.find('{').and_then(|open| key[open + 1..].find('}')).is_some_and(|len| len > 0)
 }

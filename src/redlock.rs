@@ -15,8 +15,8 @@ use crate::node::{LockNode, NodeEvents, NodeMetrics};
 use crate::shown::{Quoted, is_plain};
 use crate::time::{Drift, Moment};
 
-/// A handle over N independent nodes. Cheap to clone; clones share connections, the renewer and
-/// everything held.
+/// A handle over N independent nodes. Cheap to clone; clones share connections, the renewer and all
+/// leases.
 ///
 /// **Runtimes.** Each operation keeps its own deadlines on the tokio runtime that polls it, which
 /// needs time and IO enabled; polled elsewhere it answers [`NodeFault::Closed`]. The tasks behind
@@ -44,7 +44,7 @@ pub struct Redlock {
 }
 
 impl Redlock {
-    /// Begins a handle: add nodes, then [`build`](RedlockBuilder::build).
+    /// Returns a builder of a handle: add nodes, then [`build`](RedlockBuilder::build).
     pub fn builder() -> RedlockBuilder {
         RedlockBuilder {
             nodes: Vec::new(),
@@ -56,33 +56,33 @@ impl Redlock {
         }
     }
 
-    /// Settings of a mutex of this name: the key on the nodes is the handle's prefix followed by
-    /// the name exactly as given. [`build`](MutexBuilder::build) checks them; nothing is sent
-    /// before it is acquired.
+    /// Returns a builder for a mutex of this name: the key on the nodes is the handle's prefix
+    /// followed by the name exactly as given. [`build`](MutexBuilder::build) checks the settings;
+    /// nothing is sent before the mutex is acquired.
     pub fn mutex(&self, name: impl AsRef<str>) -> MutexBuilder {
         MutexBuilder::new(Arc::clone(&self.core), name.as_ref())
     }
 
-    /// The settings that hold for this handle.
+    /// Returns the settings of this handle.
     pub fn config(&self) -> &Config {
         &self.core.config
     }
 
-    /// Ends this handle and all its clones, at the end of a program or before a reload.
+    /// Closes this handle and all its clones, at the end of a program or before a reload.
     ///
-    /// From the call on nothing new is begun: acquiring and campaigning answer *closed* (those that
-    /// wait, at once), observers end, and idempotency keys are not claimed any more. What is held
-    /// is left to its holders, who may still renew, complete and release: a lock is never taken
-    /// away from running work. Guards and leaderships that are dropped or released are released on
-    /// the nodes, and each release is sent until its node has confirmed it.
+    /// From the call on no new operation begins: acquiring and campaigning answer *closed* (calls
+    /// that wait, at once), observers end, and idempotency keys are not claimed any more. What is
+    /// held is left to its holders, who may still renew, complete and release: a lock is never
+    /// taken away from running work. Guards and leaderships that are dropped or released are
+    /// released on the nodes, and each release is sent until its node has confirmed it.
     ///
-    /// Returns as soon as nothing is held, no request is under way and every release is confirmed,
-    /// at the latest after `within`. What is still held then is not renewed any more: its guard is
-    /// lost at its deadline, which is before anybody else can have it. So drop or release your own
-    /// guards before.
+    /// Returns as soon as nothing is held, no request is running and every release is confirmed, at
+    /// the latest after `within`. What is still held then is not renewed any more: its guard is
+    /// lost at its deadline, which is before any other owner can have it. So drop or release your
+    /// own guards before.
     ///
-    /// Without this the guard that `main` drops last is often still locked when the runtime ends,
-    /// until its ttl has passed: what `Drop` does it does in the background.
+    /// Without this call the lock whose guard `main` drops last often stays locked until its ttl
+    /// has passed, because `Drop` releases in the background and the runtime ends first.
     ///
     /// ```
     /// # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
@@ -98,30 +98,30 @@ impl Redlock {
     /// ```
     ///
     /// # Cancellation safety
-    /// Dropped, the handle still begins nothing new; what is held goes on to be renewed, and what
-    /// is owed to be sent. It may be called again.
+    /// If dropped, the handle still begins no new operation; what is held goes on to be renewed,
+    /// and pending releases go on to be sent. It may be called again.
     pub async fn close(&self, within: Duration) -> CloseReport {
         self.core.close(within).await
     }
 
-    /// The present moment on the clock that this handle's deadlines are on, as
-    /// [`LockGuard::valid_until`](crate::LockGuard::valid_until): monotonic, and going on while the
-    /// machine is suspended, which an `Instant` does not do everywhere.
+    /// Returns the present moment on the clock of this handle's deadlines, such as
+    /// [`LockGuard::valid_until`](crate::LockGuard::valid_until). It is monotonic, and goes on
+    /// while the machine is suspended, which an `Instant` does not do everywhere.
     pub fn now(&self) -> Moment {
         self.core.env.now()
     }
 
-    /// How many leases (locks, leaderships, claims) this handle keeps alive now.
+    /// Returns how many leases (locks, leaderships, claims) this handle keeps alive now.
     pub fn held(&self) -> usize {
         self.core.renewer.len()
     }
 
-    /// Returns what happens on the nodes from now on, each event with its node's name: connections
-    /// lost and made, new data histories, quarantines, min-replicas checks, settings that disagree.
-    /// For operators and tests: events may be lost (a subscriber that lags by more than 1024 misses
-    /// the oldest), and nothing in this library depends on them. What the nodes themselves report
-    /// (`Up`, `Down`, min-replicas) comes only while a tokio runtime drives the handle; call this
-    /// within one.
+    /// Returns the events of the nodes from now on, each with its node's name: connections lost and
+    /// made, new data histories, quarantines, min-replicas checks, settings that disagree. For
+    /// operators and tests: events may be lost (a subscriber that lags by more than 1024 misses the
+    /// oldest), and nothing in this library depends on them. The events that the nodes themselves
+    /// report (`Up`, `Down`, min-replicas) come only while a tokio runtime drives the handle; call
+    /// this within one.
     ///
     /// ```
     /// # async fn demo(redlock: palisade::Redlock) {
@@ -138,26 +138,27 @@ impl Redlock {
         self.core.events()
     }
 
-    /// What this handle has counted since it was made, one entry per node in the order in which
-    /// they were added. Cheap: plain numbers, kept once per batch.
+    /// Returns the counts of this handle since it was made, one entry per node in the order in
+    /// which they were added. Cheap: the counters are kept once per batch, and this only reads
+    /// them.
     pub fn metrics(&self) -> Vec<NodeMetrics> {
         self.core.metrics()
     }
 }
 
-/// Collects nodes and settings; every relation between them is checked in
-/// [`build`](Self::build).
+/// Settings and nodes of a [`Redlock`], made by [`Redlock::builder`]; [`build`](Self::build) checks
+/// all relations between them.
 #[derive(Clone)]
 #[must_use]
 pub struct RedlockBuilder {
     nodes: Vec<Arc<dyn LockNode>>,
     config: Config,
-    /// As given; else it follows `ttl`.
+    /// The value that was set; otherwise it follows `ttl`.
     max_ttl: Option<Duration>,
-    /// As given; else it follows `max_ttl`.
+    /// The value that was set; otherwise it follows `max_ttl`.
     clock_error: Option<Duration>,
     env: Arc<dyn Env>,
-    /// Names of locks are labels of metrics.
+    /// True if the metrics have the names of locks as labels.
     metrics_by_lock: bool,
 }
 
@@ -183,44 +184,45 @@ impl RedlockBuilder {
         self
     }
 
-    /// Lease length where a lock names none. 10 ms to `max_ttl`, default 15 s. Long enough for two
-    /// renewals to fail and for a failover of a Sentinel group to pass, short enough to wait for
-    /// after a crash.
+    /// Sets the lease length of locks that set none. 10 ms to `max_ttl`, default 15 s. Long enough
+    /// for two renewals to fail and for a failover of a Sentinel group to pass, short enough to
+    /// wait for after a crash.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.config.ttl = ttl;
         self
     }
 
-    /// The longest lease that any client of these nodes uses, at most one day, default the
-    /// [`ttl`](Self::ttl). It is how long a restarted or promoted node grants nothing, so all
-    /// clients must agree on it; the nodes keep the largest that somebody asked for lately.
+    /// Sets the longest lease that any client of these nodes uses, at most one day, default the
+    /// [`ttl`](Self::ttl). For this long a restarted or promoted node grants nothing, so all
+    /// clients must agree on it; the nodes keep the largest value that any client sent recently.
     pub fn max_ttl(mut self, max_ttl: Duration) -> Self {
         self.max_ttl = Some(max_ttl);
         self
     }
 
-    /// Bound on the rate error of the nodes' clocks, at most 10 %, default 1 %.
+    /// Sets the bound on the rate error of the nodes' clocks, at most 10 %, default 1 %.
     pub fn drift(mut self, drift: Drift) -> Self {
         self.config.drift = drift;
         self
     }
 
-    /// How long one node may take to answer, at least 1 ms, default 250 ms.
+    /// Sets the longest time that one node may take to answer, at least 1 ms, default 250 ms.
     pub fn node_deadline(mut self, deadline: Duration) -> Self {
         self.config.node_deadline = deadline;
         self
     }
 
-    /// E: bound on the error of any clock against true time: of this machine, of the nodes, of who
-    /// makes a request. Less than half of `max_ttl`; default 2 s, at most a quarter of `max_ttl`.
-    /// The order of tokens after a node lost its data depends on it, and whether such a node may
-    /// say of an idempotency key that it was never used. All clients must agree on it.
+    /// Sets E, the bound on the error of any clock against true time: of this machine, of the
+    /// nodes, of the makers of requests. Less than half of `max_ttl`; default 2 s, at most a
+    /// quarter of `max_ttl`. The order of tokens after a node lost its data depends on it, and
+    /// whether such a node may report that an idempotency key was never used. All clients must
+    /// agree on it.
     pub fn clock_error(mut self, bound: Duration) -> Self {
         self.clock_error = Some(bound);
         self
     }
 
-    /// Put before every name of this handle. Default empty. At most 512 bytes, no control
+    /// Sets the text before every name of this handle. Default empty. At most 512 bytes, no control
     /// characters, and no `election:` or `idem:`, which begin the names of elections and
     /// idempotency keys. It ends with a separator, as `billing:`, and not with a letter or a digit.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
@@ -228,22 +230,23 @@ impl RedlockBuilder {
         self
     }
 
-    /// Allows an even number of nodes, which costs one more yes and tolerates no more faults.
+    /// Allows an even number of nodes, which needs one more vote for a majority and tolerates no
+    /// more faults.
     pub fn allow_even_nodes(mut self) -> Self {
         self.config.allow_even = true;
         self
     }
 
     /// Gives the metrics of locks the lock's name as the label `name`, which is empty otherwise.
-    /// For programs with few locks: of more than 256 names the others are called `(other)`. See the
-    /// manual's page [metrics](crate::manual::metrics).
+    /// For programs with few locks: after the first 256 names all others are called `(other)`. See
+    /// the manual's page [metrics](crate::manual::metrics).
     #[cfg(feature = "metrics")]
     pub fn metrics_by_lock_name(mut self) -> Self {
         self.metrics_by_lock = true;
         self
     }
 
-    /// Uses other clocks and randomness, as a simulator does.
+    /// Sets other clocks and another source of randomness, as a simulator does.
     pub fn env(mut self, env: Arc<dyn Env>) -> Self {
         self.env = env;
         self

@@ -1,39 +1,40 @@
-//! The one way in which text from outside is shown: what servers and Sentinels say, the addresses
-//! and names that they announce, and the names that users give to locks. Passwords and user names
-//! that were sent are replaced, what could move a cursor, hide or begin a line is escaped, and
-//! what is long is cut.
+//! Display of text from outside: messages of servers and Sentinels, the addresses and names that
+//! they announce, and the names that users give to locks. Passwords and user names that were sent
+//! are replaced. Characters that could move a cursor, hide text or begin a line are escaped. Long
+//! texts are cut.
 
 use std::fmt::{self, Write as _};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Most characters that are shown of a text from outside.
+/// Most characters of a text from outside that are shown.
 pub(crate) const MOST: usize = 200;
-/// The same of a sentence of ours in which such texts are put together.
+/// Most characters of a sentence of palisade's own that contains such texts.
 pub const SENTENCE_MAX: usize = 2_000;
-/// Shown in place of a secret, however long that is.
+/// Text in place of a secret, whatever its length.
 const MARK: &str = "***";
-/// So many characters in a row of a password are a part of it.
+/// Number of consecutive characters of a password that are treated as a part of it.
 const PART: usize = 4;
-/// The same in our own sentences, which share short words with many passwords.
+/// The same number in palisade's own sentences, which share short words with many passwords.
 const LONG_PART: usize = 8;
-/// More of a text is not looked at.
+/// Bytes of a text that are examined; the rest is cut.
 const LOOK: usize = 16 * 1024;
 
-/// What was sent to a server, or to all that an operation asks, and must not be shown.
+/// The secrets that were sent to a server, or to all servers that an operation asks, and must not
+/// be shown.
 #[derive(Clone, Default)]
 pub struct Secrets(Arc<Vec<Secret>>);
 
 #[derive(Clone, PartialEq, Eq)]
 enum Secret {
-    /// Replaced wherever it occurs, and each part of it.
+    /// A password: replaced wherever it or a part of it occurs.
     Password(Box<str>),
-    /// Replaced where it is a word by itself.
+    /// A user name: replaced where it is a word by itself.
     User(Box<str>),
 }
 
 impl Secrets {
-    /// Of one login.
+    /// Makes the secrets of one login.
     pub fn of(user: Option<&str>, password: Option<&str>) -> Self {
         let filled = |text: Option<&str>| text.filter(|t| !t.is_empty()).map(Box::from);
         let password = filled(password).map(Secret::Password);
@@ -41,33 +42,34 @@ impl Secrets {
         Self(Arc::new(password.into_iter().chain(user).collect()))
     }
 
-    /// A text from outside, fit to be shown.
+    /// Returns a text from outside in a form that can be shown.
     pub fn clean(&self, text: &str) -> String {
         shown(text, &self.hidden(text, PART), MOST)
     }
 }
 
 impl Secrets {
-    /// Those of several logins together.
+    /// Returns the secrets of several logins together.
     #[must_use]
     pub fn and(self, other: &Self) -> Self {
         Self(Arc::new(self.0.iter().chain(other.0.iter()).cloned().collect()))
     }
 
-    /// The passwords alone, for sentences that name the user.
+    /// Returns the passwords alone, for sentences that name the user.
     #[must_use]
     pub fn passwords(self) -> Self {
         let is_password = |s: &&Secret| matches!(s, Secret::Password(_));
         Self(Arc::new(self.0.iter().filter(is_password).cloned().collect()))
     }
 
-    /// A sentence of our own that contains such texts, cut at so many characters.
+    /// Returns a sentence of palisade's own that contains such texts, cut to at most `most`
+    /// characters.
     pub fn sentence(&self, text: &str, most: usize) -> String {
         shown(text, &self.hidden(text, LONG_PART), most)
     }
 }
 
-/// Nothing of it.
+/// Shows no secret.
 impl fmt::Debug for Secrets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secrets")
@@ -75,13 +77,15 @@ impl fmt::Debug for Secrets {
 }
 
 impl Secrets {
-    /// Which bytes of the text belong to a secret; of parts those that are so long.
+    /// Marks the bytes of the text that belong to a secret; `part` is the shortest part of a
+    /// password that counts.
     fn hidden(&self, text: &str, part: usize) -> Vec<bool> {
         let text = &text.as_bytes()[..text.len().min(LOOK)];
         let mut hidden = vec![false; text.len()];
         for secret in self.0.iter() {
             let (all, words, part) = match secret {
-                // One that is shorter than a part occurs in many words.
+                // A password shorter than a part occurs in many words, so it is replaced only as a
+                // word.
                 Secret::Password(p) => (p.as_bytes(), p.len() < PART, part.min(p.len())),
                 Secret::User(name) => (name.as_bytes(), true, name.len()),
             };
@@ -97,17 +101,17 @@ impl Secrets {
     }
 }
 
-/// Whether there is no letter or digit next to it.
+/// Returns true if there is no letter or digit next to `place`.
 fn is_word(text: &[u8], place: &Range<usize>) -> bool {
     let within = |b: Option<&u8>| b.is_some_and(u8::is_ascii_alphanumeric);
     let before = place.start.checked_sub(1).and_then(|at| text.get(at));
     !within(before) && !within(text.get(place.end))
 }
 
-/// At most so many characters of the text, what is cut as the number of its bytes.
+/// Returns at most `most` characters of the text; a cut is shown as the number of its bytes.
 fn shown(text: &str, hidden: &[bool], most: usize) -> String {
     let (mut out, mut length) = (String::new(), 0);
-    // Where the mark of a cut still has room.
+    // Up to this length the mark of a cut still fits.
     let room = most.saturating_sub(32);
     let mut fits = (0, 0);
     let mut in_secret = false;
@@ -134,10 +138,10 @@ fn shown(text: &str, hidden: &[bool], most: usize) -> String {
     out
 }
 
-/// A character as it is, or escaped: if it is not visible, changes the direction of what follows,
-/// or joins with the text before it.
+/// Returns a character as it is, or escaped if it is not visible, changes the direction of what
+/// follows, or joins with the text before it.
 fn plain(c: char, quoted: bool) -> impl Iterator<Item = char> {
-    // Letters by name that show nothing.
+    // Characters that are letters by category and show nothing.
     let blank = matches!(c, '\u{115f}' | '\u{1160}' | '\u{2800}' | '\u{3164}' | '\u{ffa0}');
     let quote = matches!(c, '"' | '\\') && quoted;
     let as_it_is = matches!(c, '"' | '\'' | '\\') && !quote;
@@ -147,12 +151,12 @@ fn plain(c: char, quoted: bool) -> impl Iterator<Item = char> {
     escaped.into_iter().flatten().chain(debug.into_iter().flatten()).chain(raw)
 }
 
-/// Whether it can be shown as it is.
+/// Returns true if the text can be shown as it is.
 pub(crate) fn is_plain(text: &str) -> bool {
     text.chars().all(|c| plain(c, false).eq([c]))
 }
 
-/// A name between quotes, whatever is in it. It is the user's own, so nothing is cut.
+/// A name shown between quotes, whatever it contains. It is the user's own, so nothing is cut.
 pub(crate) struct Quoted<'a>(pub(crate) &'a str);
 
 impl fmt::Display for Quoted<'_> {

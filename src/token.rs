@@ -1,9 +1,9 @@
 //! The two tokens: [`OwnerToken`] identifies the holder of a lock, [`FencingToken`] orders the
 //! holders.
 //!
-//! They are never interchangeable. The owner token is random and fresh for every attempt, so that a
-//! repeated or late request can be recognised; the fencing token only ever grows for a name and is
-//! what a resource compares.
+//! The two are never interchangeable. The owner token is random and fresh for every attempt, so
+//! that a repeated or late request can be recognised; the fencing token only ever grows for a name
+//! and is what a resource compares.
 
 use std::fmt;
 use std::num::ParseIntError;
@@ -13,19 +13,21 @@ use serde::{Deserialize, Serialize};
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-/// Proof of ownership: 128 random bits written as 22 printable ASCII characters.
+/// A proof of ownership: 128 random bits written as 22 printable ASCII characters.
 ///
-/// One per *attempt*, never per client: a release that arrives late can then only ever delete what
-/// its own attempt wrote.
+/// Each *attempt* has its own, never one per client: a release that arrives late can then only
+/// delete what its own attempt wrote.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OwnerToken([u8; 22]);
 
 impl OwnerToken {
-    /// The value in an owner's place while a lock is free by a node's clock and kept for a holder
-    /// that may still be there, soon after a planned handover. No random token begins like it.
+    /// Value in the owner's place while a lock is free by a node's clock and kept for a holder that
+    /// may still be there, after a planned handover. No random token begins with six hyphens as it
+    /// does.
     pub const KEPT: Self = Self([b'-'; 22]);
 
-    /// Writes 128 random bits in the 64-letter alphabet (six bits each, most significant first).
+    /// Makes a token of 128 random bits in the 64-letter alphabet (six bits each, most significant
+    /// first).
     pub fn from_random(bits: u128) -> Self {
         let mut out = [0_u8; 22];
         for (i, letter) in out.iter_mut().enumerate() {
@@ -35,8 +37,8 @@ impl OwnerToken {
         Self(out)
     }
 
-    /// The value in an owner's place while a lock is free and reserved for this waiter
-    /// ([`Place`](crate::op::Place)). No random token begins like it.
+    /// Returns the value in the owner's place while a lock is free and reserved for this waiter
+    /// ([`Place`](crate::op::Place)). No random token begins with six hyphens as it does.
     pub fn reserved_for(waiter: u64) -> Self {
         let mut out = [b'-'; 22];
         for (i, digit) in out[6..].iter_mut().enumerate() {
@@ -45,34 +47,35 @@ impl OwnerToken {
         Self(out)
     }
 
-    /// Whether it stands for no owner: [`KEPT`](Self::KEPT), or a reservation.
+    /// Returns true if the token stands for no owner: [`KEPT`](Self::KEPT), or a reservation.
     pub(crate) fn is_nobodys(&self) -> bool {
         self.0.starts_with(b"------")
     }
 
-    /// Reads a token back from what a node stores; `None` if it is not one of ours.
+    /// Reads a token back from what a node stores; `None` if it is not a token of palisade.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let bytes: [u8; 22] = text.try_into().ok()?;
         bytes.iter().all(|b| ALPHABET.contains(b)).then_some(Self(bytes))
     }
 
-    /// The 22 characters as stored in Redis.
+    /// Returns the 22 characters as stored in Redis.
     pub fn as_str(&self) -> &str {
-        // Upheld by both constructors: every byte is a letter of ALPHABET, which is ASCII.
+        // All constructors write only letters of ALPHABET, which is ASCII.
         std::str::from_utf8(&self.0).unwrap_or_default()
     }
 }
 
 impl fmt::Debug for OwnerToken {
-    /// Prints the first letters only: anyone who knows a token can release the lock.
+    /// Prints the first letters only: whoever knows a token can release the lock.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "OwnerToken({}…)", &self.as_str()[..4])
     }
 }
 
-/// Orders the holders of a name: each new holder's token is larger than every earlier one.
+/// A number that orders the holders of a name: each new holder's token is larger than every earlier
+/// one.
 ///
-/// Hand it to the resource with every write and let the resource refuse a smaller one than it has
+/// Send it to the resource with every write and let the resource refuse a smaller one than it has
 /// already seen. Always below 2^53, so that it survives JSON, Lua and `JavaScript` numbers.
 ///
 /// ```
@@ -90,12 +93,12 @@ impl fmt::Debug for OwnerToken {
 pub struct FencingToken(u64);
 
 impl FencingToken {
-    /// Wraps a number that came from [`FencingToken::get`], for example out of a database row.
+    /// Makes a token of a number from [`FencingToken::get`], for example out of a database row.
     pub const fn new(value: u64) -> Self {
         Self(value)
     }
 
-    /// The number to compare at the resource.
+    /// Returns the number to compare at the resource.
     pub const fn get(self) -> u64 {
         self.0
     }

@@ -12,10 +12,11 @@ use crate::name::{LockKeys, check_election};
 use crate::quorum::backoff::RetryPolicy;
 use crate::redlock::Redlock;
 
-/// Settings of an [`Election`], begun by [`Redlock::election`].
+/// Settings of an [`Election`], made by [`Redlock::election`].
 ///
-/// Awaited, it is built, and this process campaigns with an empty value, for an election whose
-/// followers need no more than the leader's [identity](super::Leader::identity):
+/// If the builder itself is awaited, the election is built and this process campaigns with an empty
+/// value. That is for an election whose followers need no more than the leader's
+/// [identity](super::Leader::identity):
 ///
 /// ```
 /// # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
@@ -30,8 +31,9 @@ use crate::redlock::Redlock;
 pub struct ElectionBuilder(Election, bool);
 
 impl Redlock {
-    /// Settings of the election of this name over the handle's nodes. Its main key there is the
-    /// handle's prefix + `election:` + `name`. [`build`](ElectionBuilder::build) checks them.
+    /// Returns a builder for the election of this name over the handle's nodes. Its main key there
+    /// is the handle's prefix + `election:` + `name`. [`build`](ElectionBuilder::build) checks the
+    /// settings.
     pub fn election(&self, name: impl AsRef<str>) -> ElectionBuilder {
         let (core, name) = (Arc::clone(&self.core), name.as_ref());
         let election = Election {
@@ -52,36 +54,38 @@ impl Redlock {
 }
 
 impl ElectionBuilder {
-    /// Lease length, 10 ms to `max_ttl`; default the handle's. It bounds how long the name is
-    /// without a leader after a leader died; a living leader renews at a quarter of it.
+    /// Sets the lease length, 10 ms to `max_ttl`; default the handle's. It bounds how long the name
+    /// is without a leader after a leader died; a living leader renews at a quarter of it.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.0.ttl = ttl;
         self
     }
 
-    /// How long this process needs to end what it began as the leader after it lost the
-    /// leadership: for so long after its loss nobody else leads (a lock-delay). Default zero.
+    /// Sets the time that this process needs to end its work as the leader after it lost the
+    /// leadership: for this long after the loss no other process leads (a lock-delay). Default
+    /// zero.
     ///
-    /// It costs nothing when a leader resigns. After a crash the name is without a leader for the
-    /// ttl and this, so keep it as short as the work allows. `ttl` and `drain` together are at most
-    /// `max_ttl`. [`Leadership::drain_remaining`](super::Leadership::drain_remaining) says what is
-    /// left of it.
+    /// The drain time costs nothing when a leader resigns. After a crash the name is without a
+    /// leader for `ttl` plus `drain`, so keep it as short as the work allows. `ttl` and `drain`
+    /// together are at most `max_ttl`.
+    /// [`Leadership::drain_remaining`](super::Leadership::drain_remaining) returns what is left of
+    /// it.
     pub fn drain(mut self, drain: Duration) -> Self {
         self.0.drain = drain;
         self
     }
 
-    /// Which candidates are preferred: those of higher priority. Default 0.
+    /// Sets the priority of this process: candidates of higher priority are preferred. Default 0.
     ///
-    /// While an eligible candidate of higher priority [is listed](Election::candidates), one of
-    /// lower priority leaves it each attempt for a moment: a sixteenth of the ttl (25 ms at least)
-    /// for each higher priority in the list, and four times that at most. So a listed candidate
-    /// that cannot lead (it died within the last ttl, or reaches too few nodes) delays the others
-    /// by at most a quarter of the ttl, or 100 ms if that is longer; it never prevents a leader. It
-    /// is a preference and no promise: the preferred candidate's requests may be slower than that.
-    /// A leader stays when a candidate of higher priority comes.
+    /// While an eligible candidate of higher priority [is listed](Election::candidates), a
+    /// candidate of lower priority delays each of its attempts: by a sixteenth of the ttl (25 ms at
+    /// least) for each higher priority in the list, and by at most four times that. So a listed
+    /// candidate that cannot lead (it died within the last ttl, or reaches too few nodes) delays
+    /// the others by at most a quarter of the ttl, or 100 ms if that is longer; it never prevents a
+    /// leader. The priority is a preference and no promise: the preferred candidate's requests may
+    /// be slower than the delay. A leader stays when a candidate of higher priority joins.
     ///
-    /// Where no process sets a priority, nothing is held back. A process that sets one reads the
+    /// Where no process sets a priority, no attempt is delayed. A process that sets one reads the
     /// list before its first attempt, which costs one round trip; the others make their first
     /// attempt without it.
     pub fn priority(mut self, priority: u8) -> Self {
@@ -89,42 +93,44 @@ impl ElectionBuilder {
         self
     }
 
-    /// With `false`, this process does not attempt to lead until
-    /// [`set_eligible`](Election::set_eligible) says so: [`campaign`](Election::campaign) waits for
-    /// that, and is [listed](Election::candidates) as not eligible. Default `true`.
+    /// Sets whether this process attempts to lead. With `false`, it does not until
+    /// [`set_eligible`](Election::set_eligible) is called with `true`:
+    /// [`campaign`](Election::campaign) waits for that call, and is [listed](Election::candidates)
+    /// as not eligible. Default `true`.
     pub fn eligible(mut self, eligible: bool) -> Self {
         self.1 = eligible;
         self
     }
 
-    /// [`lead`](Election::lead) ends when the leadership is lost, instead of campaigning again.
+    /// Makes [`lead`](Election::lead) end when the leadership is lost, instead of campaigning
+    /// again.
     pub fn one_term(mut self) -> Self {
         self.0.one_term = true;
         self
     }
 
-    /// How long [`campaign`](Election::campaign) and [`lead`](Election::lead) wait to be elected at
-    /// most. Default: as long as their future is polled.
+    /// Sets the longest time for which [`campaign`](Election::campaign) and
+    /// [`lead`](Election::lead) wait to be elected. Default: as long as their future is polled.
     pub fn acquire_timeout(mut self, timeout: Duration) -> Self {
         self.0.acquire_timeout = Some(timeout);
         self
     }
 
-    /// Waits between attempts when no node gives a hint.
+    /// Sets the pauses between attempts when no node gives a hint.
     pub fn retry(mut self, policy: RetryPolicy) -> Self {
         self.0.retry = policy;
         self
     }
 
-    /// How many replicas must have a term, its metadata and each renewal before they count; default
-    /// [`Durability::Primary`]. [`Leadership::durability`](super::Leadership::durability) says how
-    /// many had them.
+    /// Sets how many replicas must have a term, its metadata and each renewal before they count;
+    /// default [`Durability::Primary`]. [`Leadership::durability`](super::Leadership::durability)
+    /// returns how many had them.
     pub fn durability(mut self, level: Durability) -> Self {
         self.0.level = level;
         self
     }
 
-    /// Checks the name and the settings. Nothing is sent.
+    /// Checks the name and the settings, and builds the election. Nothing is sent.
     ///
     /// # Errors
     /// The first rule that is broken, with the election, the setting, its value and the rule.
@@ -153,8 +159,9 @@ impl ElectionBuilder {
     }
 }
 
-/// [`build`](ElectionBuilder::build), whose refusal is [`CampaignError::Config`], and
-/// [`campaign`](Election::campaign) with an empty value. Cancellation is as safe as there.
+/// Calls [`build`](ElectionBuilder::build), whose error becomes [`CampaignError::Config`], and then
+/// [`campaign`](Election::campaign) with an empty value. Cancellation is as safe as that of
+/// `campaign`.
 impl IntoFuture for ElectionBuilder {
     type Output = Result<Leadership, CampaignError>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;

@@ -20,17 +20,17 @@ use crate::quorum::acquire::Loss;
 use crate::span::{Call, operation};
 use crate::time::Moment;
 
-/// Time for which a campaign fails for the same reason before it warns of it, or ends if only a
+/// Time for which a campaign fails for the same reason before it logs a warning, or ends if only a
 /// person can remove the cause.
 const FAILING: Duration = Duration::from_secs(60);
 
-/// What [`Election::try_campaign`] found.
+/// Result of [`Election::try_campaign`].
 #[derive(Debug)]
 #[must_use]
 pub enum TryCampaign {
-    /// Elected.
+    /// This process was elected.
     Won(Leadership),
-    /// Somebody else leads, or several candidates met ([`Taken::retry_after`] is zero then).
+    /// Another process leads, or several candidates competed ([`Taken::retry_after`] is zero then).
     Following(Taken),
 }
 
@@ -42,7 +42,7 @@ impl TryCampaign {
         }
     }
 
-    /// The leadership, if there is one.
+    /// Returns the leadership, if this process was elected.
     pub fn won(self) -> Option<Leadership> {
         match self {
             Self::Won(leadership) => Some(leadership),
@@ -51,30 +51,31 @@ impl TryCampaign {
     }
 }
 
-/// Start of a campaign, and its end.
+/// Start and end of a campaign.
 struct CampaignTimes {
     started: Moment,
-    /// No attempt begins after this; none: no limit.
+    /// Time after which no attempt begins; `None`: no limit.
     deadline: Option<Moment>,
 }
 
-/// Attempts to become the leader: acquires the lock, and publishes the value.
+/// The attempts of one campaign: each acquires the lock and publishes the value.
 struct Candidacy<'a> {
     election: &'a Election,
     acquire: LockAttempt<'a>,
     value: &'a str,
     seat: &'a Seat<'a>,
-    /// Start of the attempts in a row that failed, and not because another process leads.
+    /// Start of the consecutive attempts that failed for another reason than another process's
+    /// leadership.
     failing_since: Option<Moment>,
-    /// The log has a warning of that.
+    /// True if the log has a warning of these failures.
     warned: bool,
 }
 
-/// Cause of an attempt that did not make a leader.
+/// Cause of an attempt that was not elected.
 enum NotElected {
-    /// A process leads, or several candidates met.
+    /// Another process leads, or several candidates competed.
     Following(Taken),
-    /// It won the lock and lost it before the value was published.
+    /// This process won the lock and lost it before the value was published.
     LostAtOnce,
     /// Too few nodes answered; `crowded`: requests were not sent because too many wait.
     NoQuorum { why: NoQuorum, crowded: bool },
@@ -110,7 +111,7 @@ impl Attempt for Candidacy<'_> {
                 self.election.taken(taken);
                 (Prospect::of_taken(taken), taken.advice() == Advice::Misconfigured)
             }
-            // Nodes that grant but refuse the metadata must not be asked in a hot loop.
+            // Nodes that grant the lock but refuse the metadata must not be asked in a hot loop.
             NotElected::LostAtOnce => (Prospect::Settling(Duration::ZERO), false),
             NotElected::NoQuorum { why, .. } if is_hopeless(why) => return None,
             NotElected::NoQuorum { crowded, .. } => {
@@ -125,7 +126,8 @@ impl Attempt for Candidacy<'_> {
         if now.since(*self.failing_since.get_or_insert(now)) < FAILING {
             return Some(prospect);
         }
-        // Another program's value under the key stays there.
+        // The warning is only for a missing quorum; `Following` comes here when another program's
+        // value is under the key, which no wait removes.
         let NotElected::NoQuorum { why, .. } = refused else { return None };
         if !std::mem::replace(&mut self.warned, true) {
             let of = self.election.resource();
@@ -141,27 +143,26 @@ impl Attempt for Candidacy<'_> {
 
 impl Election {
     /// Campaigns until elected: as long as the future is polled, or until
-    /// [`acquire_timeout`](super::ElectionBuilder::acquire_timeout) has passed. While it waits, it
-    /// is [listed](Self::candidates), which costs each node one request per quarter of the ttl.
-    /// After this process was [asked to step down](Leadership::asked_to_resign) it begins one ttl
-    /// later.
+    /// [`acquire_timeout`](super::ElectionBuilder::acquire_timeout) has passed. While it waits,
+    /// this process is [listed](Self::candidates), which costs each node one request per quarter of
+    /// the ttl. If this process was [asked to step down](Leadership::asked_to_resign) before, the
+    /// campaign begins one ttl later.
     ///
-    /// When it returns, a majority of the nodes shows `value` under the new term. All candidates
-    /// are woken when a leader resigns, of each handle one at a time. Without a quorum it keeps
-    /// trying (and logs one warning), unless the fault of every node needs a person.
+    /// When it returns, a majority of the nodes has `value` under the new term. When a leader
+    /// resigns, one candidate of each handle is woken at a time. Without a quorum the campaign
+    /// keeps trying (and logs one warning), unless the fault of every node needs a person.
     ///
     /// # Errors
     /// [`CampaignError::Config`] if the value is too long (its metadata may take
     /// [`MAX_METADATA`](super::MAX_METADATA)); [`CampaignError::NoQuorum`] if no node can serve
     /// until a person changes a setting; [`CampaignError::Closed`] as soon as the handle is
-    /// [closed](crate::Redlock::close). With an `acquire_timeout` also
-    /// [`CampaignError::TimedOut`] if somebody else led to the end,
-    /// [`CampaignError::NoQuorum`] if too few nodes could be asked, and
-    /// [`CampaignError::Ineligible`] if this process [may not lead](Self::set_eligible).
+    /// [closed](crate::Redlock::close). With an `acquire_timeout` also [`CampaignError::TimedOut`]
+    /// if another process led to the end, [`CampaignError::NoQuorum`] if too few nodes could be
+    /// asked, and [`CampaignError::Ineligible`] if this process [may not lead](Self::set_eligible).
     ///
     /// # Cancellation safety
-    /// If dropped at any await it holds nothing: what nodes granted is released in the background,
-    /// and the ttl ends it at the latest. Its place among the waiters passes to the next.
+    /// If dropped at any await, nothing is held: what nodes granted is released in the background,
+    /// and ends with the ttl at the latest. The place among the waiters passes to the next one.
     pub async fn campaign(&self, value: impl Into<String>) -> Result<Leadership, CampaignError> {
         let operation = operation!("campaign", of = %self.resource());
         let value = value.into();
@@ -170,13 +171,13 @@ impl Election {
         won
     }
 
-    /// One attempt. It is not [listed](Self::candidates). With a
-    /// [priority](super::ElectionBuilder::priority) it is held back as those of a campaign are.
+    /// Makes one attempt. It is not [listed](Self::candidates). With a
+    /// [priority](super::ElectionBuilder::priority) it is delayed as the attempts of a campaign
+    /// are.
     ///
     /// # Errors
     /// [`CampaignError::Config`], [`CampaignError::NoQuorum`], [`CampaignError::Ineligible`] or
-    /// [`CampaignError::Closed`].
-    /// "Somebody else leads" is none.
+    /// [`CampaignError::Closed`]. The leadership of another process is not an error.
     ///
     /// # Cancellation safety
     /// As [`campaign`](Self::campaign).
@@ -215,7 +216,8 @@ impl Election {
             return match self.core.attempt(ask).await {
                 Ok(won) => match self.take_office(won, value, None).await {
                     Ok(leadership) => Ok(TryCampaign::Won(leadership)),
-                    // Lost to somebody else, or with a node's data: the next attempt shows which.
+                    // The lock went to another process, or was lost with a node's data: the next
+                    // attempt shows which.
                     Err(ExtendError::Lost(_)) if !lost => {
                         lost = true;
                         continue;
@@ -250,7 +252,7 @@ impl Election {
                 tokio::select! {
                     biased;
                     won = self.seek(value, &seat, &times, operation) => return won,
-                    // What it may have been granted is given back.
+                    // Dropping `seek` releases what nodes may have granted.
                     () = self.course.eligible_is(false) => {}
                 }
             }
@@ -262,7 +264,7 @@ impl Election {
         }
     }
 
-    /// Waits until this process may attempt to lead.
+    /// Waits until this process is eligible.
     async fn eligible_by(&self, times: &CampaignTimes) -> Result<(), CampaignError> {
         if self.is_eligible() {
             return Ok(());
@@ -284,7 +286,7 @@ impl Election {
         }
     }
 
-    /// Leaves an attempt to others for so long.
+    /// Waits for `span`, so that other candidates can attempt first.
     async fn leave(&self, span: Duration) -> Result<(), CampaignError> {
         if span.is_zero() {
             return Ok(());
@@ -296,7 +298,7 @@ impl Election {
         }
     }
 
-    /// Attempts until elected.
+    /// Makes attempts until elected.
     async fn seek(
         &self,
         value: &str,
@@ -339,18 +341,20 @@ impl Election {
         })
     }
 
-    /// How long nodes keep a leadership that is not renewed (election 8).
+    /// Returns how long nodes keep a leadership that is not renewed (election 8).
     fn on_nodes(&self) -> Duration {
         self.ttl + self.drain
     }
 
-    /// A majority could speak, and somebody has the name for so long at least.
+    /// Records for the metrics that a majority answered, and that the name is taken for at least
+    /// `retry_after`.
     fn taken(&self, taken: &Taken) {
         let now = self.core.env.now();
         self.course.led(now, now + taken.retry_after.unwrap_or_default());
     }
 
-    /// Others come first where this process has just stepped down because it was asked to.
+    /// Waits, if this process has just stepped down on request, so that other candidates come
+    /// first.
     async fn let_others(&self, deadline: Option<Moment>) -> Result<(), CampaignError> {
         let now = self.core.env.now();
         let wait = self.course.campaigns(now, self.ttl);
@@ -372,16 +376,16 @@ impl Election {
         Err(CampaignError::TimedOut { of: self.resource(), waited: until.since(now), taken })
     }
 
-    /// Begins a call that makes a leader.
+    /// Begins an operation that can make this process the leader.
     fn begin(&self, value: &str) -> Result<Operation<'_>, CampaignError> {
         check_value(value).map_err(|e| CampaignError::Config(e.of(self.resource())))?;
-        // From here on it is known that this process does not lead.
+        // From here on the metrics have this election, with zero terms.
         self.core.meters.election(&self.name);
         self.core.closing.enter().ok_or_else(|| CampaignError::Closed(self.resource()))
     }
 
-    /// Publishes the first value on a majority: before that nobody leads. On failure the lock is
-    /// given back first.
+    /// Publishes the first value on a majority; before that no process leads. On failure the lock
+    /// is released before this returns.
     async fn take_office(
         &self,
         won: Acquired,
@@ -397,7 +401,7 @@ impl Election {
         let (leases, encoded) = (Arc::clone(&meters.leases), metadata.encode());
         let lease = Lease::new(subject, id, times, None, won.replies, Some(encoded), leases);
         let lease = lease.with_drain(self.drain);
-        // From here on a dropped future gives back through the guard.
+        // From here on a dropped future releases the lock through the guard.
         let (core, name) = (Arc::clone(&self.core), Arc::clone(&self.name));
         let guard = LockGuard::new(core, Arc::new(lease), name, true);
         match guard.extend().await {
@@ -416,7 +420,7 @@ impl Election {
     }
 }
 
-/// A campaign came to this; `None`: somebody else leads.
+/// Ends the span and the metrics of a campaign by its result; `None`: another process leads.
 fn over(operation: Call, came_to: Result<Option<&Leadership>, &CampaignError>) {
     if let Ok(Some(leadership)) = came_to {
         operation.token(leadership.term());
@@ -431,7 +435,8 @@ fn over(operation: Call, came_to: Result<Option<&Leadership>, &CampaignError>) {
     });
 }
 
-/// Acquired and lost at once: the next attempt may follow immediately.
+/// Returns the refusal for a lock that was acquired and lost at once: the next attempt may follow
+/// immediately.
 fn met() -> Taken {
     Taken { retry_after: Some(Duration::ZERO), foreign: false }
 }

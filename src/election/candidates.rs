@@ -1,8 +1,8 @@
-//! Who takes part in an election, and which of them leave an attempt to others (election 11, 12).
+//! The list of candidates of an election, and the delays for candidates of higher priority
+//! (election 11, 12).
 //!
-//! A candidate that waits writes itself down on the nodes, and reads with the same request who else
-//! is there. The list decides nothing: candidates hold back for one another by it, and people read
-//! it.
+//! A candidate that waits writes its entry on the nodes, and reads the other entries with the same
+//! request. The list decides nothing: candidates delay their attempts by it, and people read it.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -24,43 +24,44 @@ use crate::token::{FencingToken, OwnerToken};
 
 /// Longest value that is listed, in bytes as JSON.
 const VALUE_MAX: usize = 256;
-/// What a candidate leaves to one of higher priority: a part of the ttl, and the least of it.
+/// Delay for each higher priority: a fraction of the ttl (divisor), and its minimum.
 const STEP: (u32, Duration) = (16, Duration::from_millis(25));
-/// Most steps that an attempt is held back.
+/// Largest number of such delays for one attempt.
 const STEPS_MAX: usize = 4;
 
-/// One that takes part in an election; see [`Election::candidates`].
+/// A process that takes part in an election; see [`Election::candidates`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Candidate {
-    /// Which process it is.
+    /// The process.
     pub identity: Identity,
-    /// The term if it leads, `None` if it does not.
+    /// Its term if it leads, otherwise `None`.
     pub term: Option<FencingToken>,
-    /// The leader: since when it leads. Others: since when they campaign. By its own wall clock.
+    /// Time since which the leader leads, or another candidate campaigns, by its own wall clock.
     pub since: SystemTime,
     /// Its [priority](super::ElectionBuilder::priority).
     pub priority: u8,
-    /// False if it does not attempt to lead ([`Election::set_eligible`]).
+    /// False if the process does not attempt to lead ([`Election::set_eligible`]).
     pub eligible: bool,
-    /// The leader's value, or the value that a candidate campaigns with. `None` if a candidate's is
-    /// too long for the list (256 bytes as JSON).
+    /// The leader's value, or the value with which a candidate campaigns. `None` if a candidate's
+    /// value is too long for the list (256 bytes as JSON).
     pub value: Option<String>,
-    /// Until it is listed no more, unless it renews.
+    /// Time until the entry ends, unless it is renewed.
     pub remaining: Duration,
 }
 
 impl Election {
-    /// Who takes part: the leader first, then the candidates that wait, in the order in which they
-    /// are preferred (by priority, then by the time since when they campaign), then those that are
-    /// not eligible.
+    /// Returns the processes that take part: the leader first, then the candidates that wait, in
+    /// the order in which they are preferred (by priority, then by the start of their campaigns),
+    /// then those that are not eligible.
     ///
-    /// It is for people and dashboards. What it does not promise: the list is as old as the answers
-    /// and merged from a majority of the nodes, one after the other. A candidate is listed from its
-    /// first refused attempt on; it stays listed for up to its ttl after it has died, and at most
-    /// 64 are listed in one election (one that finds no room campaigns unlisted). Times are those
-    /// of the candidates' own wall clocks. The first that waits need not be the next leader. Only
-    /// the leader and its [term](Candidate::term) are as certain as [`leader`](Self::leader) is.
+    /// The list is for people and dashboards, and has limits: it is as old as the answers, and
+    /// merged from those of a majority of the nodes, which do not answer at the same time. A
+    /// candidate is listed from its first refused attempt on; it stays listed for up to its ttl
+    /// after it has died, and at most 64 are listed in one election (one that finds no room
+    /// campaigns unlisted). Times are those of the candidates' own wall clocks. The first candidate
+    /// that waits need not be the next leader. Only the leader and its [term](Candidate::term) are
+    /// as certain as [`leader`](Self::leader) is.
     ///
     /// # Errors
     /// As [`leader`](Self::leader).
@@ -83,21 +84,21 @@ impl Election {
             seat.clone_from(&metadata.candidate);
             all.push(Candidate::leads(metadata.leader(remaining)));
         }
-        // A leader's entry goes when it has won: that may still be under way.
+        // A leader removes its entry after it has won; the entry may still be there.
         let waits = listed.into_iter().filter(|c| seat.as_ref() != Some(&digest(c.owner)));
         all.extend(waits.map(|c| c.content.candidate(c.remaining)));
         all.sort_by_key(Candidate::rank);
         Ok(all)
     }
 
-    /// Whether this process attempts to lead. Clones of this election share it.
+    /// Returns true if this process attempts to lead. Clones of this election share the setting.
     pub fn is_eligible(&self) -> bool {
         self.course.is_eligible()
     }
 
-    /// From now on this process attempts to lead, or does not. A campaign that waits goes on, or
+    /// Sets whether this process attempts to lead from now on. A campaign that waits goes on, or
     /// stops attempting and stays listed. A leader goes on leading;
-    /// [`resign`](super::Leadership::resign) ends that.
+    /// [`resign`](super::Leadership::resign) ends its term.
     pub fn set_eligible(&self, eligible: bool) {
         self.course.set_eligible(eligible);
     }
@@ -120,7 +121,7 @@ impl Candidate {
         }
     }
 
-    /// Orders who takes part.
+    /// Returns the key by which the list is sorted.
     fn rank(&self) -> impl Ord + use<> {
         let Identity { host, pid, boot } = self.identity.clone();
         let last = std::cmp::Reverse(self.priority);
@@ -128,7 +129,7 @@ impl Candidate {
     }
 }
 
-/// What a candidate writes down.
+/// The entry of a candidate on the nodes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Entry {
     number: u64,
@@ -149,7 +150,7 @@ impl Entry {
     }
 
     fn encode(&self) -> Arc<[u8]> {
-        // Strings and numbers: there is nothing in it that JSON cannot hold.
+        // The entry consists of strings and numbers, which JSON can always hold.
         serde_json::to_vec(self).expect("strings and numbers are JSON").into()
     }
 
@@ -167,30 +168,31 @@ impl Entry {
     }
 }
 
-/// A candidate of higher priority that is listed until then.
+/// A candidate of higher priority, and the time until which it is listed.
 #[derive(Clone, Copy, Debug)]
 struct Rival {
     priority: u8,
     until: Moment,
 }
 
-/// What a candidate has read in the list, and what it has asked the others to read.
+/// The entries that a candidate has read in the list, and the priority that it has
+/// announced to the others.
 #[derive(Debug, Default)]
 struct Read {
-    /// Others of higher priority, as they were listed when it wrote last.
+    /// Eligible candidates of higher priority, as of this candidate's last read.
     rivals: Vec<Rival>,
-    /// Its own priority as the others were asked to read it; zero until then, and while it is not
-    /// eligible.
+    /// The priority that the others were asked to read; zero until then, and while this candidate
+    /// is not eligible.
     priority: u8,
 }
 
-/// A campaign's place in the list; given up on drop.
+/// A campaign's entry in the list; removed on drop.
 pub(super) struct Seat<'a> {
     of: &'a Election,
     owner: OwnerToken,
     since: u64,
     value: Option<Arc<str>>,
-    /// Somebody else leads, so it waits from now on.
+    /// Wakes `keep` when an attempt was refused, so that the entry is written from then on.
     waits: Notify,
     listed: AtomicBool,
     number: AtomicU64,
@@ -212,21 +214,21 @@ impl<'a> Seat<'a> {
         }
     }
 
-    /// Names it, as the metadata of its leadership do.
+    /// Returns the name of this entry, which the metadata of its leadership contains.
     pub(super) fn id(&self) -> String {
         digest(self.owner)
     }
 
-    /// An attempt was refused: it is listed from now on.
+    /// Records that an attempt was refused: the candidate is listed from now on.
     pub(super) fn wait(&self) {
         self.waits.notify_one();
     }
 
-    /// Writes itself down, and reads who else is there. Returns whether it was eligible then.
-    /// Without a quorum what was read before counts on, until it has run out.
+    /// Writes the entry, and reads the other entries. Returns whether the candidate was eligible in
+    /// this entry. Without a quorum the entries read before stay in use until they have expired.
     ///
     /// # Cancellation safety
-    /// If dropped, it may be listed, and is taken out when this is dropped.
+    /// If dropped, the entry may be listed; dropping the seat removes it.
     pub(super) async fn write(&self) -> bool {
         self.listed.store(true, Ordering::Relaxed);
         let (here, eligible) = (Identity::here(), self.of.is_eligible());
@@ -250,7 +252,7 @@ impl<'a> Seat<'a> {
         eligible
     }
 
-    /// The same without being listed.
+    /// Reads the other entries without writing one.
     ///
     /// # Cancellation safety
     /// Reads only: may be dropped at any time.
@@ -277,7 +279,8 @@ impl<'a> Seat<'a> {
         true
     }
 
-    /// How long the next attempt is left to others (election 12).
+    /// Returns the time for which the next attempt is delayed for candidates of higher priority
+    /// (election 12).
     pub(super) fn hold_back(&self) -> Duration {
         let known = self.known();
         if known.rivals.is_empty() {
@@ -290,8 +293,8 @@ impl<'a> Seat<'a> {
         (self.of.ttl / STEP.0).max(STEP.1) * steps as u32
     }
 
-    /// Keeps the entry, once an attempt was refused, and reads the list again when another one is
-    /// to be preferred.
+    /// Writes and renews the entry, once an attempt was refused, and reads the list again when a
+    /// node reports a change of the preferred candidates.
     ///
     /// # Cancellation safety
     /// As [`write`](Self::write).
@@ -303,7 +306,7 @@ impl<'a> Seat<'a> {
         core.listen();
         let listens = core.hints.wait(&self.of.keys.candidates(), None);
         loop {
-            // What comes while it writes is not lost.
+            // Listening begins before the write, so a hint during the write is not lost.
             let news = listens.ended();
             let written = self.write().await;
             tokio::select! {

@@ -1,4 +1,4 @@
-//! What can go wrong in an election: one type an operation.
+//! Errors of the election operations, one type for each operation.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use crate::error::{Advice, ConfigError, NoQuorum, Resource, Taken, advise};
 
 advise!(CampaignError, ProclaimError, LeaderError, StepDownError);
 
-/// Why a campaign ended without a leadership.
+/// The error of a campaign that ended without a leadership.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CampaignError {
@@ -16,13 +16,13 @@ pub enum CampaignError {
     /// Too few nodes answered. Nothing is held; what may have been granted is being released.
     #[error("cannot campaign now: {0}")]
     NoQuorum(NoQuorum),
-    /// Somebody else led until the deadline, or another program's value was under the election's
+    /// Another process led until the deadline, or another program's value was under the election's
     /// key ([`Taken::foreign`]).
     #[error("{of}: not elected within {waited:?}, {}", who_leads(taken))]
     TimedOut {
         /// The election.
         of: Resource,
-        /// How long was waited.
+        /// Time from the start of the campaign to the error.
         waited: Duration,
         /// The last refusal.
         taken: Taken,
@@ -36,7 +36,7 @@ pub enum CampaignError {
     Ineligible {
         /// The election.
         of: Resource,
-        /// How long was waited.
+        /// Time from the start of the campaign to the error.
         waited: Duration,
     },
     /// [`Redlock::close`](crate::Redlock::close) was called. Nothing is held.
@@ -54,7 +54,7 @@ fn who_leads(taken: &Taken) -> &'static str {
 }
 
 impl CampaignError {
-    /// What to do about it.
+    /// Returns what to do about it.
     pub fn advice(&self) -> Advice {
         match self {
             Self::Config(_) => Advice::Misconfigured,
@@ -72,24 +72,24 @@ impl From<NoQuorum> for CampaignError {
     }
 }
 
-/// Why a value may not have been proclaimed.
+/// The error of a value that may not have been proclaimed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProclaimError {
     /// The value is too long; nothing was sent.
     #[error("not proclaimed: {0}")]
     Config(ConfigError),
-    /// The leadership is over; a new leader may exist.
+    /// The leadership has ended; there may be a new leader.
     #[error("{0}: not proclaimed, the leadership is lost; a new leader may exist")]
     Lost(Resource),
-    /// Too few nodes answered. The term goes on, and each renewal carries the value again: it may
-    /// be seen now, and is seen at the latest when a renewal succeeds.
+    /// Too few nodes answered. The term goes on, and each renewal sends the value again: readers
+    /// may get it now, and get it at the latest when a renewal succeeds.
     #[error("not confirmed as proclaimed, the next renewal sends it again: {0}")]
     Unknown(NoQuorum),
 }
 
 impl ProclaimError {
-    /// What to do about it.
+    /// Returns what to do about it.
     pub fn advice(&self) -> Advice {
         match self {
             Self::Config(_) => Advice::Misconfigured,
@@ -99,7 +99,7 @@ impl ProclaimError {
     }
 }
 
-/// Why the leader is unknown.
+/// The error of a read that could not tell the leader.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LeaderError {
@@ -112,7 +112,7 @@ pub enum LeaderError {
 }
 
 impl LeaderError {
-    /// What to do about it.
+    /// Returns what to do about it.
     pub fn advice(&self) -> Advice {
         match self {
             Self::NoQuorum(e) => e.advice(),
@@ -121,11 +121,11 @@ impl LeaderError {
     }
 }
 
-/// Why it is not known whether the leader steps down.
+/// The error of a request to step down whose result is not known.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StepDownError {
-    /// Too few nodes answered: the leader may have been asked, or not.
+    /// Too few nodes answered: the leader may or may not have received the request.
     #[error("step-down not confirmed: {0}")]
     NoQuorum(NoQuorum),
     /// [`Redlock::close`](crate::Redlock::close) was called.
@@ -134,7 +134,7 @@ pub enum StepDownError {
 }
 
 impl StepDownError {
-    /// What to do about it.
+    /// Returns what to do about it.
     pub fn advice(&self) -> Advice {
         match self {
             Self::NoQuorum(e) => e.advice(),

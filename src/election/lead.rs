@@ -9,12 +9,12 @@ impl Election {
     /// Campaigns, runs `work` while this process leads, and resigns when the work has ended. If the
     /// leadership is lost before that, it campaigns again and runs the work again.
     ///
-    /// When the leadership is lost, or somebody [asks it to step down](Self::step_down), the work
-    /// is stopped: its future is dropped at its next await. The work has the leadership, to
-    /// [`proclaim`](Leadership::proclaim) other values and for its [`term`](Leadership::term),
-    /// which is a fencing token; when the work has ended it resigns, even if a clone of the
-    /// leadership is left. [`one_term`](super::ElectionBuilder::one_term) ends it with the first
-    /// loss.
+    /// When the leadership is lost, or an operator [asks the leader to step down](Self::step_down),
+    /// the work is stopped: its future is dropped at its next await. The work gets the leadership,
+    /// to [`proclaim`](Leadership::proclaim) other values and for its [`term`](Leadership::term),
+    /// which is a fencing token. When the work has ended the leadership is resigned, even if a
+    /// clone of it is left. With [`one_term`](super::ElectionBuilder::one_term) this returns at the
+    /// first loss.
     ///
     /// ```
     /// # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
@@ -32,13 +32,13 @@ impl Election {
     ///
     /// # Errors
     /// [`WorkError::NotStarted`] with the error of [`campaign`](Self::campaign);
-    /// [`WorkError::Unconfirmed`] if too few nodes confirmed the resignation;
-    /// [`WorkError::Lost`] if the work came to its end after the loss, and with `one_term` if it
-    /// was stopped. An error of the work itself is its value: `lead(…).await??`.
+    /// [`WorkError::Unconfirmed`] if too few nodes confirmed the resignation; [`WorkError::Lost`]
+    /// if the work ended after the loss, and with `one_term` if it was stopped. An error of the
+    /// work itself is its value: `lead(…).await??`.
     ///
     /// # Cancellation safety
-    /// Dropped, the work is dropped with it where it is, and the leadership is resigned in the
-    /// background. Before it is won, as [`campaign`](Self::campaign).
+    /// If dropped, the work is dropped at its current await, and the leadership is resigned in the
+    /// background. Before the election is won, as [`campaign`](Self::campaign).
     pub async fn lead<T, F, Fut>(
         &self,
         value: impl Into<String>,

@@ -1,4 +1,4 @@
-//! A held leadership.
+//! The handle of a leadership that is held.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,13 +22,15 @@ use crate::token::FencingToken;
 
 /// A term of office.
 ///
-/// A belief with a deadline, like every guard: the renewer renews it at a quarter of the ttl under
-/// the exact owner and term, an error never prolongs it, and it ends at the latest at
-/// [`valid_until`](Self::valid_until) by this machine's own clock, which is before anyone else can
-/// win. Select what a leader does against [`lost`](Self::lost), and send [`term`](Self::term) with
-/// each write. A lost leadership never comes back: campaign again.
+/// Like every guard it is a belief with a deadline: the renewer renews it at a quarter of the ttl
+/// under the exact owner and term, an error never extends it, and it ends at the latest at
+/// [`valid_until`](Self::valid_until) by this machine's own clock, which is before any other
+/// process can win. Select a leader's work against [`lost`](Self::lost), and send
+/// [`term`](Self::term) with each write. A lost leadership never becomes valid again: campaign
+/// again.
 ///
-/// Dropping it resigns in the background; [`resign`](Self::resign) says whether it led until then.
+/// Dropping it resigns in the background; [`resign`](Self::resign) also reports whether the
+/// leadership was held until then.
 #[must_use = "a dropped leadership resigns at once"]
 pub struct Leadership {
     guard: LockGuard,
@@ -53,55 +55,55 @@ impl Leadership {
         Self { guard, metadata: Mutex::new(metadata), keys, course }
     }
 
-    /// The election's name.
+    /// Returns the election's name.
     pub fn name(&self) -> &str {
         self.guard.name()
     }
 
-    /// The term: larger than that of every earlier leader of this name.
+    /// Returns the term: larger than that of every earlier leader of this name.
     pub fn term(&self) -> FencingToken {
         self.guard.fencing_token()
     }
 
-    /// The same as [`term`](Self::term), for code that also handles locks.
+    /// Returns the [`term`](Self::term), for code that also handles locks.
     pub fn fencing_token(&self) -> FencingToken {
         self.guard.fencing_token()
     }
 
-    /// The value proclaimed last, also before it is known whether a majority has it.
+    /// Returns the value proclaimed last, even if it is not yet known whether a majority has it.
     pub fn value(&self) -> Arc<str> {
         Arc::clone(&self.metadata.lock().unwrap_or_else(PoisonError::into_inner).value)
     }
 
-    /// When the validity ends unless it is renewed; compare it with
+    /// Returns the time at which the validity ends unless it is renewed; compare it with
     /// [`Redlock::now`](crate::Redlock::now).
     pub fn valid_until(&self) -> Moment {
         self.guard.valid_until()
     }
 
-    /// As [`LockGuard::deadline`](crate::LockGuard::deadline).
+    /// Returns the end of the validity as [`LockGuard::deadline`](crate::LockGuard::deadline) does.
     pub fn deadline(&self) -> Instant {
         self.guard.deadline()
     }
 
-    /// What is left of the validity; zero once lost.
+    /// Returns the time until the validity ends; zero once lost.
     pub fn remaining(&self) -> Duration {
         self.guard.remaining()
     }
 
-    /// How durable the term and its value were when they were last proclaimed or renewed.
+    /// Returns how durable the term and its value were when they were last proclaimed or renewed.
     pub fn durability(&self) -> Achieved {
         self.guard.durability()
     }
 
-    /// Whether this process still leads, by a look at its own suspend-proof clock. Never turns true
-    /// again once it was false.
+    /// Returns true if this process still leads, by its own suspend-proof clock; sends nothing.
+    /// Once it has returned false it never returns true again.
     pub fn is_valid(&self) -> bool {
         self.guard.is_valid()
     }
 
     /// Resolves when the leadership is lost: at the latest at the deadline, earlier if a majority
-    /// says that somebody else leads.
+    /// of the nodes reports another leader.
     ///
     /// # Cancellation safety
     /// May be dropped and called again at any time.
@@ -109,7 +111,8 @@ impl Leadership {
         self.guard.lost().await;
     }
 
-    /// As [`lost`](Self::lost), for tasks that do not have the leadership.
+    /// Returns a signal that resolves as [`lost`](Self::lost) does, for tasks that do not have the
+    /// leadership.
     pub fn lost_signal(&self) -> LostSignal {
         self.guard.lost_signal()
     }
@@ -126,10 +129,10 @@ impl Leadership {
         &self.course
     }
 
-    /// For how long nobody else leads, whatever happens to this process: what is left of the
-    /// validity, and the [drain time](super::ElectionBuilder::drain) after it. After a loss it is
-    /// the time in which what the leader began has to end. Zero after a resignation, and once a
-    /// majority has said that somebody else leads.
+    /// Returns the time for which no other process leads, whatever happens to this one: what is
+    /// left of the validity, and the [drain time](super::ElectionBuilder::drain) after it. After a
+    /// loss it is the time in which the leader's unfinished work has to end. Zero after a
+    /// resignation, and once a majority of the nodes has reported another leader.
     pub fn drain_remaining(&self) -> Duration {
         let (lease, now) = (self.guard.lease(), self.guard.core().env.now());
         match lease.over_since() {
@@ -138,7 +141,8 @@ impl Leadership {
         }
     }
 
-    /// As [`LockGuard::failover`]: what became of the leadership when a node failed over.
+    /// Resolves when a node failed over, with the state of the leadership after the failover; as
+    /// [`LockGuard::failover`].
     ///
     /// # Cancellation safety
     /// If dropped, nothing is consumed; the next call returns it.
@@ -146,8 +150,8 @@ impl Leadership {
         self.guard.failover().await
     }
 
-    /// Publishes another value in the same term: a majority of the nodes has the value when it
-    /// returns, and every later [`leader`](super::Election::leader) shows it or a later one. Also
+    /// Publishes another value in the same term. When this returns a majority of the nodes has the
+    /// value, and every later [`leader`](super::Election::leader) returns it or a later one. Also
     /// renews.
     ///
     /// # Errors
@@ -155,7 +159,7 @@ impl Leadership {
     /// nodes answered, [`ProclaimError::Config`] if the value is too long.
     ///
     /// # Cancellation safety
-    /// If dropped, the value may be seen already, and the next renewal carries it in any case.
+    /// If dropped, readers may already get the value, and the next renewal sends it in any case.
     pub async fn proclaim(&self, value: impl Into<String>) -> Result<(), ProclaimError> {
         let value = value.into();
         let of = || self.guard.resource();
@@ -164,7 +168,8 @@ impl Leadership {
             return Err(ProclaimError::Lost(of()));
         }
         {
-            // Numbered and handed to the lease in one step: renewals never carry them out of order.
+            // The value is numbered and passed to the lease under one lock, so renewals never send
+            // values out of order.
             let mut metadata = self.metadata.lock().unwrap_or_else(PoisonError::into_inner);
             metadata.publish(&value);
             self.guard.lease().set_meta(metadata.encode());
@@ -176,8 +181,9 @@ impl Leadership {
         }
     }
 
-    /// Ends the term on every node that may know of it; the next candidate is woken by the nodes.
-    /// Decided at the majority, finished in the background. `Ok` says that it led until then.
+    /// Ends the term on every node that may have it, and the nodes wake the next candidate. The
+    /// result is that of the majority; the other nodes are released in the background. `Ok` means
+    /// that the leadership was held until then.
     ///
     /// # Errors
     /// As [`LockGuard::release`].

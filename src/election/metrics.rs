@@ -1,36 +1,38 @@
-//! What an election counts: for how long nobody led, and how close its own terms came to their end.
+//! Counters of an election: the time without a leader, and how close its own terms came to their
+//! end.
 
 use std::time::Duration;
 
 use crate::client::lease::Lease;
 use crate::time::{Drift, Moment, validity};
 
-/// What an [`Election`](super::Election) and its clones have counted since it was built. Nothing is
-/// decided by it.
+/// Counts of an [`Election`](super::Election) and its clones since it was built. Nothing is decided
+/// by them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ElectionMetrics {
     /// Terms that this process won.
     pub won: u64,
-    /// Terms that this process lost: not resigned.
+    /// Terms that this process lost (without those that it resigned).
     pub lost: u64,
-    /// For how long altogether nobody was known to lead, since the first campaign or look of this
+    /// Total time for which no process was known to lead, since the first campaign or look of this
     /// process. A leader that died counts until its lease is over on the nodes. Time in which the
     /// nodes could not be asked counts from the end of the last lease that was seen.
     pub leaderless: Duration,
-    /// For how long that has been so until now; zero while somebody leads.
+    /// Time for which no process has been known to lead until now; zero while one leads.
     pub leaderless_now: Duration,
-    /// How long before anybody else could have led this process gave up a term that it could not
-    /// renew: the least of all such losses, and zero if one was noticed too late for certainty.
-    /// `None` if there was none. A [declared drain time](super::ElectionBuilder::drain) is part of
-    /// it. If it comes near zero, the ttl is too short for how this process or its machine stalls.
+    /// Shortest time between giving up a term that could not be renewed and the earliest moment at
+    /// which another process could have led; zero if one loss was noticed too late for certainty.
+    /// `None` if there was no such loss. A [declared drain time](super::ElectionBuilder::drain) is
+    /// part of it. If it comes near zero, the ttl is too short for how this process or its machine
+    /// stalls.
     pub least_margin: Option<Duration>,
-    /// The longest time from the first attempt of a renewal until a majority had confirmed it. If
-    /// it comes near half of the ttl, the ttl is too short for these nodes and this network.
+    /// Longest time from the first attempt of a renewal until a majority had confirmed it. If it
+    /// comes near half of the ttl, the ttl is too short for these nodes and this network.
     pub longest_renewal: Duration,
 }
 
-/// The sums of all terms but the last.
+/// Sums over all terms except the last one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sums {
     won: u64,
@@ -38,12 +40,12 @@ pub(super) struct Sums {
     least_margin: Option<Duration>,
     longest_renewal: Duration,
     leaderless: Duration,
-    /// Until when somebody was known to lead; `None` before the first campaign or look.
+    /// Time until which a process was known to lead; `None` before the first campaign or look.
     led_until: Option<Moment>,
 }
 
 impl Sums {
-    /// A campaign begins, or one is won: the term before is over.
+    /// Adds the previous term, which is over, when a campaign begins or is won.
     pub(super) fn begin(&mut self, now: Moment, before: Option<&Lease>, drift: Drift) {
         self.absorb(before);
         self.led_until.get_or_insert(now);
@@ -60,7 +62,8 @@ impl Sums {
             return;
         }
         self.lost += 1;
-        // What a majority gave to somebody else was not given up.
+        // A term that a majority reported to be another process's was taken away, not given up, so
+        // it has no margin.
         if ended >= lease.until() {
             let kept = lease.ttl + lease.drain;
             let allowance = kept.saturating_sub(validity(kept, drift));
@@ -74,7 +77,7 @@ impl Sums {
         self.led(now, until);
     }
 
-    /// This process's own last term counts as led.
+    /// Counts this process's own last term as time with a leader.
     pub(super) fn absorb(&mut self, lease: Option<&Lease>) {
         let Some(lease) = lease else { return };
         let end = lease.over_since().map_or(lease.until(), |over| over.at.min(lease.until()));
@@ -91,7 +94,7 @@ impl Sums {
         self.led_until = Some(self.led_until.map_or(now, |until| until.min(now)));
     }
 
-    /// All of it, the last term included.
+    /// Returns all counts, with the last term included.
     pub(super) fn with(self, last: Option<&Lease>, now: Moment, drift: Drift) -> ElectionMetrics {
         let mut sums = self;
         sums.absorb(last);

@@ -1,8 +1,9 @@
-//! Leader election: of all candidates for a name one leads, the others follow or watch.
+//! Leader election: one of all candidates for a name leads, the others follow or watch.
 //!
-//! An election is a lock whose holder publishes a value: its key on the nodes is the handle's
-//! prefix, then `election:`, then the name; the *term* is the lock's fencing token, so it grows
-//! with each leader and a resource can refuse a deposed one. The names are etcd's:
+//! An election is a lock whose holder publishes a value. Its key on the nodes is the handle's
+//! prefix, then `election:`, then the name. The *term* is the lock's fencing token, so it grows
+//! with each leader and a resource can refuse a deposed one. The names of the operations are
+//! etcd's:
 //!
 //! | operation | does |
 //! |---|---|
@@ -34,12 +35,12 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Two leaderships of a name are never valid at once, and terms only grow; a leader stops at the
-//! deadline of its own clock, before anyone else can win; no reader is ever shown one leader's
-//! value under another's term.
+//! Two leaderships of a name are never valid at once, and terms only grow. A leader stops at the
+//! deadline of its own clock, before any other process can win. No reader is ever shown one
+//! leader's value under another's term.
 //!
 //! Whether a process is *ready* should not depend on whether it leads: of n replicas all but one
-//! follow, and that is health.
+//! follow, and that is a healthy state.
 
 mod builder;
 mod campaign;
@@ -78,7 +79,7 @@ use state::Course;
 pub(crate) use value::Metadata;
 
 /// An election for one name. Cheap to clone and to make; nothing is sent before an operation is
-/// called. Begun by [`Redlock::election`](crate::Redlock::election).
+/// called. Made by [`Redlock::election`](crate::Redlock::election).
 #[derive(Clone, Debug)]
 pub struct Election {
     core: Arc<Core>,
@@ -95,25 +96,25 @@ pub struct Election {
 }
 
 impl Election {
-    /// The name as given.
+    /// Returns the name as given.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The leader now, as a majority of the nodes has it; `None` if nobody leads.
+    /// Returns the present leader according to a majority of the nodes; `None` if there is none.
     ///
-    /// A winner that has not yet proclaimed its value leads nobody: it is not shown until its value
-    /// is on a node. Once [`campaign`](Self::campaign) or [`proclaim`](Leadership::proclaim) has
-    /// returned, every later answer shows that value or a later one; while they are under way
-    /// either may be shown. The answer may be old when it arrives: fence what depends on it.
+    /// A winner that has not yet proclaimed its value does not lead: it is not returned until its
+    /// value is on a node. Once [`campaign`](Self::campaign) or [`proclaim`](Leadership::proclaim)
+    /// has returned, every later answer has that value or a later one; while they are running,
+    /// either may be returned. The answer may be old when it arrives: fence what depends on it.
     ///
-    /// A server in quarantine after a restart or failover may have old data, which does not count.
-    /// If the other nodes are no majority, the answer is an error that says so.
+    /// A server in quarantine after a restart or failover may have old data, so its answer does not
+    /// count. If the other nodes are no majority, the answer is an error with that cause.
     ///
     /// # Errors
-    /// [`LeaderError::NoQuorum`] with the answer of each node if no majority knows, also while
-    /// restarted nodes are in quarantine and the leader has not certainly re-asserted itself there;
-    /// [`LeaderError::Closed`] once the handle is [closed](crate::Redlock::close).
+    /// [`LeaderError::NoQuorum`] with the answer of each node if no majority knows the leader, also
+    /// while restarted nodes are in quarantine and the leader has not certainly re-asserted itself
+    /// there; [`LeaderError::Closed`] once the handle is [closed](crate::Redlock::close).
     ///
     /// # Cancellation safety
     /// Reads only: may be dropped at any time.
@@ -121,7 +122,7 @@ impl Election {
         self.look(false).await
     }
 
-    /// The [priority](ElectionBuilder::priority) of this process.
+    /// Returns the [priority](ElectionBuilder::priority) of this process.
     pub fn priority(&self) -> u8 {
         self.priority.unwrap_or_default()
     }
@@ -130,7 +131,7 @@ impl Election {
         Resource::Election(Arc::clone(&self.name))
     }
 
-    /// One read; with `wait` the nodes are asked to send a hint at the next change.
+    /// Reads the leader once; with `wait` the nodes are asked to send a hint at the next change.
     async fn look(&self, wait: bool) -> Result<Option<Leader>, LeaderError> {
         let closed = || LeaderError::Closed(self.resource());
         let _operation = self.core.closing.enter().ok_or_else(closed)?;
@@ -138,7 +139,7 @@ impl Election {
         Ok(seen.map(|(metadata, remaining)| metadata.leader(remaining)))
     }
 
-    /// What the leader published, and what is left of its lease.
+    /// Reads what the leader published, and how much of its lease is left.
     async fn sight(&self, wait: bool) -> Result<Option<(Metadata, Duration)>, LeaderError> {
         let asked = self.core.env.now();
         match self.core.inspect(&self.keys, wait, Metadata::read).await {

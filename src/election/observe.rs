@@ -1,8 +1,8 @@
-//! Watching an election: each change once, terms never backwards.
+//! Watches an election: each change is reported once, and terms never go backwards.
 //!
-//! The truth is a read of a majority; hints from the nodes and a timer only say when to read. What
-//! happens between two reads leaves no trace, so an item says whether something may have been
-//! missed.
+//! Every state comes from a read of a majority; hints from the nodes and a timer only decide when
+//! to read. A change between two reads that is undone again leaves no trace, so an item reports
+//! whether something may have been missed.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -22,42 +22,42 @@ use crate::metrics::Vacancy;
 use crate::node::BoxFuture;
 use crate::token::FencingToken;
 
-/// Bounds of the pause between two reads when no hint comes. The upper one keeps our request for
-/// hints alive on the nodes, which forget it after ten seconds.
+/// Shortest and longest pause between two reads when no hint arrives. The longest one keeps this
+/// process's request for hints alive on the nodes, which drop it after ten seconds.
 const POLL: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(4));
 
-/// One change in an election.
+/// A change in an election.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Observation {
-    /// Somebody leads: a new term, or a new value in the same term, or known again after
+    /// There is a leader: a new term, or a new value in the same term, or known again after
     /// [`Vacant`](Self::Vacant) or [`Resynced`](Self::Resynced).
     Leader {
         /// The leader.
         leader: Leader,
-        /// Values or terms may have been missed since the leader before in this stream. Exact for
-        /// the values of one term, which are numbered. Between two terms it is always true: another
-        /// leader between two reads would have left no trace.
+        /// True if values or terms may have been missed since the previous leader in this stream.
+        /// Exact for the values of one term, which are numbered. Between two terms it is always
+        /// true: another leader between two reads would have left no trace.
         gap: bool,
     },
-    /// Nobody leads, or the winner has not proclaimed its value yet.
+    /// There is no leader, or the winner has not proclaimed its value yet.
     Vacant,
-    /// Too few nodes answer, so nobody knows who leads; the last leader may still lead.
+    /// Too few nodes answer, so the leader is unknown; the last leader may still lead.
     Disconnected(NoQuorum),
-    /// The nodes answer again after [`Disconnected`](Self::Disconnected). The next item says who
-    /// leads, also if nothing has changed.
+    /// The nodes answer again after [`Disconnected`](Self::Disconnected). The next item has the
+    /// state, even if nothing has changed.
     Resynced {
-        /// Leaders, values or vacancies may have been missed while nothing was known. False only
-        /// if nothing was known before either, or the same term goes on and no value of it is
-        /// missing.
+        /// True if leaders, values or vacancies may have been missed while the nodes did not
+        /// answer. False only if nothing was known before either, or the same term goes on and no
+        /// value of it is missing.
         gap: bool,
     },
 }
 
 impl Election {
-    /// Yields who leads, and then each change, in order and each once, until the handle is
+    /// Yields the present state, and then each change, in order and each once, until the handle is
     /// [closed](crate::Redlock::close). The first item comes as soon as the nodes have answered or
-    /// failed to. Slow readers get the latest, not every one.
+    /// failed to. Slow readers get the latest state, not every one.
     ///
     /// Changes are read within milliseconds where the nodes give hints, and within about a third of
     /// the ttl (4 s at most) where they do not.
@@ -71,9 +71,9 @@ impl Election {
     }
 }
 
-/// The changes of one election; see [`Election::observe`].
+/// An observer of one election; see [`Election::observe`].
 ///
-/// Also a [`Stream`] of [`Observation`]s.
+/// It is also a [`Stream`] of [`Observation`]s.
 #[must_use = "an observer sees nothing until it is asked"]
 pub struct Observer {
     next: Option<BoxFuture<'static, Option<(Watch, Observation)>>>,
@@ -86,7 +86,7 @@ impl fmt::Debug for Observer {
 }
 
 impl Observer {
-    /// The next change; the first call returns the present state. `None` once the handle is
+    /// Returns the next change; the first call returns the present state. `None` once the handle is
     /// [closed](crate::Redlock::close).
     ///
     /// # Cancellation safety
@@ -111,7 +111,7 @@ impl Stream for Observer {
     }
 }
 
-/// The last item.
+/// Kind of the item that was yielded last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Last {
     Nothing,
@@ -124,23 +124,23 @@ struct Watch {
     election: Election,
     waiting: Waiting,
     seen: Seen,
-    /// The item behind a [`Observation::Resynced`].
+    /// The item to yield after an [`Observation::Resynced`].
     next: Option<Observation>,
     floor: Floor,
     vacancy: Vacancy,
 }
 
-/// What was yielded so far.
+/// State of what was yielded so far.
 struct Seen {
     last: Last,
     /// Term and number of the last value yielded.
     known: Option<(FencingToken, u64)>,
-    /// Whether it was ever known who leads.
+    /// True if a read has ever been answered by a majority.
     any: bool,
 }
 
 impl Watch {
-    /// The next change; none once the handle is closed.
+    /// Returns the next change; `None` once the handle is closed.
     async fn change(mut self) -> Option<(Self, Observation)> {
         let core = std::sync::Arc::clone(&self.election.core);
         if let Some(item) = self.next.take() {
@@ -181,10 +181,11 @@ impl Watch {
         }
     }
 
-    /// About a third of the ttl, but not far beyond the moment when the leader's lease runs out.
+    /// Returns the pause before the next read: about a third of the ttl, but not much longer than
+    /// `rest`, after which the leader's lease ends.
     fn pause(&self, rest: Duration) -> Duration {
         let base = (self.election.ttl / 3).clamp(POLL.0, POLL.1);
-        // Spread over ±25 %, or all observers would read at once.
+        // Spread over ±25 %, because otherwise all observers would read at once.
         let random = (self.election.core.env.random() & 0xFFFF) as u32;
         let spread = base.mul_f64(0.75 + f64::from(random) / f64::from(0x1_FFFF_u32));
         spread.min(rest.saturating_add(Duration::from_millis(2)))
@@ -192,7 +193,8 @@ impl Watch {
 }
 
 impl Seen {
-    /// The news in a read, if there is any: one item, or two after a disconnection.
+    /// Returns the items for a read, if anything has changed: one item, or two after a
+    /// disconnection.
     fn judge(
         &mut self,
         read: Result<Option<Leader>, LeaderError>,
@@ -213,7 +215,7 @@ impl Seen {
         Some((Observation::Resynced { gap }, Some(item)))
     }
 
-    /// Whether a read is another than the last one, and what it is called.
+    /// Returns the item for a read, if it differs from the last one.
     fn item(&mut self, read: Result<Option<Leader>, LeaderError>) -> Option<Observation> {
         let before = self.last;
         match read {
@@ -223,16 +225,17 @@ impl Seen {
                     return None;
                 }
                 let gap = match self.known {
-                    // Another one may have led since a vacancy was seen.
+                    // Another process may have led since a vacancy was seen.
                     None => before == Last::Disconnected && self.any,
                     Some((term, number)) => term != now.0 || now.1 - number > 1,
                 };
                 (self.last, self.known) = (Last::Leader, Some(now));
                 Some(Observation::Leader { leader, gap })
             }
-            // An older value of the known term: a proclaim is under way, or one node is behind.
+            // An older value of the known term: a proclaim is running, or one node is behind.
             Ok(Some(leader)) if self.known.is_some_and(|k| leader.term == k.0) => None,
-            // An older term on nodes that lost their last writes no longer leads.
+            // An older term comes from nodes that lost their last writes; its leader no longer
+            // leads.
             Ok(_) => {
                 self.last = Last::Vacant;
                 (before != Last::Vacant).then_some(Observation::Vacant)
@@ -241,7 +244,7 @@ impl Seen {
                 self.last = Last::Disconnected;
                 (before != Last::Disconnected).then_some(Observation::Disconnected(why))
             }
-            // The observer has ended.
+            // A closed handle has ended the observer before this is called.
             Err(LeaderError::Closed(_)) => None,
         }
     }

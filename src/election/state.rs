@@ -1,8 +1,8 @@
-//! What a process is in an election: following, leading, in jeopardy, lost; as a value that can be
-//! watched (election 6).
+//! State of a process in an election (following, leading, in jeopardy, lost), as a value that can
+//! be watched (election 6).
 //!
-//! The state is worked out from the lease and the clock at each look. No timer has to have fired
-//! for it to be right, also in a process that wakes from a pause.
+//! The state is computed from the lease and the clock at each look. It is right even if no timer
+//! has fired, also in a process that wakes from a pause.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::client::{Core, WATCH};
 use crate::time::{Drift, Moment};
 use crate::token::FencingToken;
 
-/// What this process is in an election, by its own clock.
+/// State of this process in an election, by its own clock.
 ///
 /// ```text
 /// Following ──▶ Leading ◀──▶ Jeopardy ──▶ Lost ──▶ Following (the next campaign)
@@ -28,24 +28,25 @@ use crate::token::FencingToken;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum State {
-    /// It does not lead: it campaigns, has resigned, or never campaigned. **Do** nothing that only
-    /// the leader may do.
+    /// The process does not lead: it campaigns, has resigned, or never campaigned. **Do** nothing
+    /// that only the leader may do.
     Following,
-    /// It leads. **Do** the leader's work, and send the term with each write.
+    /// The process leads. **Do** the leader's work, and send the term with each write.
     Leading {
         /// The term.
         term: FencingToken,
     },
-    /// It leads, and the last renewal failed, or none was confirmed for half of the ttl. Nobody
-    /// else leads yet. **Do** finish what ends within
+    /// The process leads, and the last renewal failed, or none was confirmed for half of the ttl.
+    /// No other process leads yet. **Do** finish what ends within
     /// [`remaining`](super::Leadership::remaining), and begin nothing that cannot be stopped at
     /// once: the next state is `Leading` again, or `Lost`.
     Jeopardy {
         /// The term.
         term: FencingToken,
     },
-    /// It led and lost the term: somebody else may lead. **Stop** all of the leader's work at once.
-    /// It stays so until the next campaign begins. The term never comes back.
+    /// The process led and lost the term: another process may lead. **Stop** all of the leader's
+    /// work at once. This state lasts until the next campaign begins. The term never becomes valid
+    /// again.
     Lost {
         /// The term that was lost.
         term: FencingToken,
@@ -53,54 +54,55 @@ pub enum State {
 }
 
 impl State {
-    /// Whether this process leads, in jeopardy or not.
+    /// Returns true if this process leads, in jeopardy or not.
     pub fn leads(self) -> bool {
         matches!(self, Self::Leading { .. } | Self::Jeopardy { .. })
     }
 }
 
 impl Election {
-    /// What this process is in the election now, by a look at its own suspend-proof clock. It is
-    /// about what was campaigned for through this value and its clones.
+    /// Returns the state of this process in the election, by its own suspend-proof clock; sends
+    /// nothing. It covers the campaigns of this value and its clones.
     pub fn state(&self) -> State {
         self.course.now(self.core.env.now())
     }
 
-    /// Watches [`state`](Self::state). The first [`next`](StateWatch::next) returns at once.
+    /// Returns a watch of the [`state`](Self::state). Its first [`next`](StateWatch::next) returns
+    /// at once.
     pub fn watch_state(&self) -> StateWatch {
         let (core, course) = (Arc::clone(&self.core), Arc::clone(&self.course));
         StateWatch { core, course, seen: None, term: None }
     }
 
-    /// What was counted since this election was built, by it and its clones.
+    /// Returns the counts of this election and its clones since it was built.
     pub fn metrics(&self) -> ElectionMetrics {
         self.course.metrics(self.core.env.now())
     }
 }
 
-/// The states of one election in this process; see [`Election::watch_state`].
+/// A watch of the state of one election in this process; see [`Election::watch_state`].
 ///
 /// As with `tokio::sync::watch` a slow reader gets the latest state, with one exception: the loss
-/// of a term that it has seen is never left out.
+/// of a term that it has seen is never skipped.
 #[derive(Debug)]
 #[must_use = "it says nothing until it is asked"]
 pub struct StateWatch {
     core: Arc<Core>,
     course: Arc<Course>,
     seen: Option<State>,
-    /// The term that was seen last, until its end was seen.
+    /// Lease of the term that was returned last, until its end was returned.
     term: Option<Arc<Lease>>,
 }
 
 impl StateWatch {
-    /// The state now, whether it was seen or not.
+    /// Returns the present state, whether it was returned before or not.
     pub fn get(&self) -> State {
         self.course.now(self.core.env.now())
     }
 
-    /// Resolves with the state when it is another than the last one that was returned; at once when
-    /// it is called first. It never ends by itself: after [`Redlock::close`](crate::Redlock::close)
-    /// it shows how the last term ended, and then stays pending.
+    /// Resolves with the state when it differs from the last one that was returned; at once at the
+    /// first call. It never ends by itself: after [`Redlock::close`](crate::Redlock::close) it
+    /// returns how the last term ended, and then stays pending.
     ///
     /// # Cancellation safety
     /// If dropped, nothing is lost: the next call continues.
@@ -136,12 +138,13 @@ impl StateWatch {
         }
     }
 
-    /// The states as a stream, each as [`next`](Self::next) returns it. It never ends.
+    /// Returns the states as a stream, each as [`next`](Self::next) returns it. The stream never
+    /// ends.
     pub fn into_stream(self) -> impl Stream<Item = State> + Send {
         stream::unfold(self, async |mut watch| Some((watch.next().await, watch)))
     }
 
-    /// The next state that was not returned yet.
+    /// Returns the state if it was not returned yet.
     fn look(&mut self, now: Moment) -> Option<State> {
         if let Some(lease) = self.term.take_if(|lease| !lease.is_valid(now)) {
             let lost = State::Lost { term: lease.token };
@@ -158,34 +161,34 @@ impl StateWatch {
     }
 }
 
-/// How long the state can stay as it is if nothing is heard of the lease; in slices, as tokio's
-/// timers do not advance while the machine is suspended.
+/// Returns how long the state can stay the same if the lease does not change; at most `WATCH`,
+/// because tokio's timers do not advance while the machine is suspended.
 fn until_change(lease: &Lease, now: Moment) -> Duration {
     let left = lease.until().since(now);
     let next = left.checked_sub(lease.ttl / 2).unwrap_or(left);
-    // One more nanosecond, and it has changed.
+    // One nanosecond after `next` the state has changed.
     (next + Duration::from_nanos(1)).clamp(Duration::from_millis(1), WATCH)
 }
 
-/// What became of the campaigns for one election in this process.
+/// State of the campaigns for one election in this process.
 #[derive(Debug)]
 pub(super) struct Course {
     drift: Drift,
     inner: Mutex<Inner>,
-    /// A campaign began, or was won.
+    /// Notifies watchers that a campaign began or was won.
     news: Notify,
-    /// Whether it attempts to lead.
+    /// True if this process attempts to lead.
     eligible: watch::Sender<bool>,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// The term that was won last, until the next campaign.
+    /// Lease of the term that was won last, until the next campaign.
     lease: Option<Arc<Lease>>,
     sums: Sums,
-    /// This process was asked to step down: it lets others come first.
+    /// True if this process was asked to step down, so that its next campaign waits for others.
     asked: bool,
-    /// Until when it does.
+    /// Time until which its campaigns wait for others.
     back_until: Option<Moment>,
 }
 
@@ -203,12 +206,12 @@ impl Course {
         self.eligible.send_replace(eligible);
     }
 
-    /// Resolves when it is so.
+    /// Resolves when this process is eligible, or not, as `so` requires.
     ///
     /// # Cancellation safety
     /// May be dropped and called again at any time.
     pub(super) async fn eligible_is(&self, so: bool) {
-        // The sender is in here: there is always one.
+        // `wait_for` fails only without a sender, and `self` holds the sender.
         let _ = self.eligible.subscribe().wait_for(|eligible| *eligible == so).await;
     }
 
@@ -237,7 +240,7 @@ impl Course {
         }
     }
 
-    /// A campaign begins. How long it is to wait, where it has just stepped down.
+    /// Begins a campaign. Returns how long it has to wait if this process has just stepped down.
     pub(super) fn campaigns(&self, now: Moment, hold_back: Duration) -> Duration {
         let mut s = self.lock();
         if s.lease.as_ref().is_some_and(|lease| lease.is_valid(now)) {
@@ -254,7 +257,7 @@ impl Course {
         wait
     }
 
-    /// It was won.
+    /// Records that the campaign was won.
     pub(super) fn leads(&self, now: Moment, lease: &Arc<Lease>) {
         let mut s = self.lock();
         let before = s.lease.replace(Arc::clone(lease));
@@ -264,12 +267,12 @@ impl Course {
         self.news.notify_waiters();
     }
 
-    /// The leader was asked to step down.
+    /// Records that this leader was asked to step down.
     pub(super) fn asked(&self) {
         self.lock().asked = true;
     }
 
-    /// Somebody certainly leads until then, unless it resigns.
+    /// Records for the metrics that a process leads until then, unless it resigns.
     pub(super) fn led(&self, now: Moment, until: Moment) {
         let mut s = self.lock();
         let Inner { lease, sums, .. } = &mut *s;
@@ -277,7 +280,7 @@ impl Course {
         sums.led(now, until);
     }
 
-    /// Nobody leads.
+    /// Records for the metrics that no process leads.
     pub(super) fn vacant(&self, now: Moment) {
         let mut s = self.lock();
         let Inner { lease, sums, .. } = &mut *s;

@@ -1,7 +1,7 @@
-//! Asking a leader to resign, from outside (election 9).
+//! Requests to a leader to resign, from another process (election 9).
 //!
-//! The request is a lock beside the election's, whose metadata name the term: it is fenced,
-//! renewed while somebody waits for the answer, and gone when nobody does. It grants nothing, and
+//! The request is a lock beside the election's, whose metadata name the term: it is fenced, renewed
+//! while the requester waits for the answer, and removed when the wait ends. It grants nothing, and
 //! the leader answers it by resigning.
 
 use std::sync::Arc;
@@ -27,31 +27,31 @@ use crate::span::{Call, operation};
 use crate::time::Moment;
 use crate::token::{FencingToken, OwnerToken};
 
-/// What [`Election::step_down`] came to.
+/// Result of [`Election::step_down`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[must_use = "the leader may not have resigned"]
 pub enum StepDown {
-    /// The term of this leader is over: it has resigned, or its lease has ended.
+    /// The term of this leader has ended: it has resigned, or its lease has ended.
     Resigned(Leader),
-    /// Nobody leads, so nobody was asked.
+    /// There is no leader, so no request was sent.
     Vacant,
-    /// It was asked and still leads: it is busy, it does not listen
+    /// The leader was asked and still leads: it is busy, it does not listen
     /// ([`Leadership::asked_to_resign`]), or it is an earlier version of palisade.
     StillLeads(Leader),
 }
 
-/// The wish of an operator that the leader resigns.
+/// An operator's request that the leader resigns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ResignRequest {
-    /// Why; may be empty.
+    /// Reason for the request; may be empty.
     pub reason: String,
-    /// Which process asked.
+    /// The process that asked.
     pub by: Identity,
 }
 
-/// The same, as the nodes have it.
+/// A request as it is stored on the nodes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Request {
     /// The term that is to end.
@@ -71,11 +71,11 @@ impl Request {
     }
 
     fn encode(&self) -> Arc<[u8]> {
-        // Strings and numbers: there is nothing in it that JSON cannot hold.
+        // The request consists of strings and numbers, which JSON can always hold.
         serde_json::to_vec(self).expect("strings and numbers are JSON").into()
     }
 
-    /// The owner's own request on a node.
+    /// Reads the request of this owner from a node's answer; `None` if there is none.
     fn read(owner: OwnerToken, holder: &Holder) -> Option<(u64, Self)> {
         let request: Self = serde_json::from_slice(holder.meta.as_ref()?).ok()?;
         (request.owner == digest(owner)).then_some((1, request))
@@ -83,22 +83,22 @@ impl Request {
 }
 
 impl Election {
-    /// Asks the leader to resign, and waits for that for so long: for operators, before a host is
-    /// taken out of service. `reason` is shown to the leader, cut to one kibibyte.
+    /// Asks the leader to resign, and waits for that for at most `limit`: for operators, before a
+    /// host is taken out of service. `reason` is shown to the leader, cut to one kibibyte.
     ///
-    /// The leader hears of it within milliseconds where the nodes give hints, else at its next
-    /// renewal. With [`lead`](Self::lead) its work is stopped at its next await, and it campaigns
-    /// again after one ttl, so that others come first. A leader that holds a [`Leadership`] by
-    /// itself is asked by [`Leadership::asked_to_resign`]. It is a wish: nobody is forced, and
-    /// nobody else leads before the leader has resigned or its lease has ended.
+    /// The leader gets the request within milliseconds where the nodes give hints, otherwise at its
+    /// next renewal. With [`lead`](Self::lead) its work is stopped at its next await, and it
+    /// campaigns again after one ttl, so that others come first. A leader that holds a
+    /// [`Leadership`] itself gets it by [`Leadership::asked_to_resign`]. The leader may ignore the
+    /// request, and no other process leads before it has resigned or its lease has ended.
     ///
     /// # Errors
-    /// [`StepDownError::NoQuorum`] if too few nodes answered, so that it is not known who leads or
-    /// nobody could be asked; [`StepDownError::Closed`] once the handle is
+    /// [`StepDownError::NoQuorum`] if too few nodes answered, so that the leader is unknown or
+    /// could not be asked; [`StepDownError::Closed`] once the handle is
     /// [closed](crate::Redlock::close).
     ///
     /// # Cancellation safety
-    /// If dropped, the leader may have heard of it all the same; the wish itself is taken back in
+    /// If dropped, the leader may have received the request all the same; the request is removed in
     /// the background, at the latest after one ttl.
     pub async fn step_down(
         &self,
@@ -135,7 +135,7 @@ impl Election {
                 Some(Some(Observation::Leader { .. } | Observation::Vacant)) => {
                     break self.taken_back(asked, StepDown::Resigned(leader)).await;
                 }
-                // Not known for a while: that ends, or the time does.
+                // The leader is unknown for a while: the nodes answer again, or the time ends.
                 Some(Some(_)) => {}
                 Some(None) => break Err(StepDownError::Closed(self.resource())),
                 None => match self.leader().await? {
@@ -148,7 +148,8 @@ impl Election {
         }
     }
 
-    /// Writes the request on a majority. None if somebody else's was there to the end.
+    /// Writes the request on a majority. Returns `None` if another process's request was there to
+    /// the end.
     async fn ask(
         &self,
         term: FencingToken,
@@ -176,7 +177,7 @@ impl Election {
             Ok(won) => won,
             Err(GivenUp { closed: true, .. }) => return Err(StepDownError::Closed(of)),
             Err(GivenUp { refused, waited, .. }) => match refused {
-                // Another request is there, for this leader or for one whose term has passed.
+                // Another request is stored, for this leader or for one whose term has passed.
                 Loss::Taken(_) => return Ok(None),
                 Loss::NoQuorum(outcomes) => {
                     let why = self.core.no_quorum(outcomes).of(of);
@@ -192,7 +193,7 @@ impl Election {
         let lease = Lease::new(subject, id, times, None, won.replies, Some(meta), leases);
         let (core, name) = (Arc::clone(&self.core), Arc::clone(&self.name));
         let guard = LockGuard::new(core, Arc::new(lease), name, true);
-        // If it is not confirmed, the next renewal writes it again.
+        // If this write is not confirmed, the next renewal repeats it.
         drop(guard.extend().await);
         Ok(Some(guard))
     }
@@ -203,7 +204,8 @@ impl Election {
         came_to: StepDown,
     ) -> Result<StepDown, StepDownError> {
         if let Some(guard) = asked {
-            // What is left of it ends with its ttl, and is of no term to come.
+            // Parts of the request that remain on some nodes end with their ttl, and apply to no
+            // later term.
             drop(guard.release().await);
         }
         Ok(came_to)
@@ -211,15 +213,15 @@ impl Election {
 }
 
 impl Leadership {
-    /// Resolves when somebody asks this leader to resign
-    /// ([`Election::step_down`]): resign then, soon. Select what a leader does against it, beside
-    /// [`lost`](Self::lost); [`Election::lead`] does both. Pending as long as nobody asks. While it
-    /// is awaited, the nodes are asked at a quarter of the ttl whether somebody does.
+    /// Resolves when another process asks this leader to resign ([`Election::step_down`]): resign
+    /// soon after. Select a leader's work against it, beside [`lost`](Self::lost);
+    /// [`Election::lead`] does both. Pending as long as there is no request. While it is awaited,
+    /// the nodes are asked for a request once in a quarter of the ttl.
     ///
     /// Once it has resolved, the next campaign through the same [`Election`] begins one ttl later.
     ///
     /// # Cancellation safety
-    /// If dropped, nothing is lost: a wish that is still there is reported by the next call.
+    /// If dropped, nothing is lost: a request that is still stored is returned by the next call.
     pub async fn asked_to_resign(&self) -> ResignRequest {
         let core = self.guard().core();
         let keys = self.keys().request();

@@ -1,4 +1,5 @@
-//! The metadata that a leader publishes on the nodes: its value, and enough to know whose it is.
+//! The metadata that a leader publishes on the nodes: its value, and the owner and term to which it
+//! belongs.
 //!
 //! On a node the metadata has a key of its own beside the lock, and could outlive the lock by a
 //! moment. It therefore carries the digest of its owner, and is shown only with the owner that a
@@ -16,55 +17,57 @@ use crate::lock::digest;
 use crate::op::Holder;
 use crate::token::{FencingToken, OwnerToken};
 
-/// Longest metadata, as JSON: 64 KiB. Each renewal carries them to every node.
+/// Longest metadata, as JSON: 64 KiB. Each renewal sends the metadata to every node.
 pub const MAX_METADATA: usize = 64 * 1024;
 
-/// What all fields but the value take at most.
+/// Most bytes that all fields except the value take.
 const FRAME_MAX: usize = 1024;
 
-/// A leader, as the nodes have it.
+/// A leader, as the nodes report it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Leader {
-    /// Orders the leaders: larger than every earlier one's. The leader's fencing token.
+    /// Term of the leader, its fencing token: larger than every earlier leader's.
     pub term: FencingToken,
-    /// The value that it proclaimed last.
+    /// Value that it proclaimed last.
     pub value: String,
-    /// The number of this value in its term, from 1.
+    /// Number of this value in its term, from 1.
     pub number: u64,
-    /// Since when it leads, by its own wall clock.
+    /// Time since which it leads, by its own wall clock.
     pub since: SystemTime,
-    /// Its lease on the nodes, unless it renews: no one else leads before this has passed, if it
-    /// does not resign. The [lock-delay](crate::ElectionBuilder::drain) is part of it.
+    /// Rest of its lease on the nodes, unless it renews: no other process leads before this has
+    /// passed, if the leader does not resign. The [lock-delay](crate::ElectionBuilder::drain) is
+    /// part of it.
     pub remaining: Duration,
-    /// Which process it is.
+    /// The process that leads.
     pub identity: Identity,
-    /// How long it needs to end its work after a loss; zero if it declared nothing.
+    /// Time that it needs to end its work after a loss; zero if it declared none.
     pub drain: Duration,
     /// Its [priority](crate::ElectionBuilder::priority).
     pub priority: u8,
 }
 
-/// A process, as it publishes itself: `host/pid/boot`.
+/// The identity of a process, as it publishes it: `host/pid/boot`.
 ///
-/// Host and process id come again after a restart; the boot number does not. It is drawn when the
-/// process first campaigns, so two runs of one program are never taken for one another.
+/// Host and process id can repeat after a restart; the boot number does not. It is drawn when the
+/// process first campaigns, so two runs of one program are never confused.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Identity {
-    /// The host's name; empty if it has none.
+    /// Name of the host; empty if it has none.
     pub host: String,
-    /// The process id on that host.
+    /// Process id on that host.
     pub pid: u32,
-    /// A random number of this run of the process; zero if its palisade published none.
+    /// Random number of this run of the process; zero if its version of palisade published none.
     pub boot: u64,
 }
 
 impl Identity {
-    /// This process.
+    /// Returns the identity of this process.
     pub fn here() -> Self {
         static BOOT: OnceLock<u64> = OnceLock::new();
-        // Never zero, and every reader of JSON has it exactly.
+        // The number is never zero, and has at most 53 bits, so every reader of JSON gets it
+        // exactly.
         let boot = BOOT.get_or_init(|| (SystemEnv.random() as u64 >> 11).max(1));
         Self { host: host().to_string(), pid: std::process::id(), boot: *boot }
     }
@@ -76,7 +79,7 @@ impl fmt::Display for Identity {
     }
 }
 
-/// The same in the form stored on the nodes.
+/// The metadata of a leader in the form stored on the nodes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Metadata {
     pub(crate) value: Arc<str>,
@@ -92,13 +95,13 @@ pub(crate) struct Metadata {
     drain_ms: u64,
     #[serde(default)]
     priority: u8,
-    /// What it was called in the list of candidates.
+    /// Name of its entry in the list of candidates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) candidate: Option<String>,
 }
 
 impl Metadata {
-    /// A new leader's first.
+    /// Makes the first metadata of a new leader.
     pub(crate) fn first(
         value: &str,
         (owner, term): (OwnerToken, FencingToken),
@@ -120,24 +123,24 @@ impl Metadata {
         }
     }
 
-    /// The same of this candidate.
+    /// Adds the priority and the name of the candidate's entry.
     pub(crate) fn of(self, priority: u8, candidate: Option<String>) -> Self {
         Self { priority, candidate, ..self }
     }
 
-    /// The next of the same leader.
+    /// Replaces the value by the next one of the same leader.
     pub(crate) fn publish(&mut self, value: &str) {
         self.value = value.into();
         self.number += 1;
     }
 
     pub(crate) fn encode(&self) -> Arc<[u8]> {
-        // Strings and numbers: there is nothing in it that JSON cannot hold.
+        // The metadata consist of strings and numbers, which JSON can always hold.
         serde_json::to_vec(self).expect("strings and numbers are JSON").into()
     }
 
-    /// The owner's own metadata on a node, if it published any there. Values are numbered from 1,
-    /// and a term is a fencing token.
+    /// Reads the metadata of this owner from a node's answer, if it published any there. Values are
+    /// numbered from 1, and a term is a fencing token.
     pub(crate) fn read(owner: OwnerToken, holder: &Holder) -> Option<(u64, Self)> {
         let metadata: Self = serde_json::from_slice(holder.meta.as_ref()?).ok()?;
         let sound = metadata.number > 0 && metadata.term.get() < 1 << 53;
@@ -161,7 +164,7 @@ impl Metadata {
 /// Refuses a value whose metadata would be too long.
 pub(crate) fn check_value(value: &str) -> Result<(), ConfigError> {
     let limit = MAX_METADATA - FRAME_MAX;
-    // Escapes count: the JSON is what is sent.
+    // Escapes count, because the JSON is sent.
     let len = if value.len() > limit {
         value.len()
     } else {

@@ -1,4 +1,4 @@
-//! Many calls together: claimed in one request to each node, each with an outcome of its own.
+//! Batches of calls: claimed in one request to each node, each with an outcome of its own.
 
 use std::collections::BTreeMap;
 use std::future::{Future, Ready};
@@ -14,8 +14,8 @@ use super::run::{self, Came, Granted};
 use super::{Call, Claim, Claimed, Context, Failed, Idempotency, Outcome, Probed, RunError};
 
 impl Idempotency {
-    /// Makes all these calls together, each with an item for its handler, and answers in their
-    /// order. At most `concurrency` handlers run at once.
+    /// Runs all these calls together, each with an item for its handler, and returns the outcomes
+    /// in their order. At most `concurrency` handlers run at once.
     ///
     /// A key is claimed when there is a turn for its handler, and the handler begins at once. So a
     /// batch that is dropped, or whose process dies, leaves no claim of a handler that did not
@@ -24,12 +24,12 @@ impl Idempotency {
     /// a few if they are many; results that are ready at the same time are stored together. A large
     /// `concurrency` therefore saves requests. Calls with the same key run one after the other, in
     /// their order: a duplicate inside the batch is answered by the result of the first, and never
-    /// finds it in flight. One call that fails changes nothing for the others.
+    /// finds it in flight. One call that fails changes nothing for the other calls.
     ///
     /// A call that waits for another process's handler
     /// ([`in_flight_timeout`](Call::in_flight_timeout)) occupies a turn while it waits.
     ///
-    /// The calls may be of several namespaces. Their settings are their own.
+    /// The calls may be of several namespaces, each with its own settings.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -48,7 +48,7 @@ impl Idempotency {
     /// ```
     ///
     /// # Errors
-    /// One for each call, as of [`Call::run`].
+    /// One for each call, as those of [`Call::run`].
     ///
     /// # Cancellation safety
     /// As [`Call::run`], for each call.
@@ -64,19 +64,21 @@ impl Idempotency {
         F: Fn(Context, I) -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
-        // What is the same runs one after the other.
+        // Calls with the same key run one after the other.
         let groups = by_key(calls);
         let turns = Semaphore::new(concurrency.clamp(1, Semaphore::MAX_PERMITS));
         let (turns, handler) = (&turns, &handler);
         let run = |group: Vec<(usize, Call, I)>| async move {
             let mut came_to = Vec::with_capacity(group.len());
             for (place, call, item) in group {
-                // Before the claim: what is claimed counts as begun where the process is killed.
-                // Never closed: the permit comes, or the batch is dropped.
+                // The turn is acquired before the claim, because a claim counts as begun if the
+                // process is killed. The semaphore is never closed: the permit is granted, or the
+                // batch is dropped.
                 let turn = turns.acquire().await;
                 let outcome = call.run(|cx| async move {
                     let ended = handler(cx, item).await;
-                    // The next one is claimed while this result is stored.
+                    // The turn is released here so that the next key is claimed while this result
+                    // is stored.
                     drop(turn);
                     ended
                 });
@@ -88,16 +90,16 @@ impl Idempotency {
     }
 
     /// Claims the keys of all these calls together, for work that is done on all of them at once:
-    /// one insert of many rows, one request to another service. What it came to is stored by
+    /// one insert of many rows, one request to another service. The results are stored by
     /// [`complete_many`](Self::complete_many). Where each item has work of its own, use
-    /// [`run_each`](Self::run_each): it completes each claim by itself.
+    /// [`run_each`](Self::run_each), which completes each claim by itself.
     ///
     /// The keys are claimed in one request to each node, or a few if they are many. The answers are
     /// in the order of the calls. A call with the same key and fingerprint as an earlier one is not
-    /// made, and is answered by the place of that one, also if its own policy is another. Otherwise
-    /// policies apply as to [`Call::run`]. A call with an
-    /// [`in_flight_timeout`](Call::in_flight_timeout) holds up the whole batch; what is claimed by
-    /// then is renewed.
+    /// made, and is answered by the index of the earlier one, even if its own policy is different.
+    /// Otherwise policies apply as to [`Call::run`]. A call with an
+    /// [`in_flight_timeout`](Call::in_flight_timeout) delays the whole batch; the keys that are
+    /// claimed by then are renewed.
     ///
     /// The calls may be of several namespaces.
     ///
@@ -137,10 +139,10 @@ impl Idempotency {
     /// ```
     ///
     /// # Errors
-    /// One for each call, as of [`Call::run`]: nothing of it is claimed then.
+    /// One for each call, as those of [`Call::run`]; a call with an error has no claim.
     ///
     /// # Cancellation safety
-    /// If dropped, what was claimed is given back, and no attempt counts.
+    /// If dropped, the claimed keys are released, and no attempt counts.
     pub async fn claim_many<T: Serialize + DeserializeOwned>(
         &self,
         calls: impl IntoIterator<Item = Call>,
@@ -151,11 +153,11 @@ impl Idempotency {
     }
 
     /// Stores the results of claimed keys together, in one request to each node, or a few if they
-    /// are many or large, and answers in their order as [`Call::run`] does after its handler. An
-    /// error decides about its key as a handler's does.
+    /// are many or large. Returns the outcomes in the order of the claims, as [`Call::run`] does
+    /// after its handler. An error decides about its key as a handler's error does.
     ///
     /// # Errors
-    /// One for each claim, as of [`Call::run`]: `Handler` with the error that was handed in,
+    /// One for each claim, as those of [`Call::run`]: `Handler` with the error that was passed in,
     /// `NotRecorded` and `Codec`.
     ///
     /// # Cancellation safety
@@ -178,24 +180,25 @@ impl Idempotency {
     }
 }
 
-/// A call of a batch, after its key was asked for.
+/// A call of a batch, after the claim of its key was answered.
 enum Asked<T> {
     Ours(Box<(Call, Granted)>),
     Answered(Result<Claimed<T>, RunError>),
 }
 
 impl<T> Asked<T> {
-    /// There is nothing to run.
+    /// Counts the outcome of a call that has nothing to run.
     fn answered(call: &Call, outcome: Result<Outcome<T>, RunError>) -> Self {
         call.of.counters.over(&outcome);
         Self::Answered(outcome.map(Claimed::Answered))
     }
 
-    /// The caller gets it now, and may begin.
+    /// Passes the claim to the caller, and marks its attempt as begun.
     fn hand_out(self) -> Result<Claimed<T>, RunError> {
         match self {
             Self::Ours(ours) if ours.1.begin(&ours.0) => Ok(Claimed::Ours(Claim::new(ours))),
-            // Lost while others were asked: its drop gives back what is left of it.
+            // The claim was lost while other keys were claimed. Dropping it releases it on the
+            // nodes that still have it.
             Self::Ours(ours) => {
                 let gone = Outcome::InFlight { retry_after: Duration::ZERO };
                 Self::answered(&ours.0, Ok(gone)).hand_out()
@@ -205,7 +208,7 @@ impl<T> Asked<T> {
     }
 }
 
-/// Claims for calls with one key. Those that say the same of their request are asked once.
+/// Claims the key of a group of calls. Calls with the same fingerprint are claimed once.
 async fn claim_group<T: Serialize + DeserializeOwned>(
     group: Vec<(usize, Call, ())>,
 ) -> Vec<(usize, Asked<T>)> {
@@ -218,7 +221,7 @@ async fn claim_group<T: Serialize + DeserializeOwned>(
             continue;
         }
         first.push((call.fingerprint.clone(), place));
-        // With its own key among the claims it would wait for this batch itself.
+        // If this batch already holds the key, a wait would be for this batch itself.
         let own = asked.iter().any(|(_, one)| matches!(one, Asked::Ours(_)));
         let wait = call.in_flight_timeout.filter(|_| !own).unwrap_or_default();
         call.in_flight_timeout = Some(wait);
@@ -236,8 +239,8 @@ async fn claim_group<T: Serialize + DeserializeOwned>(
     asked
 }
 
-/// Those with the same key together, each with its place. What has the same name at other nodes is
-/// another key.
+/// Groups the calls by key, each with its index. The same key at the nodes of another handle is a
+/// different key, so the handle is part of the group's key.
 fn by_key<I>(calls: impl IntoIterator<Item = (Call, I)>) -> Vec<Vec<(usize, Call, I)>> {
     let mut groups = BTreeMap::<_, Vec<(usize, Call, I)>>::new();
     for (place, (call, item)) in calls.into_iter().enumerate() {
@@ -248,7 +251,7 @@ fn by_key<I>(calls: impl IntoIterator<Item = (Call, I)>) -> Vec<Vec<(usize, Call
     groups.into_values().collect()
 }
 
-/// What all groups came to, by place.
+/// Merges the results of all groups, in the order of the calls.
 fn in_order<T>(groups: Vec<Vec<(usize, T)>>) -> Vec<T> {
     let mut all: Vec<_> = groups.into_iter().flatten().collect();
     all.sort_by_key(|(place, _)| *place);

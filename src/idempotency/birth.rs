@@ -1,16 +1,16 @@
-//! When requests were made: read from keys that contain the time, compared with this machine's
-//! clock.
+//! Creation times of requests: read from keys that contain the time, and compared with this
+//! machine's clock.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::error::ConfigError;
 use crate::time::utc;
 
-/// When a version 7 UUID was made, by the clock of its maker; `None` if the text is no such UUID.
-/// With or without hyphens, in small letters or capitals.
+/// Returns the time at which a version 7 UUID was made, by the clock of its maker; `None` if the
+/// text is no such UUID. With or without hyphens, in small letters or capitals.
 ///
-/// For keys that contain a UUID: `call.created_at(…)`. For keys that are one:
-/// [`Call::created_in_uuid_v7`](super::Call::created_in_uuid_v7).
+/// For keys that contain a UUID, pass the result to [`Call::created_at`](super::Call::created_at).
+/// For keys that are a UUID, use [`Call::created_in_uuid_v7`](super::Call::created_in_uuid_v7).
 ///
 /// ```
 /// use std::time::{Duration, UNIX_EPOCH};
@@ -38,8 +38,8 @@ pub fn created_in_uuid_v7(uuid: &str) -> Option<SystemTime> {
     Some(after_1970(digits[..12].iter().fold(0, |ms, digit| ms << 4 | digit)))
 }
 
-/// When a ULID was made, by the clock of its maker; `None` if the text is no ULID. In small letters
-/// or capitals.
+/// Returns the time at which a ULID was made, by the clock of its maker; `None` if the text is no
+/// ULID. In small letters or capitals.
 ///
 /// ```
 /// use std::time::{Duration, UNIX_EPOCH};
@@ -47,7 +47,7 @@ pub fn created_in_uuid_v7(uuid: &str) -> Option<SystemTime> {
 /// assert_eq!(made, Some(UNIX_EPOCH + Duration::from_millis(1_469_918_176_385)));
 /// ```
 pub fn created_in_ulid(ulid: &str) -> Option<SystemTime> {
-    // Crockford's: without I, L, O and U.
+    // Crockford's alphabet: without I, L, O and U.
     const DIGITS: &[u8] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
     let digit = |b: u8| DIGITS.iter().position(|d| *d == b.to_ascii_uppercase());
     let digits: Option<Vec<usize>> = ulid.bytes().map(digit).collect();
@@ -59,14 +59,14 @@ fn after_1970(ms: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_millis(ms)
 }
 
-/// A moment as nodes compare it; a time before 1970 counts as 1970.
+/// Converts a time to the form that nodes compare; a time before 1970 counts as 1970.
 pub(super) fn millis_since_1970(at: SystemTime) -> u64 {
     let since = at.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Refuses a moment in the future: further ahead than two clocks can be apart that are each right
-/// within `clock_error`. Nodes would count the request as made after the loss of data.
+/// Refuses a time that is further ahead than two clocks can differ that are each right within
+/// `clock_error`. Nodes would count such a request as made after the loss of data.
 pub(super) fn check_past(
     field: &'static str,
     at: u64,

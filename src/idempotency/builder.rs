@@ -23,7 +23,7 @@ const MAX_RESULT: usize = 1 << 20;
 const MAX_RESULT_MAX: usize = 8 << 20;
 const RETENTION_MAX: Duration = Duration::from_secs(366 * 24 * 3_600);
 
-/// Results by key in one namespace. Cheap to clone.
+/// A handle for the results of one namespace, by key. Cheap to clone.
 ///
 /// Every process that handles the same keys must use the same nodes, prefix and namespace.
 #[derive(Clone, Debug)]
@@ -35,20 +35,20 @@ pub struct Idempotency {
     pub(super) policy: Policy,
     pub(super) durability: Durability,
     pub(super) max_result: usize,
-    /// No key of the namespace is older, in milliseconds since 1970.
+    /// Time before which no key of the namespace was in use, in milliseconds since 1970.
     pub(super) in_use_since: Option<u64>,
     pub(super) accepted_loss: Duration,
-    /// It is reported for how long keys without a birth count as forgotten.
+    /// True if it is reported for how long keys without a birth count as forgotten.
     pub(super) reports_forgotten: bool,
     pub(super) counters: Arc<Counters>,
-    /// What was lately read of decisions about losses.
+    /// Decisions about losses that were read a short time ago.
     pub(super) decisions: Arc<Decisions>,
     pub(super) in_flight: Arc<InFlight>,
-    /// Consumers with this handle.
+    /// Running consumers that use this handle.
     pub(super) holdings: Arc<Holdings>,
 }
 
-/// Settings of an [`Idempotency`], begun by [`Redlock::idempotency`]. Required:
+/// Settings of an [`Idempotency`], made by [`Redlock::idempotency`]. Required:
 /// [`at_most_once`](Self::at_most_once) or [`at_least_once`](Self::at_least_once).
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `build`"]
@@ -60,11 +60,11 @@ pub struct IdempotencyBuilder {
 }
 
 impl Redlock {
-    /// Settings of the idempotency keys of a namespace: what the keys belong to, for example the
-    /// name of the operation or of the consumer. At most 512 bytes, no control characters, no
-    /// colon. Begins with the lease of the handle's ttl and a retention of 24 hours. You have to
-    /// choose what happens with a key whose past is not known. [`build`](IdempotencyBuilder::build)
-    /// checks them.
+    /// Returns a builder for the idempotency keys of a namespace, for example the name of the
+    /// operation or of the consumer. At most 512 bytes, no control characters, no colon. Begins
+    /// with the lease of the handle's ttl and a retention of 24 hours. You have to choose what
+    /// happens with a key whose past is not known. [`build`](IdempotencyBuilder::build) checks the
+    /// settings.
     pub fn idempotency(&self, namespace: impl AsRef<str>) -> IdempotencyBuilder {
         let core = Arc::clone(&self.core);
         let of = Idempotency {
@@ -88,37 +88,39 @@ impl Redlock {
 }
 
 impl Idempotency {
-    /// A call under this key. An invalid key is reported by the operations. On the nodes the
-    /// record's key is `<prefix>idem:<namespace>:<key>`.
+    /// Makes a call under this key. An invalid key is reported by the operations of the call. On
+    /// the nodes the record's key is `<prefix>idem:<namespace>:<key>`.
     ///
     /// The key names the *request*: the client's idempotency key together with the client, or a
-    /// message id that its producer gave. Not an id that a redelivery changes.
+    /// message id that its producer gave. Do not use an id that a redelivery changes.
     pub fn key(&self, key: impl Into<String>) -> Call {
         Call::new(self.clone(), &key.into())
     }
 
-    /// The namespace.
+    /// Returns the namespace.
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
 
-    /// The policy for a key whose earlier attempt left no result.
+    /// Returns the policy for a key whose earlier attempt left no result.
     pub fn lapsed(&self) -> Lapsed {
         self.policy.lapsed
     }
 
-    /// A name for this process that nobody else ever has, nor it itself after a restart.
+    /// Returns a name for this process that no other process ever has, nor this one after a
+    /// restart.
     pub(crate) fn incarnation(&self) -> String {
         format!("{:032x}", self.core.env.random())
     }
 
-    /// As [`Redlock::health`], with what the nodes know of keys within this namespace's retention,
-    /// and since it is [in use](IdempotencyBuilder::in_use_since); and with the messages that
-    /// consumers with this handle or its clones hold or do not take, since when, why, and what to
-    /// do.
+    /// Returns the state of the nodes as [`Redlock::health`] does, for the keys within this
+    /// namespace's retention and since it is [in use](IdempotencyBuilder::in_use_since). It
+    /// includes the messages that consumers with this handle or its clones hold or do not take,
+    /// since when, why, and what to do.
     ///
     /// # Cancellation safety
-    /// May be dropped at will: what was taken is released in the background.
+    /// May be dropped at any time: what its requests took on the nodes is released in the
+    /// background.
     pub async fn health(&self) -> Health {
         let redlock = Redlock { core: Arc::clone(&self.core) };
         let loss = DataLossTerms { born: self.in_use_since, accepted: self.accepted_loss };
@@ -127,79 +129,81 @@ impl Idempotency {
     }
 
     /// Returns the counts of this handle and its clones since it was built: what was run, replayed,
-    /// parked, and run again. Cheap: plain numbers.
+    /// parked, and run again. Cheap: it only reads counters.
     pub fn metrics(&self) -> IdempotencyMetrics {
         self.counters.read()
     }
 }
 
 impl IdempotencyBuilder {
-    /// The loss to [accept](Self::accept_loss) where one is accepted: 20 s, as long as a server
-    /// with an append-only file takes to restart, or a group to fail over.
+    /// The usual value for [`accept_loss`](Self::accept_loss): 20 s, as long as a server with an
+    /// append-only file takes to restart, or a group to fail over.
     pub const SHORT_LOSS: Duration = Duration::from_secs(20);
 
-    /// How long others wait after the process that runs a handler died; the renewer renews it while
-    /// the handler runs. Default the handle's ttl; at most its `max_ttl`, less than the retention.
+    /// Sets the lease: the longest time for which other callers wait after the process that runs a
+    /// handler died. The claim is renewed while the handler runs. Default the handle's ttl; at most
+    /// its `max_ttl`, less than the retention.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.of.lease = lease;
         self
     }
 
-    /// How long a result (and the trace of an attempt without one) is kept after it was last
+    /// Sets how long a result (and the trace of an attempt without one) is kept after it was last
     /// written, at most 366 days. Must be longer than anything may take to send the request again:
     /// a broker's redelivery, a client's retry, a replay by hand. A request that comes even later
-    /// runs again, unless its [age is known](Call::created_at). The same in every process that
-    /// handles the keys: it may grow from one version of a program to the next. Shorten it only
-    /// when no request older than the new retention can still arrive. Default 24 hours.
+    /// runs again, unless its [age is known](Call::created_at). Use the same retention in every
+    /// process that handles the keys: it may grow from one version of a program to the next.
+    /// Shorten it only when no request older than the new retention can still arrive. Default 24
+    /// hours.
     pub fn retention(mut self, retention: Duration) -> Self {
         self.of.retention = retention;
         self
     }
 
-    /// A key whose past is not known is parked: the handler does not run where an earlier attempt
+    /// Parks every key whose past is not known: the handler does not run where an earlier attempt
     /// began and left no result ([`Lapsed::Park`]), nor where too few nodes know whether there was
     /// one ([`Forgotten::Park`]). The call is answered [`Outcome::Parked`](super::Outcome::Parked)
     /// until a person or a [probe](Call::probe) decides. For effects that must not happen twice and
     /// cannot recognise a repeat.
     ///
-    /// Nodes that are new or lost data make every key without
-    /// [`created_at`](Call::created_at) one whose past is not known, for a whole retention, or
-    /// until an operator decides about the loss for all of them at once (`palisade idem decide`).
+    /// If nodes are new or lost data, the past of every key without
+    /// [`created_at`](Call::created_at) is unknown for a whole retention, or until an operator
+    /// decides about the loss for all of them at once (`palisade idem decide`).
     pub fn at_most_once(mut self) -> Self {
         self.preset = Some(Policy::AT_MOST_ONCE);
         self
     }
 
-    /// A key whose past is not known runs again: after an attempt that left no result
+    /// Runs every key whose past is not known again: after an attempt that left no result
     /// ([`Lapsed::Rerun`]), and where too few nodes know whether there was one
     /// ([`Forgotten::Run`]). For effects that recognise repeats: a downstream system that
-    /// deduplicates by [`Context::child_key`](super::Context::child_key), an `INSERT … ON
-    /// CONFLICT DO NOTHING`, setting a value.
+    /// deduplicates by [`Context::child_key`](super::Context::child_key), an `INSERT … ON CONFLICT
+    /// DO NOTHING`, setting a value.
     ///
-    /// That a result never changes does not cover running again what was forgotten: where a
-    /// majority of the nodes lost a result, the handler runs once more and its new result counts.
+    /// The promise that a result never changes does not hold for a forgotten result: where a
+    /// majority of the nodes lost it, the handler runs once more and its new result counts.
     pub fn at_least_once(mut self) -> Self {
         self.preset = Some(Policy::AT_LEAST_ONCE);
         self
     }
 
-    /// What to do when an earlier attempt left no result, in place of what
-    /// [`at_most_once`](Self::at_most_once) or [`at_least_once`](Self::at_least_once) says of it.
+    /// Sets the policy for an earlier attempt that left no result, in place of that of
+    /// [`at_most_once`](Self::at_most_once) or [`at_least_once`](Self::at_least_once).
     pub fn on_lapsed(mut self, policy: Lapsed) -> Self {
         self.on_lapsed = Some(policy);
         self
     }
 
-    /// What to do when too few nodes know whether the key was used before, in place of what
-    /// [`at_most_once`](Self::at_most_once) or [`at_least_once`](Self::at_least_once) says of it.
+    /// Sets the policy for a key of which too few nodes know whether it was used before, in place
+    /// of that of [`at_most_once`](Self::at_most_once) or [`at_least_once`](Self::at_least_once).
     /// Where an earlier attempt is known as well, both policies must let the handler run.
     pub fn on_forgotten(mut self, policy: Forgotten) -> Self {
         self.on_forgotten = Some(policy);
         self
     }
 
-    /// How many replicas must have a claim before its handler starts, and a result before it is
-    /// answered, also one that was stored before; default [`Durability::Primary`].
+    /// Sets how many replicas must have a claim before its handler starts, and a result before it
+    /// is answered, including a result that was stored before; default [`Durability::Primary`].
     /// [`Context::durability`](super::Context::durability) and
     /// [`Outcome::Executed`](super::Outcome::Executed) report how many had them.
     pub fn durability(mut self, level: Durability) -> Self {
@@ -207,23 +211,23 @@ impl IdempotencyBuilder {
         self
     }
 
-    /// The largest result in bytes (as JSON) that is stored for later callers; default 1 MiB, at
-    /// most 8 MiB. Of a larger one the fact is stored: the caller whose handler ran has the value,
-    /// later ones are answered [`Outcome::NotKept`](super::Outcome::NotKept), and the handler is
-    /// not run again. A node sends all answers over one connection, so large results delay
-    /// everybody: store them elsewhere, and the reference here.
+    /// Sets the largest result in bytes (as JSON) that is stored for later callers; default 1 MiB,
+    /// at most 8 MiB. Of a larger result only the fact is stored: the caller whose handler ran has
+    /// the value, later callers are answered [`Outcome::NotKept`](super::Outcome::NotKept), and the
+    /// handler is not run again. A node sends all answers over one connection, so large results
+    /// delay every caller: store them elsewhere, and the reference here.
     pub fn max_result(mut self, bytes: usize) -> Self {
         self.of.max_result = bytes;
         self
     }
 
-    /// No key of this namespace was in use before this moment. It counts for every key as
+    /// Sets the time before which no key of this namespace was in use. It counts for every key as
     /// [`created_at`](Call::created_at) does for one: nodes that kept everything since then know of
-    /// each key whether it was used. The later of the two counts. Unlike `created_at` it makes no
-    /// request too old. Default: unknown.
+    /// each key whether it was used. The later of the two times counts. Unlike `created_at` it
+    /// makes no request too old. Default: unknown.
     ///
-    /// A constant of the deployment, for example the day on which the namespace was first used,
-    /// the same in every process; never the start of this process, for then keys that were used
+    /// Use a constant of the deployment, for example the day on which the namespace was first used,
+    /// the same in every process. Never use the start of this process, for then keys that were used
     /// before it count as new wherever nodes lost data.
     pub fn in_use_since(mut self, since: SystemTime) -> Self {
         self.of.in_use_since = Some(millis_since_1970(since));
@@ -245,14 +249,14 @@ impl IdempotencyBuilder {
     /// file, and the failover of a group whose `down-after-milliseconds` is some seconds. A server
     /// that lost everything is never covered by it; a backup only if it is younger than that.
     ///
-    /// The same in every process that handles the keys. Less than the retention. Default zero: no
-    /// loss is accepted.
+    /// Use the same value in every process that handles the keys, less than the retention. Default
+    /// zero: no loss is accepted.
     pub fn accept_loss(mut self, longest: Duration) -> Self {
         self.of.accepted_loss = longest;
         self
     }
 
-    /// Does not report for how long keys without a birth count as forgotten. For a namespace in
+    /// Turns off the report of how long keys without a birth count as forgotten. For a namespace in
     /// which that matters to no key.
     #[cfg(feature = "cron")]
     pub(crate) fn without_forgotten_reports(mut self) -> Self {
@@ -260,7 +264,7 @@ impl IdempotencyBuilder {
         self
     }
 
-    /// Checks the settings.
+    /// Checks the settings and builds the handle.
     ///
     /// # Errors
     /// [`ConfigError`] naming the field, the value and the rule.

@@ -1,4 +1,4 @@
-//! One call under one key: its settings, and how it is made.
+//! A call under one key: its settings and its operations.
 
 use std::future::{Future, Ready};
 use std::sync::Arc;
@@ -22,17 +22,18 @@ use crate::op::FingerprintBytes;
 use crate::quorum::complete::Found;
 use crate::quorum::record::Refusal;
 
-/// A call under one key, not yet made. Nothing is sent before one of its futures is awaited.
+/// A call under one key, not yet made. Nothing is sent before the future of one of its operations
+/// is awaited.
 #[derive(Clone, Debug)]
 #[must_use = "a call does nothing until one of its operations is awaited"]
 pub struct Call {
     pub(super) of: Idempotency,
     pub(super) key: Arc<str>,
     pub(super) policy: Policy,
-    /// `None`: the operation's own default.
+    /// Longest wait for a handler that runs elsewhere; `None`: the operation's own default.
     pub(super) in_flight_timeout: Option<Duration>,
     pub(super) fingerprint: Result<Option<FingerprintBytes>, CodecError>,
-    /// When the request was made, in milliseconds since 1970.
+    /// Time at which the request was made, in milliseconds since 1970.
     created: Option<u64>,
     bad: Option<ConfigError>,
 }
@@ -58,7 +59,7 @@ impl Call {
         }
     }
 
-    /// The content of the request: a later call under the same key with another fingerprint is
+    /// Sets the content of the request. A later call under the same key with another fingerprint is
     /// answered [`Outcome::Mismatch`] instead of another request's result.
     ///
     /// The fingerprint is SHA-256 over the canonical form of `request`: JSON without white space,
@@ -69,24 +70,25 @@ impl Call {
         self
     }
 
-    /// As [`fingerprint`](Self::fingerprint) with SHA-256 over these bytes as they are, for
-    /// requests that arrive as bytes and are sent again as the same bytes.
+    /// Sets the fingerprint as [`fingerprint`](Self::fingerprint) does, as SHA-256 over these bytes
+    /// as they are. For requests that arrive as bytes and are sent again as the same bytes.
     pub fn fingerprint_bytes(mut self, request: &[u8]) -> Self {
         self.fingerprint = Ok(Some(super::canonical::of_bytes(request)));
         self
     }
 
-    /// When the *request* was made: the same in every copy of it, however often it is sent. Use a
-    /// time that the message carries, not the time at which this copy arrived. With it:
+    /// Sets the time at which the *request* was made: the same in every copy of the request,
+    /// however often it is sent. Use a time that the message carries, not the time at which this
+    /// copy arrived. With this time:
     ///
     /// - Nodes that are new or lost data (a first start, a restart, a failover) know that a request
     ///   made after that, plus a margin, was never run: it runs as soon as they grant again.
-    ///   Without it they cannot know this of any new key until one retention has passed, and the
-    ///   policy for [forgotten](Forgotten) keys decides. The margin is twice `clock_error`, and for
-    ///   a Sentinel group also the failover window.
+    ///   Without the time they cannot know this of any new key until one retention has passed, and
+    ///   the policy for [forgotten](Forgotten) keys decides. The margin is twice `clock_error`, and
+    ///   for a Sentinel group also the failover window.
     /// - A copy that arrives after the retention has passed since then, by the nodes' clocks, is
-    ///   answered [`Outcome::TooOld`], because its record may be gone. Without it such a copy runs
-    ///   again.
+    ///   answered [`Outcome::TooOld`], because its record may be gone. Without the time such a copy
+    ///   runs again.
     ///
     /// The time is assumed to be right within `clock_error`. A clock that is behind only makes the
     /// answer more careful than needed. If the sender's clock is ahead by more, a request that ran
@@ -99,17 +101,17 @@ impl Call {
         self
     }
 
-    /// As [`created_at`](Self::created_at) with the time in the key, which is a version 7 UUID (for
-    /// keys that contain one: [`created_in_uuid_v7`](super::created_in_uuid_v7)). A key of another
-    /// form is an error of the call.
+    /// Sets the time as [`created_at`](Self::created_at) does, from the key, which is a version 7
+    /// UUID (for keys that contain one: [`created_in_uuid_v7`](super::created_in_uuid_v7)). A key
+    /// of another form is an error of the call.
     pub fn created_in_uuid_v7(self) -> Self {
         let created = birth::created_in_uuid_v7(&self.key);
         self.created_in(created, "a version 7 UUID")
     }
 
-    /// As [`created_at`](Self::created_at) with the time in the key, which is a ULID (for keys that
-    /// contain one: [`created_in_ulid`](super::created_in_ulid)). A key of another form is an error
-    /// of the call.
+    /// Sets the time as [`created_at`](Self::created_at) does, from the key, which is a ULID (for
+    /// keys that contain one: [`created_in_ulid`](super::created_in_ulid)). A key of another form
+    /// is an error of the call.
     pub fn created_in_ulid(self) -> Self {
         let created = birth::created_in_ulid(&self.key);
         self.created_in(created, "a ULID")
@@ -127,13 +129,14 @@ impl Call {
         self
     }
 
-    /// The policy for an earlier attempt without a result, for this call alone.
+    /// Sets the policy for an earlier attempt without a result, for this call alone.
     pub fn on_lapsed(mut self, policy: Lapsed) -> Self {
         self.policy.lapsed = policy;
         self
     }
 
-    /// The policy where too few nodes know whether the key was used before, for this call alone.
+    /// Sets the policy for a key of which too few nodes know whether it was used before, for this
+    /// call alone.
     pub fn on_forgotten(mut self, policy: Forgotten) -> Self {
         self.policy.forgotten = policy;
         self
@@ -141,20 +144,20 @@ impl Call {
 
     /// Sets the longest wait for the result of another caller's running handler before answering
     /// [`Outcome::InFlight`]; zero: answer at once. The end of that handler wakes the call. Default
-    /// 1 s; in a batch that is claimed together ([`Idempotency::claim_many`]), where one call that
-    /// waits holds up all, zero.
+    /// 1 s. In a batch that is claimed together ([`Idempotency::claim_many`]) the default is zero,
+    /// because one call that waits delays the whole batch.
     pub fn in_flight_timeout(mut self, timeout: Duration) -> Self {
         self.in_flight_timeout = Some(timeout);
         self
     }
 
-    /// Asks `probe` whether earlier attempts took effect, in place of both policies: before
-    /// anything is run, and only if an earlier attempt left no result or too few nodes know whether
-    /// there was one. It gets the context of the new attempt, whose
-    /// [`child_key`](Context::child_key)s are those of the earlier ones, and must only read.
+    /// Sets a probe, which replaces both policies: it reports whether earlier attempts took effect.
+    /// The probe is called before any handler runs, and only if an earlier attempt left no result
+    /// or too few nodes know whether there was one. It gets the context of the new attempt, whose
+    /// [`child_key`](Context::child_key)s are those of the earlier attempts, and must only read.
     ///
     /// [`Found`](Probed::Found) is stored and answered as [`Outcome::Replayed`], because the effect
-    /// is that of an earlier attempt; after [`NotFound`](Probed::NotFound) the handler runs;
+    /// is that of an earlier attempt. After [`NotFound`](Probed::NotFound) the handler runs.
     /// [`Unknown`](Probed::Unknown) parks the key.
     pub fn probe<P, PF>(self, probe: P) -> Probing<P>
     where
@@ -165,25 +168,25 @@ impl Call {
 
     /// Runs the handler unless the key has a result, and stores what it returns.
     ///
-    /// The handler runs inside this future. While it runs the claim is renewed; if that fails
-    /// until the lease ends, [`Context::lost`] says so and others may take over. A result is stored
-    /// as JSON.
+    /// The handler runs inside this future. While the handler runs its claim is renewed; if renewal
+    /// fails until the lease ends, [`Context::lost`] resolves and other callers may take over. A
+    /// result is stored as JSON.
     ///
     /// The error of a failed handler decides about the key: after an ordinary error it is unknown
     /// whether the handler took effect; a handler that knows more returns [`Failed`]. The claim
-    /// ends at once, so no caller waits for the end of its lease.
+    /// ends at once, so no other caller waits for the end of the lease.
     ///
     /// # Errors
     /// [`RunError`]: nothing was run (`Config`, `NoQuorum`, `NotInitialised`), the handler failed
     /// (`Handler`), or it ran and its result is not known to be stored (`NotRecorded`, `Codec`).
     ///
     /// # Cancellation safety
-    /// If dropped before the handler was started, the claim is given back and the attempt does not
+    /// If dropped before the handler was started, the claim is released and the attempt does not
     /// count. If dropped while the handler runs, the handler is dropped at its current await; the
-    /// claim is not freed, so others find it in flight until its lease ends, and then a lapsed
-    /// attempt. A server framework drops a request's future when its client hangs up: there, use
-    /// [`detached`](Self::detached), so that a handler that was begun is finished. If dropped while
-    /// the result is being stored, the requests are already sent.
+    /// claim is not released, so other callers find the key in flight until the lease ends, and
+    /// then a lapsed attempt. A server framework drops a request's future when its client hangs up:
+    /// there, use [`detached`](Self::detached), so that a handler that has begun is finished. If
+    /// dropped while the result is being stored, the requests are already sent.
     pub async fn run<T, E, F, Fut>(self, handler: F) -> Result<Outcome<T>, RunError>
     where
         T: Serialize + DeserializeOwned,
@@ -195,8 +198,8 @@ impl Call {
         run::run(self, no_probe, handler).await
     }
 
-    /// As [`run`](Self::run) with [`Lapsed::Rerun`] and [`Forgotten::Run`]: what an operator does
-    /// to a parked key whose effect is known not to have happened.
+    /// Runs the handler as [`run`](Self::run) does, with [`Lapsed::Rerun`] and [`Forgotten::Run`].
+    /// Operators use it for a parked key whose effect is known not to have happened.
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -214,8 +217,8 @@ impl Call {
         self.run(handler).await
     }
 
-    /// Stores a result without running anything: what an operator does to a parked key whose effect
-    /// is known. An existing result is never changed, and a running handler is not interrupted.
+    /// Stores a result without running a handler. Operators use it for a parked key whose effect is
+    /// known. An existing result is never changed, and a running handler is not interrupted.
     ///
     /// # Errors
     /// `Config`, `NoQuorum`, `Codec`; `NotRecorded` if the result may or may not have been stored.
@@ -242,7 +245,8 @@ impl Call {
             Store::Refused(
                 Refusal::InFlight { retry_after } | Refusal::Contended { retry_after },
             ) => Resolved::InFlight { retry_after },
-            // A forced claim does not look at the request's age, nor a sure one at what is known.
+            // A forced claim is not refused for the request's age, and a `sure` store not because
+            // the key is forgotten, so neither is expected here.
             Store::Forgotten(_) | Store::Refused(Refusal::TooOld) => {
                 Resolved::InFlight { retry_after: Duration::ZERO }
             }
@@ -250,8 +254,8 @@ impl Call {
         })
     }
 
-    /// Reads the state of the key, without a claim. With a [`fingerprint`](Self::fingerprint)
-    /// another request's result is not shown.
+    /// Reads the state of the key, without a claim. If the call has a
+    /// [`fingerprint`](Self::fingerprint), the result of another request is not returned.
     ///
     /// # Errors
     /// `Config`, `NoQuorum`, or `Codec` if what is stored cannot be read as `T`.
@@ -283,7 +287,7 @@ impl Call {
         KeyName::new(&self.of.namespace, &self.key)
     }
 
-    /// The prefix of the handle.
+    /// Returns the prefix of the handle.
     pub(crate) fn prefix(&self) -> &str {
         &self.of.core.config.prefix
     }
@@ -296,8 +300,8 @@ impl Call {
         RunError::Codec { key: self.name(), error }
     }
 
-    /// Returns the pause before the call is made again, where the lease of the claim that runs ends
-    /// after `rest`.
+    /// Returns the pause before the call is made again. `rest` is the time until the lease of the
+    /// running claim ends.
     pub(super) fn pause(&self, rest: Duration) -> Duration {
         let env = &self.of.core.env;
         let lease = (self.of.lease, rest);
@@ -308,7 +312,8 @@ impl Call {
         RunError::NoQuorum { key: self.name(), error: self.nodes(nodes) }
     }
 
-    /// Of a key that nodes whose data began empty may have known before.
+    /// Returns the error for a key that may have been used before `fresh` nodes, whose data began
+    /// empty, had any record.
     pub(super) fn not_initialised(&self, doubt: &Doubt) -> RunError {
         let fresh = doubt.forgotten.iter().flat_map(|forgotten| &forgotten.fresh);
         let nodes = fresh.map(|node| self.of.core.name(*node)).collect();
@@ -329,7 +334,7 @@ impl Call {
         self.of.core.no_quorum(nodes)
     }
 
-    /// What the nodes are asked, or why the call cannot be made.
+    /// Validates the call and builds the terms of its claim.
     pub(super) fn terms(&self) -> Result<ClaimTerms, RunError> {
         let of = &self.of;
         if let Some(bad) = &self.bad {
@@ -346,8 +351,8 @@ impl Call {
             retention: of.retention,
             fingerprint: self.fingerprint.clone().map_err(|e| self.codec(e))?,
             durability: of.durability,
-            // No claim is older than the request, nor older than the time at which the namespace
-            // was in use: the later of the two.
+            // No claim is older than the request or than the first use of the namespace, so the
+            // later of the two times counts.
             loss: DataLossTerms {
                 born: self.created.max(of.in_use_since),
                 accepted: of.accepted_loss,
@@ -360,13 +365,13 @@ impl Call {
 }
 
 impl<P> Probing<P> {
-    /// As [`Call::run`], with the probe in place of the policies.
+    /// Runs the call as [`Call::run`] does, with the probe in place of the policies.
     ///
     /// # Errors
     /// As [`Call::run`].
     ///
     /// # Cancellation safety
-    /// As [`Call::run`]; if dropped while the probe runs, the claim is given back.
+    /// As [`Call::run`]; if dropped while the probe runs, the claim is released.
     pub async fn run<T, E, F, Fut, PF>(self, handler: F) -> Result<Outcome<T>, RunError>
     where
         T: Serialize + DeserializeOwned,

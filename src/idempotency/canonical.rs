@@ -14,12 +14,12 @@ use sha2::{Digest as _, Sha256};
 use super::CodecError;
 use crate::op::FingerprintBytes;
 
-/// SHA-256 over the canonical form.
+/// Returns SHA-256 over the canonical form.
 pub(super) fn fingerprint<T: Serialize + ?Sized>(of: &T) -> Result<FingerprintBytes, CodecError> {
     Ok(Sha256::digest(canonical(of)?).into())
 }
 
-/// SHA-256 over a request that is bytes.
+/// Returns SHA-256 over a request that consists of bytes.
 pub(super) fn of_bytes(request: &[u8]) -> FingerprintBytes {
     Sha256::digest(request).into()
 }
@@ -35,7 +35,8 @@ fn canonical<T: Serialize + ?Sized>(of: &T) -> Result<Vec<u8>, CodecError> {
 fn write(value: &Value, out: &mut Vec<u8>) -> Result<(), serde_json::Error> {
     match value {
         Value::Object(members) => {
-            // The map's own order depends on a feature that any crate of a build can switch on.
+            // The order of `members` depends on a feature of `serde_json` that any crate of a build
+            // can switch on.
             let mut sorted: Vec<_> = members.iter().collect();
             sorted.sort_by(|a, b| a.0.cmp(b.0));
             out.push(b'{');
@@ -64,8 +65,8 @@ fn write(value: &Value, out: &mut Vec<u8>) -> Result<(), serde_json::Error> {
     Ok(())
 }
 
-/// A key for a downstream system: 32 hexadecimal digits that depend on the record's key and the
-/// step's name alone.
+/// Returns a key for a downstream system: 32 hexadecimal digits that depend only on the record's
+/// key and the step's name.
 pub(super) fn child_key(record: &str, step: &str) -> String {
     let mut hash = Sha256::new();
     // The length keeps ("a", "bc") and ("ab", "c") apart.

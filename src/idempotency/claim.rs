@@ -1,31 +1,32 @@
-//! Claims in the caller's own hands: claimed now, and completed later.
+//! Claims that the caller holds itself: claimed now, and completed later.
 
 use std::marker::PhantomData;
 
 use super::run::Granted;
 use super::{Call, Context, Outcome};
 
-/// What one call of [`claim_many`](super::Idempotency::claim_many) came to.
+/// Result of one call of [`claim_many`](super::Idempotency::claim_many).
 #[derive(Debug)]
 #[must_use = "a claim that is dropped lapses"]
 pub enum Claimed<T> {
-    /// Nobody has a result, and nobody else runs it: do the work, and hand its result to
+    /// The key has no result and no other caller runs it: do the work, and pass its result to
     /// [`complete_many`](super::Idempotency::complete_many).
     Ours(Claim<T>),
-    /// There is nothing to run. All that [`Call::run`] answers is possible, without
+    /// There is nothing to run. The outcome is any that [`Call::run`] returns, except
     /// [`Executed`](Outcome::Executed).
     Answered(Outcome<T>),
-    /// The key and the fingerprint are those of the call at this place, counted from 0: its outcome
-    /// is this call's, too.
+    /// The call at this index, counted from 0, has the same key and fingerprint: its outcome is
+    /// also the outcome of this call.
     SameAs(usize),
 }
 
 /// A key that is claimed for work of type `T`.
 ///
-/// It is renewed as long as it exists; [`Context::lost`] says if that failed. Hand each claim to
-/// [`complete_many`](super::Idempotency::complete_many), also if the work failed. A claim that is
-/// dropped instead is like a handler that is dropped while it runs: the key is not freed, so others
-/// find it in flight until the lease ends, and then a lapsed attempt.
+/// The claim is renewed as long as this value exists; [`Context::lost`] resolves if renewal failed.
+/// Pass each claim to [`complete_many`](super::Idempotency::complete_many), even if the work
+/// failed. A claim that is dropped instead is like a handler that is dropped while it runs: the key
+/// is not released, so other callers find it in flight until the lease ends, and then a lapsed
+/// attempt.
 #[derive(Debug)]
 #[must_use = "a claim that is dropped lapses"]
 pub struct Claim<T> {
@@ -42,7 +43,7 @@ impl<T> Claim<T> {
         *self.inner
     }
 
-    /// What a handler gets: fencing token, child keys, steps, and whether the claim is lost.
+    /// Returns what a handler gets: fencing token, child keys, steps, and the state of the claim.
     pub fn context(&self) -> &Context {
         &self.inner.1.cx
     }

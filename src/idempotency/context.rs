@@ -1,4 +1,4 @@
-//! What a running handler knows of its own claim.
+//! The context that a handler and a probe get: their claim, its token and its steps.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use crate::op::{FingerprintBytes, RecordKey, StoredSteps};
 use crate::time::Moment;
 use crate::token::FencingToken;
 
-/// Handed to the handler and to the probe. Cheap to clone, and owned, so that it can move into the
-/// handler's future and into tasks of its own.
+/// The context of an attempt, passed to the handler and to the probe. Cheap to clone, and owned, so
+/// that it can move into the handler's future and into tasks of its own.
 #[derive(Clone)]
 pub struct Context(Arc<Shared>);
 
@@ -66,48 +66,50 @@ impl Context {
         &self.0.steps
     }
 
-    /// Why the handler may not have a result yet.
+    /// Returns the reason for which the handler may not have a result yet: steps that an earlier
+    /// attempt finished and this one did not reach.
     pub(super) fn unfinished(&self) -> Option<StepError> {
         self.0.steps.unfinished()
     }
 
-    /// Stores the steps, of which this is the last.
+    /// Stores the list of finished steps; `step` is the name of the last one, for the error.
     pub(super) async fn store(&self, step: &str, list: &Arc<[u8]>) -> Result<(), Failed> {
         let Err(why) = self.0.core.store_steps(&self.0.lease, list).await else { return Ok(()) };
         let (overtaken, nodes) = (why.overtaken, self.0.core.no_quorum(why.nodes));
         Err(StepError::NotRecorded { name: step.to_owned(), overtaken, nodes }.into())
     }
 
-    /// Larger than the token of every earlier attempt on this key. Send it with every write and let
-    /// the receiver refuse a smaller one than it has seen for the key.
+    /// Returns the fencing token: larger than that of every earlier attempt on this key. Send it
+    /// with every write, and let the receiver refuse a smaller one than it has seen for the key.
     pub fn fencing_token(&self) -> FencingToken {
         self.0.lease.token
     }
 
-    /// Which attempt this is: 1 the first time, more if earlier ones left no result and may have
-    /// acted. Attempts that said that they had no effect, or may be repeated
+    /// Returns the number of this attempt: 1 the first time, more if earlier ones left no result
+    /// and may have acted. Attempts that reported that they had no effect, or may be repeated
     /// ([`Failed`](super::Failed)), do not count; nor do forgotten ones.
     pub fn attempt(&self) -> u32 {
         self.0.attempt
     }
 
-    /// The namespace.
+    /// Returns the namespace.
     pub fn namespace(&self) -> &str {
         &self.0.namespace
     }
 
-    /// The key as the caller gave it.
+    /// Returns the key as the caller gave it.
     pub fn key(&self) -> &str {
         &self.0.key
     }
 
-    /// A key for a step in a downstream system that recognises repeats by key: 32 hexadecimal
-    /// digits, the same for every attempt, different for every step, key, namespace and prefix.
+    /// Returns a key for a step in a downstream system that recognises repeats by key: 32
+    /// hexadecimal digits, the same for every attempt, different for every step, key, namespace and
+    /// prefix.
     pub fn child_key(&self, step: &str) -> String {
         canonical::child_key(&self.0.record, step)
     }
 
-    /// The request's [fingerprint](super::Call::fingerprint), if the call has one.
+    /// Returns the request's [fingerprint](super::Call::fingerprint), if the call has one.
     pub fn fingerprint(&self) -> Option<&FingerprintBytes> {
         match &self.0.lease.subject {
             Subject::Claim { fingerprint, .. } => fingerprint.as_ref(),
@@ -115,8 +117,9 @@ impl Context {
         }
     }
 
-    /// How long the nodes keep the record after it was written: at least the namespace's retention
-    /// and twice `clock_error`. A database that remembers the key's effect keeps it as long.
+    /// Returns how long the nodes keep the record after it was written: at least the namespace's
+    /// retention and twice `clock_error`. A database that stores the key's effect should keep it as
+    /// long.
     pub fn kept_for(&self) -> Duration {
         let config = &self.0.core.config;
         let fences = config.max_ttl + 4 * config.clock_error + Duration::from_secs(1);
@@ -126,35 +129,36 @@ impl Context {
         }
     }
 
-    /// How long ago this attempt's claim was granted, by the suspend-proof clock.
+    /// Returns the time since this attempt's claim was granted, by the suspend-proof clock.
     pub fn elapsed(&self) -> Duration {
         self.0.core.env.now().since(self.0.claimed)
     }
 
-    /// Whether the claim is still ours, by a local look at the suspend-proof clock. Never turns
-    /// true again once it was false.
+    /// Returns true if the claim is still held, by the local suspend-proof clock; sends nothing.
+    /// Once it has returned false it never returns true again.
     pub fn is_valid(&self) -> bool {
         !crate::lock::is_lost(&self.0.core, &self.0.lease)
     }
 
-    /// What is left of the lease unless it is renewed; zero once lost.
+    /// Returns the time until the lease ends unless it is renewed; zero once lost.
     pub fn remaining(&self) -> Duration {
         let now = self.0.core.env.now();
         if self.0.lease.is_valid(now) { self.0.lease.until().since(now) } else { Duration::ZERO }
     }
 
-    /// As [`LockGuard::deadline`](crate::LockGuard::deadline).
+    /// Returns the end of the lease unless it is renewed, as
+    /// [`LockGuard::deadline`](crate::LockGuard::deadline) does.
     pub fn deadline(&self) -> tokio::time::Instant {
         tokio::time::Instant::now() + self.remaining()
     }
 
-    /// How durable the claim was when it was granted or renewed last: whether, after a failover,
-    /// the nodes still know that this attempt began.
+    /// Returns how durable the claim was when it was granted or renewed last: whether, after a
+    /// failover, the nodes still know that this attempt began.
     pub fn durability(&self) -> Achieved {
         self.0.lease.durability()
     }
 
-    /// Resolves with what became of the claim when a node failed over; as
+    /// Resolves when a node failed over, with the state of the claim after the failover; as
     /// [`LockGuard::failover`](crate::LockGuard::failover).
     ///
     /// # Cancellation safety
@@ -163,7 +167,7 @@ impl Context {
         crate::lock::failover(&self.0.core, &self.0.lease).await
     }
 
-    /// Resolves when the lease is lost (somebody else may run this key now), or when the call that
+    /// Resolves when the lease is lost (another caller may run this key now), or when the call that
     /// made this context is over.
     ///
     /// # Cancellation safety
@@ -172,7 +176,8 @@ impl Context {
         crate::lock::lost(&self.0.core, &self.0.lease).await;
     }
 
-    /// As [`lost`](Self::lost), for tasks that do not have the context.
+    /// Returns a signal that resolves as [`lost`](Self::lost) does, for tasks that do not have the
+    /// context.
     pub fn lost_signal(&self) -> LostSignal {
         LostSignal::new(&self.0.core, &self.0.lease)
     }

@@ -26,58 +26,58 @@ use crate::quorum::complete::Found;
 use crate::quorum::record::Refusal;
 use crate::time::Moment;
 
-/// Time for which what was read of a decision is not read again.
+/// Time for which a decision that was read is not read again.
 const FRESH: Duration = Duration::from_secs(5);
 
-/// How long a decision is kept: no namespace keeps its results for longer, and a decision is made
-/// after the loss.
+/// Retention of a decision. No namespace keeps its results for longer, and a decision is made after
+/// the loss.
 pub(super) const KEPT: Duration = Duration::from_secs(366 * 24 * 3_600);
 
 /// Answer of an operator for the keys that a loss of data made forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Decision {
-    /// Run their handlers, as [`Forgotten::Run`](super::Forgotten::Run) does: such requests took no
-    /// effect, or may be repeated.
+    /// Run the handlers of these keys, as [`Forgotten::Run`](super::Forgotten::Run) does: such
+    /// requests took no effect, or may be repeated.
     Run,
-    /// Park them, as [`Forgotten::Park`](super::Forgotten::Park) does.
+    /// Park these keys, as [`Forgotten::Park`](super::Forgotten::Park) does.
     Park,
 }
 
-/// A decision with who made it.
+/// A decision, who made it, when and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Decided {
     /// The decision.
     pub decision: Decision,
-    /// The operator.
+    /// The operator who made it.
     pub by: String,
-    /// Why.
+    /// The operator's reason.
     pub reason: String,
-    /// When, in milliseconds since 1970, by the operator's clock.
+    /// Time of the decision in milliseconds since 1970, by the operator's clock.
     pub at: u64,
 }
 
-/// Least time between two warnings of a namespace that a decision was not read.
+/// Shortest time between two warnings, for one namespace, that a decision could not be read.
 const WARNED: Duration = Duration::from_secs(60);
 
-/// What was lately read.
+/// Decisions that were read a short time ago.
 #[derive(Debug, Default)]
 pub(super) struct Decisions(Mutex<Lately>);
 
 #[derive(Debug, Default)]
 struct Lately {
-    /// By what names the loss: `from` and `began`.
+    /// Decisions by `from` and `began` of the loss, which identify it.
     known: BTreeMap<(u64, u64), Known>,
-    /// Time of the last warning that a decision was not read.
+    /// Time of the last warning that a decision could not be read.
     warned: Option<Moment>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Known {
-    /// `None`: undecided.
+    /// The decision; `None` if there is none yet.
     decision: Option<Decision>,
-    /// Time of the look.
+    /// Time at which it was read.
     at: Moment,
 }
 
@@ -93,7 +93,7 @@ impl Decisions {
         lately.known.insert((loss.from, loss.began), Known { decision, at });
     }
 
-    /// Returns true if it is time for another warning that a decision was not read.
+    /// Returns true if another warning that a decision could not be read is due.
     fn warns(&self, now: Moment) -> bool {
         let warned = &mut self.0.lock().unwrap_or_else(PoisonError::into_inner).warned;
         let due = warned.is_none_or(|at| now >= at + WARNED);
@@ -104,31 +104,31 @@ impl Decisions {
     }
 }
 
-/// The two records of a loss.
+/// One of the two records of a loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record {
     /// The first decision.
     First,
-    /// Says `run` after the first said `park`.
+    /// The decision to run, made after the first one was to park.
     Replaced,
 }
 
-/// What a majority shows of a record.
+/// State of a record of a loss, as a majority reports it.
 pub enum Read {
     /// A decision.
     Decided(Decided),
     /// No decision.
     Absent,
-    /// On too few nodes to be certain, or being stored.
+    /// The decision is on too few nodes to be certain, or is being stored.
     Unsettled,
 }
 
 impl Idempotency {
     /// Returns the decision about a key that these losses made forgotten: to run if that was
-    /// decided about each of them, to park if that was decided about one.
+    /// decided for each loss, to park if that was decided for any of them.
     ///
     /// # Errors
-    /// The losses that are still undecided; none of them if no node said which loss it was.
+    /// The losses that are still undecided; an empty list if no node reported a loss.
     ///
     /// # Cancellation safety
     /// Reads only.
@@ -153,7 +153,7 @@ impl Idempotency {
                 decision
             }
             Err(error) => {
-                // It is asked for again with the next key.
+                // A read that failed is not cached: the next key reads the decision again.
                 if self.decisions.warns(self.core.env.now()) {
                     tracing::warn!(
                         target: "palisade::idempotency",
@@ -190,7 +190,8 @@ impl Idempotency {
         &self.core.config.prefix
     }
 
-    /// Asks every node, and waits for all of them, for none longer than its deadline.
+    /// Sends the operation to every node and waits for all answers, for each at most as long as its
+    /// deadline.
     ///
     /// # Cancellation safety
     /// As the operation.
@@ -198,8 +199,8 @@ impl Idempotency {
         self.core.ask_each(op).await
     }
 
-    /// Returns the question to each node for the losses that concern keys of the namespace
-    /// without a birth: a lookup of no key, whose answer names them.
+    /// Returns a lookup of an unused key, whose answer names the losses that concern keys of the
+    /// namespace without a birth.
     pub(crate) fn ask_for_losses(&self) -> Op {
         Op::Lookup {
             key: record_key(&self.core.config.prefix, DECISIONS, "losses"),
@@ -210,7 +211,7 @@ impl Idempotency {
         }
     }
 
-    /// Returns the question to each node for a record of the loss.
+    /// Returns the lookup of one of the two records of the loss.
     pub(crate) fn ask_for_decision(&self, loss: Loss, place: Record) -> Op {
         Op::Lookup {
             key: self.place(loss, place).1.key,
@@ -221,14 +222,14 @@ impl Idempotency {
         }
     }
 
-    /// Stores a decision of now in a record of the loss, unless it has one. Returns what it has;
-    /// true if it is this one.
+    /// Stores a decision, dated now, in a record of the loss, unless the record has one. Returns
+    /// the decision that the record has; true if it is the one of this call.
     ///
     /// # Errors
     /// [`RunError`]: it is not known to be stored.
     ///
     /// # Cancellation safety
-    /// If dropped, it may be stored; storing the same again is safe.
+    /// If dropped, the decision may be stored; storing the same again is safe.
     pub(crate) async fn settle(
         &self,
         loss: Loss,
@@ -239,7 +240,7 @@ impl Idempotency {
         let decided = Decided { decision, by, reason, at: self.core.env.wall_micros() / 1_000 };
         let (call, terms) = self.place(loss, place);
         let value: Arc<[u8]> = run::encode(&decided).map_err(|e| call.codec(e))?;
-        // A decision that was forgotten is one that is not there.
+        // `sure`: a decision that was lost with the data counts as one that was never made.
         match store(&call, &terms, Some(&value), true).await {
             Store::Ours => Ok((decided, true)),
             Store::Other(Some(bytes)) => {
@@ -273,7 +274,7 @@ impl Idempotency {
         }
     }
 
-    /// The record of a decision, as a call and with its terms.
+    /// Returns the record of a decision, as a call and as the terms of its claim.
     fn place(&self, loss: Loss, place: Record) -> (Call, ClaimTerms) {
         let of = Self {
             namespace: DECISIONS.into(),

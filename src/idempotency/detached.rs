@@ -1,5 +1,5 @@
-//! Calls whose handler runs in a task of its own, so that it is finished even if the caller hangs
-//! up.
+//! Calls whose handler runs in a task of its own, so that it is finished even if the caller's
+//! future is dropped.
 
 use std::any::Any;
 use std::future::Future;
@@ -11,32 +11,33 @@ use serde::de::DeserializeOwned;
 
 use super::{Call, Context, Failed, Outcome, Probed, Probing, RunError};
 
-/// A call that goes on when its caller does not. Made by [`Call::detached`] and
+/// A call that goes on when its caller's future is dropped. Made by [`Call::detached`] and
 /// [`Probing::detached`].
 #[derive(Clone, Debug)]
 #[must_use = "a call does nothing until one of its operations is awaited"]
 pub struct Detached<C>(C);
 
 impl Call {
-    /// The call in a task of its own: dropping the future of [`run`](Detached::run) stops waiting,
-    /// and nothing else. What was begun is finished and recorded. For request handlers, whose
-    /// future a server drops when the client hangs up, and for consumers.
+    /// Makes the call run in a task of its own. Dropping the future of [`run`](Detached::run) only
+    /// stops the wait: a handler that has begun is finished and its result recorded. For request
+    /// handlers, whose future a server drops when the client hangs up, and for consumers.
     pub fn detached(self) -> Detached<Self> {
         Detached(self)
     }
 }
 
 impl<P> Probing<P> {
-    /// As [`Call::detached`]. The probe runs in the task, too.
+    /// Makes the call run in a task of its own, as [`Call::detached`] does. The probe runs in the
+    /// task, too.
     pub fn detached(self) -> Detached<Self> {
         Detached(self)
     }
 }
 
 impl Detached<Call> {
-    /// As [`Call::run`], in a task of the runtime that polls this. A handler that panics counts as
-    /// one that failed with [`Failed::unknown`]: its claim ends at once, and the panic's text is in
-    /// the error.
+    /// Runs the call as [`Call::run`] does, in a task of the runtime that polls this future. A
+    /// handler that panics counts as one that failed with [`Failed::unknown`]: its claim ends at
+    /// once, and the panic's text is in the error.
     ///
     /// # Errors
     /// As [`Call::run`]; `Handler` also if the handler panicked, or the runtime was shut down.
@@ -58,7 +59,7 @@ impl Detached<Call> {
 }
 
 impl<P> Detached<Probing<P>> {
-    /// As [`Probing::run`], in a task of the runtime that polls this; see
+    /// Runs the call as [`Probing::run`] does, in a task of the runtime that polls this future; see
     /// [`run`](Detached::<Call>::run) of a call without a probe.
     ///
     /// # Errors
@@ -82,14 +83,15 @@ impl<P> Detached<Probing<P>> {
     }
 }
 
-/// Runs the handler; a panic becomes its error.
+/// Runs the handler, and turns a panic into its error.
 async fn caught<T, E, F, Fut>(handler: F, cx: Context) -> Result<T, Failed>
 where
     E: Into<Failed>,
     F: FnOnce(Context) -> Fut,
     Fut: Future<Output = Result<T, E>>,
 {
-    // What a panic left half done is the handler's own; nobody looks at it again.
+    // `AssertUnwindSafe`: state that a panic left inconsistent belongs to the handler, and is not
+    // used again here.
     let run = AssertUnwindSafe(async { handler(cx).await });
     match run.catch_unwind().await {
         Ok(done) => done.map_err(Into::into),
@@ -97,7 +99,7 @@ where
     }
 }
 
-/// What a panic was called with.
+/// Returns the message of a panic.
 pub(super) fn panic_text(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a text")
@@ -108,7 +110,7 @@ fn joined<T>(
     key: super::KeyName,
 ) -> Result<Outcome<T>, RunError> {
     ended.unwrap_or_else(|e| {
-        // Its handler may have begun: the claim lapses with its lease.
+        // The handler may have begun: its claim lapses when the lease ends.
         let failed = Failed::unknown(format!("its task ended before it did: {e}"));
         Err(RunError::Handler { key, attempt: 0, failed })
     })

@@ -14,7 +14,7 @@ const NOT_INITIALISED: Duration = Duration::from_secs(5);
 
 advise!(CodecError, NotRecorded, RunError);
 
-/// A value could not be turned into bytes or back.
+/// An error of converting a value to JSON or back.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what}: {detail}")]
 pub struct CodecError {
@@ -24,33 +24,34 @@ pub struct CodecError {
 
 impl CodecError {
     pub(super) fn new(what: &'static str, cause: &serde_json::Error) -> Self {
-        // The message quotes what cannot be read, and a result may be long.
+        // The message of `serde_json` quotes the input, and a result may be long.
         Self { what, detail: cause.to_string().chars().take(200).collect::<String>().into() }
     }
 
-    /// Always [`Advice::GiveUp`]: the types have to change.
+    /// Returns [`Advice::GiveUp`], always: the types have to change.
     pub fn advice(&self) -> Advice {
         Advice::GiveUp
     }
 }
 
-/// The handler ran, and its result is not known to be stored.
+/// The error of a call whose handler ran and whose result is not known to be stored.
 ///
-/// It may yet become the key's result, or another attempt's result may. Call again with the same
-/// key: it answers the stored result, or parks the key. Do not use the handler's own value, and do
-/// not undo its effect, before that.
+/// The value may yet become the key's result, or another attempt's value may. Call again with the
+/// same key: the call returns the stored result, or parks the key. Until then, do not use the
+/// handler's own value, and do not undo its effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NotRecorded {
-    /// Whose result it is.
+    /// The key of the call.
     pub key: KeyName,
-    /// Which attempt ran.
+    /// Number of the attempt that ran.
     pub attempt: u32,
-    /// The token its effects carry.
+    /// Fencing token of the attempt, which its effects carry.
     pub token: FencingToken,
-    /// A higher ballot was promised to another attempt, which took this one for dead.
+    /// True if a higher ballot was promised to another attempt, which treated this one as
+    /// dead.
     pub overtaken: bool,
-    /// What the nodes answered.
+    /// Answers of the nodes.
     pub nodes: NoQuorum,
 }
 
@@ -81,38 +82,38 @@ impl fmt::Display for NotRecorded {
 
 impl Error for NotRecorded {}
 
-/// Why a call gave no outcome.
+/// The error of a call without an outcome.
 ///
-/// Its message is one sentence with the key, the cause, and what comes next. What a handler
-/// failed with is not in the sentence: it is the [`source`](Error::source).
+/// Its message is one sentence with the key, the cause, and what comes next. The handler's error is
+/// not part of the sentence: it is the [`source`](Error::source).
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RunError {
     /// The key or a setting is out of range. Nothing was run.
     #[non_exhaustive]
     Config {
-        /// Of which call.
+        /// The key of the call.
         key: KeyName,
-        /// What is wrong.
+        /// The field, its value and the rule.
         error: ConfigError,
     },
     /// Too few nodes answered. Nothing was run.
     #[non_exhaustive]
     NoQuorum {
-        /// Of which call.
+        /// The key of the call.
         key: KeyName,
-        /// What the nodes answered.
+        /// Answers of the nodes.
         error: NoQuorum,
     },
-    /// The key may have been used before these nodes had any data, and nobody has said whether the
-    /// deployment is new. Nothing was run, and no attempt of it counts. It is a condition of
-    /// the deployment: mark a new one by `palisade init --new` (library: [`palisade_ops::init`]),
-    /// and calls go on.
+    /// The key may have been used before these nodes had any data, and no operator has marked the
+    /// deployment as new. Nothing was run, and no attempt of it counts. It is a condition of the
+    /// deployment: mark a new one by `palisade init --new` (library: [`palisade_ops::init`]), and
+    /// calls go on.
     ///
     /// [`palisade_ops::init`]: https://docs.rs/palisade-ops/latest/palisade_ops/fn.init.html
     #[non_exhaustive]
     NotInitialised {
-        /// Of which call.
+        /// The key of the call.
         key: KeyName,
         /// The nodes that were never initialised.
         nodes: Vec<Arc<str>>,
@@ -120,9 +121,9 @@ pub enum RunError {
     /// The handler failed; its error decides about the attempt.
     #[non_exhaustive]
     Handler {
-        /// Whose handler.
+        /// The key of the call.
         key: KeyName,
-        /// Which attempt it was.
+        /// Number of the attempt.
         attempt: u32,
         /// The handler's error, and what is known of its effect.
         failed: Failed,
@@ -133,16 +134,16 @@ pub enum RunError {
     /// JSON (the handler ran; its attempt has lapsed), or what is stored cannot be read as `T`.
     #[non_exhaustive]
     Codec {
-        /// Of which call.
+        /// The key of the call.
         key: KeyName,
-        /// What could not be turned into what.
+        /// The value that could not be converted, and the cause.
         error: CodecError,
     },
 }
 
 impl RunError {
-    /// What to do about it. After an error of the handler call again: then its error, the policy or
-    /// the probe decides. Give up if the error is [permanent](Failed::permanent).
+    /// Returns what to do about it. After an error of the handler call again: then its error, the
+    /// policy or the probe decides. Give up if the error is [permanent](Failed::permanent).
     pub fn advice(&self) -> Advice {
         match self {
             Self::Config { error, .. } => error.advice(),
@@ -157,7 +158,7 @@ impl RunError {
         }
     }
 
-    /// The key that was called.
+    /// Returns the key of the call.
     pub fn key(&self) -> &KeyName {
         match self {
             Self::Config { key, .. }
@@ -173,7 +174,7 @@ impl RunError {
 impl fmt::Display for RunError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // The refusal shows the key itself.
+            // The message of a refused key contains the key itself.
             Self::Config { error, .. } if error.field() == "key" => {
                 write!(f, "handler not run: {error}")
             }
@@ -213,7 +214,7 @@ impl Error for RunError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Self::Handler { failed, .. } => Some(failed.error()),
-            // The sentence has all that they say.
+            // The messages of these causes are already part of the sentence.
             Self::Config { .. }
             | Self::NoQuorum { .. }
             | Self::NotInitialised { .. }

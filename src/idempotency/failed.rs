@@ -1,5 +1,5 @@
-//! A handler's error, and what it says of the handler's effect: `end` chooses the state in which
-//! the record is left, `run` sends it, and `lua/unclaim.lua` writes it.
+//! The error of a handler, with what it reports about the handler's effect. `end` chooses the state
+//! in which the record is left, `run` sends it, and `lua/unclaim.lua` writes it.
 
 use std::error::Error;
 use std::fmt;
@@ -9,10 +9,11 @@ use crate::op::ClaimEnd;
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
-/// The error of a handler, and what it means for the next call under the key.
+/// The error of a handler, with its meaning for the next call under the key.
 ///
 /// `?` and `into()` make it from any error: then it is unknown whether the handler [took
-/// effect](Effect::Unknown), and the policy decides. A handler that knows more says so:
+/// effect](Effect::Unknown), and the policy decides. A handler that knows more uses one of the
+/// constructors:
 ///
 /// ```
 /// # use palisade::idempotency::{Context, Failed};
@@ -34,17 +35,17 @@ pub struct Failed {
     error: BoxError,
 }
 
-/// What is known of the effect of a handler that failed.
+/// Knowledge about the effect of a handler that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Effect {
-    /// There was none. The attempt does not count, and the key is as it was before it.
+    /// There was no effect. The attempt does not count, and the key is as it was before.
     None,
-    /// There may have been one, and a repeat does no harm. The attempt does not count, so the next
-    /// call runs the handler again whatever its policy; the request's fingerprint stays.
+    /// There may have been an effect, and a repeat does no harm. The attempt does not count, so the
+    /// next call runs the handler again whatever its policy; the request's fingerprint stays.
     Repeatable,
-    /// Not known. The attempt counts, and ends now: the next call finds it lapsed and decides by
-    /// its policy or its probe.
+    /// It is not known whether there was an effect. The attempt counts, and ends now: the next call
+    /// finds it lapsed and decides by its policy or its probe.
     Unknown,
 }
 
@@ -53,60 +54,63 @@ impl Failed {
         Self { effect, permanent: false, retry_after: None, error }
     }
 
-    /// Nothing happened that anyone could see: the claim is given back.
+    /// Makes an error of a handler without a visible effect: the claim is released.
     pub fn no_effect(error: impl Into<BoxError>) -> Self {
         Self::new(Effect::None, error.into())
     }
 
-    /// Nothing happened, and trying again cannot help: the request itself is wrong. The claim is
-    /// given back; a [consumer](super::consumer) moves the message to the dead letters.
+    /// Makes an error of a handler without effect that would fail again: the request itself is
+    /// wrong. The claim is released; a [consumer](super::consumer) moves the message to the dead
+    /// letters.
     pub fn permanent(error: impl Into<BoxError>) -> Self {
         Self { permanent: true, ..Self::no_effect(error) }
     }
 
-    /// Whatever happened, running the handler again does no harm: the next call does so.
+    /// Makes an error of a handler that does no harm if it runs again, whatever its effect was: the
+    /// next call runs it.
     pub fn retry(error: impl Into<BoxError>) -> Self {
         Self::new(Effect::Repeatable, error.into())
     }
 
-    /// It is not known what happened: the next call decides by its policy or its probe. What `?`
-    /// makes of any error.
+    /// Makes an error of a handler whose effect is unknown: the next call decides by its policy or
+    /// its probe. `?` makes this of any error.
     pub fn unknown(error: impl Into<BoxError>) -> Self {
         Self::new(Effect::Unknown, error.into())
     }
 
-    /// When to call again at the earliest, for example what a server said in `Retry-After`.
+    /// Sets the shortest wait before the next call, for example a server's `Retry-After`.
     #[must_use]
     pub fn after(self, wait: Duration) -> Self {
         Self { retry_after: Some(wait), ..self }
     }
 
-    /// What the handler said of its effect.
+    /// Returns what the handler reported about its effect.
     pub fn effect(&self) -> Effect {
         self.effect
     }
 
-    /// Whether trying again cannot help ([`permanent`](Self::permanent)).
+    /// Returns true if trying again cannot help ([`permanent`](Self::permanent)).
     pub fn is_permanent(&self) -> bool {
         self.permanent
     }
 
-    /// When to call again at the earliest, if the handler said so ([`after`](Self::after)).
+    /// Returns the shortest wait before the next call, if the handler set one
+    /// ([`after`](Self::after)).
     pub fn retry_after(&self) -> Option<Duration> {
         self.retry_after
     }
 
-    /// The handler's own error.
+    /// Returns the handler's own error.
     pub fn error(&self) -> &(dyn Error + Send + Sync + 'static) {
         &*self.error
     }
 
-    /// The handler's own error, if it is of this type.
+    /// Returns the handler's own error, if it is of this type.
     pub fn downcast_ref<E: Error + 'static>(&self) -> Option<&E> {
         self.error.downcast_ref()
     }
 
-    /// The handler's own error.
+    /// Returns the handler's own error, by value.
     pub fn into_error(self) -> BoxError {
         self.error
     }
@@ -126,7 +130,7 @@ impl fmt::Display for Failed {
     }
 }
 
-// Not an `Error` itself: else no error could become one by `?`.
+// `Failed` is not an `Error` itself: otherwise `?` could not convert every error into it.
 impl<E: Into<BoxError>> From<E> for Failed {
     fn from(error: E) -> Self {
         Self::unknown(error)

@@ -1,4 +1,4 @@
-//! Wait and pauses of callers that find a handler running under their key (idempotency 22).
+//! The wait and the pauses of callers whose key is in flight (idempotency 22).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,27 +10,27 @@ use crate::time::Moment;
 
 /// Default wait for the result of a running handler.
 pub(super) const WAIT: Duration = Duration::from_secs(1);
-/// Assumed time of a handler while none has run here.
+/// Assumed run time of a handler before one has run in this process.
 const UNKNOWN: Duration = Duration::from_secs(1);
-/// Shortest and longest pause. The longest is at most half a lease, too.
+/// Shortest and longest pause. The longest is also limited to half a lease.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(30));
-/// Most keys whose answers are counted.
+/// Largest number of keys whose answers are counted.
 const MOST: usize = 10_000;
-/// Age of the last answer after which a key is counted from the beginning.
+/// Age of the last answer after which the count of a key starts again at zero.
 const GONE: Duration = Duration::from_secs(120);
 
-/// Times of the handlers of a namespace, and answers *in flight* by key. Nothing is decided by
-/// them but pauses.
+/// Run times of the handlers of a namespace, and the number of *in flight* answers by key. They
+/// affect only the length of pauses.
 #[derive(Debug, Default)]
 pub(super) struct InFlight {
-    /// Moving mean of the handlers' times in microseconds; zero while none has run.
+    /// Moving mean of the handlers' run times in microseconds; zero before one has run.
     usual: AtomicU64,
-    /// Answers in a row by key, and the time of the last one.
+    /// Number of consecutive *in flight* answers by key, and the time of the last one.
     answered: Mutex<BTreeMap<Arc<str>, (u32, Moment)>>,
 }
 
 impl InFlight {
-    /// Takes note of the time that a handler took.
+    /// Records the time that a handler took.
     pub(super) fn took(&self, time: Duration) {
         let time = u64::try_from(time.as_micros()).unwrap_or(u64::MAX / 2).max(1);
         // An update that is lost between load and store changes the mean by little.
@@ -41,9 +41,9 @@ impl InFlight {
         self.usual.store(usual.max(1), Ordering::Relaxed);
     }
 
-    /// Returns the pause before a caller asks again for a key that is in flight: the usual time of
-    /// a handler at first, doubled with each answer, and of that a random part of at most half
-    /// less. Not longer than `rest`, after which the claim has ended or was renewed.
+    /// Returns the pause before a caller tries a key in flight again: at first the usual run time
+    /// of a handler, doubled with each answer, minus a random part of at most half. At most `rest`,
+    /// after which the claim has ended or was renewed.
     pub(super) fn pause(
         &self,
         key: &Arc<str>,
@@ -59,7 +59,7 @@ impl InFlight {
         if rest.is_zero() { pause } else { pause.min(rest) }
     }
 
-    /// Counts an answer, and returns the number of those before it.
+    /// Counts an answer, and returns the number of earlier ones.
     fn count(&self, key: &Arc<str>, now: Moment) -> u32 {
         let mut answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
         if answered.len() >= MOST && !answered.contains_key(key) {
@@ -102,7 +102,7 @@ mod tests {
         }
         assert!(of.pause(&key, (now, 0), (30 * S, 30 * S)) >= 7 * S);
         assert_eq!(of.pause(&key, (now, 0), (30 * S, S)), S, "the claim ends before");
-        // Another key, and the same one much later, begin again.
+        // A different key, or the same key much later, starts again at the first pause.
         assert!(of.pause(&Arc::from("other"), (now, u128::MAX), (30 * S, 30 * S)) <= S / 5);
         assert!(of.pause(&key, (now + GONE, u128::MAX), (30 * S, 30 * S)) <= S / 5);
     }
@@ -114,7 +114,7 @@ mod tests {
             of.pause(&Arc::from(n.to_string()), (now, 0), (S, S));
         }
         assert_eq!(of.answered.lock().unwrap().len(), MOST);
-        // Without room for others, the pauses of a key that is counted still grow.
+        // When the table is full, the pauses of keys that are already counted still grow.
         let pause = |key: &str| of.pause(&Arc::from(key), (now, u128::MAX), (30 * S, 30 * S));
         assert!(pause("0") < pause("0"));
         assert_eq!(pause("other"), pause("other"));

@@ -1,13 +1,13 @@
-//! A key with its namespace, as reports and errors name it.
+//! The name of a key with its namespace, as reports and errors show it.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// Longest part of a key that an error shows.
+/// Most characters of a key that `Display` shows.
 const SHOWN: usize = 80;
 
-/// A key with its namespace. It shows itself as `"payments:alice:order-7"`, on one line whatever
-/// the key is.
+/// A key with its namespace. Its `Display` is `"payments:alice:order-7"`, on one line whatever the
+/// key contains.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct KeyName {
     namespace: Arc<str>,
@@ -19,12 +19,12 @@ impl KeyName {
         Self { namespace: Arc::clone(namespace), key: Arc::clone(key) }
     }
 
-    /// The namespace.
+    /// Returns the namespace.
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
 
-    /// The key as the caller gave it.
+    /// Returns the key as the caller gave it.
     pub fn key(&self) -> &str {
         &self.key
     }

@@ -1,4 +1,4 @@
-//! What the handles of one namespace have counted. Nothing is decided by these numbers.
+//! Counters of the handles of one namespace. Nothing is decided by these numbers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -7,15 +7,15 @@ use super::policy::Doubt;
 use super::{Effect, Outcome, ParkedReason, RunError};
 use crate::metrics::{Gauge, IDEMPOTENCY, Tally};
 
-/// What an [`Idempotency`](super::Idempotency) and its clones counted since it was built.
+/// Counts of an [`Idempotency`](super::Idempotency) and its clones since it was built.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IdempotencyMetrics {
     /// Handlers that ran and whose result is stored.
     pub executed: u64,
-    /// Calls answered by a result that was there already, kept or not.
+    /// Calls answered by a result that was already stored, kept or not.
     pub replayed: u64,
-    /// Calls that found somebody else's handler running.
+    /// Calls that found another caller's handler running.
     pub in_flight: u64,
     /// Calls whose key belongs to another request.
     pub mismatched: u64,
@@ -41,11 +41,11 @@ pub struct IdempotencyMetrics {
     pub not_recorded: u64,
     /// Calls for which too few nodes could be asked; nothing was run.
     pub no_quorum: u64,
-    /// Calls refused because nobody has said whether the nodes are new; nothing was run.
+    /// Calls refused because no operator has marked the nodes as new; nothing was run.
     pub not_initialised: u64,
 }
 
-/// The counters behind it.
+/// The counters from which [`IdempotencyMetrics`] is read.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     executed: Tally,
@@ -92,7 +92,7 @@ impl Counters {
         }
     }
 
-    /// A call is over; the word for its outcome.
+    /// Counts a call that is over, and returns the name of its outcome.
     pub(super) fn over<T>(&self, came_to: &Result<Outcome<T>, RunError>) -> &'static str {
         let (counter, outcome) = match came_to {
             Ok(Outcome::Executed { .. }) => (&self.executed, "executed"),
@@ -111,7 +111,8 @@ impl Counters {
             Err(RunError::NotRecorded(_)) => (&self.not_recorded, "not_recorded"),
             Err(RunError::NoQuorum { .. }) => (&self.no_quorum, "no_quorum"),
             Err(RunError::NotInitialised { .. }) => (&self.not_initialised, "not_initialised"),
-            // Wrong use; nothing is wrong with the nodes or the key.
+            // Wrong use of the library: nothing is wrong with the nodes or the key, so it is not
+            // counted.
             Err(RunError::Config { .. }) => return "config",
             Err(RunError::Codec { .. }) => return "codec",
         };
@@ -119,23 +120,24 @@ impl Counters {
         outcome
     }
 
-    /// A handler is started on a key whose past is not known in this way.
+    /// Counts a handler that starts on a key whose past is not known.
     pub(super) fn started(&self, doubt: &Doubt) {
         self.reruns.add(u64::from(doubt.lapsed > 0));
         self.forgotten_runs.add(u64::from(doubt.forgotten.is_some()));
     }
 
-    /// So many more messages are held, or fewer.
+    /// Adds `more` to the number of held messages; a negative number subtracts.
     pub(super) fn holds(&self, more: i64) {
         if more != 0 {
-            // Two's complement: adding a negative number takes away.
+            // Two's complement: adding a negative number as unsigned subtracts.
             self.held.fetch_add(more.cast_unsigned(), Ordering::Relaxed);
             #[expect(clippy::cast_precision_loss, reason = "no more than are counted")]
             self.held_exported.add(more as f64);
         }
     }
 
-    /// For this long from now (µs since 1970) keys without a birth count as forgotten.
+    /// Exports that keys without a birth count as forgotten for the time `left` from `now` (µs
+    /// since 1970).
     pub(super) fn keys_unknown_until(&self, now: u64, left: Duration) {
         self.unknown_until.set(Duration::from_micros(now).saturating_add(left).as_secs_f64());
     }

@@ -1,4 +1,5 @@
-//! A result per key, once: message consumers and request handlers that may be called twice.
+//! Idempotency keys: one result per key, for message consumers and request handlers that may be
+//! called twice.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -23,14 +24,14 @@
 //! # Ok(()) }
 //! ```
 //!
-//! The handler is not started again once anyone has seen its result; a result once seen never
-//! changes, within the retention. A crash between the effect and its record cannot be undone by
-//! this library, but it is always visible.
+//! Once any caller has received a result, the handler is not started again, and the result does not
+//! change within the retention. A crash between the effect and its record cannot be undone by this
+//! library, but it is always visible.
 //!
 //! # Keys whose past is not known
 //!
-//! Two questions can be open when a call has its claim, and a namespace has to choose what happens
-//! then ([`at_most_once`](IdempotencyBuilder::at_most_once) parks,
+//! Two questions can be open when a call has claimed its key. The settings of the namespace answer
+//! both ([`at_most_once`](IdempotencyBuilder::at_most_once) parks,
 //! [`at_least_once`](IdempotencyBuilder::at_least_once) runs again):
 //!
 //! - *Lapsed*: an earlier attempt began and left no result. It crashed, hangs, or failed without
@@ -41,18 +42,20 @@
 //!   one Sentinel group this is the case after the first start, after each restart and after each
 //!   failover.
 //!
-//! Say when requests were made ([`Call::created_at`], [`IdempotencyBuilder::in_use_since`]), and
-//! the second question is open only for those made before the loss; otherwise it is open for every
-//! new key until one retention has passed. [`NodeEvent::KeysForgotten`](crate::node::NodeEvent),
-//! [`Status::Forgotten`], [`Idempotency::metrics`] and a line of the log report that. A
-//! [probe](Call::probe) that can see the effect answers both questions. The second one is also
-//! answered by an operator, for all keys that a loss concerns at once ([`Decision`]).
+//! Give the time at which each request was made ([`Call::created_at`],
+//! [`IdempotencyBuilder::in_use_since`]), and the second question is open only for requests made
+//! before the loss; otherwise it is open for every new key until one retention has passed.
+//! [`NodeEvent::KeysForgotten`](crate::node::NodeEvent), [`Status::Forgotten`],
+//! [`Idempotency::metrics`] and a line of the log report such a loss. A [probe](Call::probe) that
+//! can see the effect answers both questions. The second question is also answered by an operator,
+//! for all keys that a loss concerns at once ([`Decision`]).
 //!
 //! # What is not promised
 //!
-//! That an effect in another system happens exactly once. For that the system must refuse old
-//! fencing tokens *and* recognise the key ([`Context::child_key`]), or take effect and record in
-//! one transaction, or answer a probe.
+//! The library does not promise that an effect in another system happens exactly once. For that,
+//! the other system must refuse old fencing tokens *and* recognise the key
+//! ([`Context::child_key`]), or make the effect and its record in one transaction, or answer a
+//! probe.
 
 mod batch;
 mod birth;

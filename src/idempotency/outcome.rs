@@ -15,13 +15,13 @@ use crate::op::Loss;
 pub enum Outcome<T> {
     /// The handler ran now, and a majority of nodes has stored its result.
     Executed {
-        /// What the handler returned.
+        /// Value that the handler returned.
         value: T,
-        /// Which attempt this was; 1 unless earlier ones lapsed.
+        /// Number of this attempt; 1 unless earlier ones lapsed.
         attempt: u32,
-        /// How durable the result is: whether it survives a failover.
+        /// Durability of the result: whether it survives a failover.
         durability: Achieved,
-        /// Whether the value is stored for later callers. A value above
+        /// True if the value is stored for later callers. A value above
         /// [`max_result`](crate::idempotency::IdempotencyBuilder::max_result) is not: they are
         /// answered [`NotKept`](Self::NotKept).
         kept: bool,
@@ -36,8 +36,8 @@ pub enum Outcome<T> {
     TooOld,
     /// Another caller's handler runs. Nothing was run here; do not acknowledge the message.
     InFlight {
-        /// Pause before it is worth asking again: what handlers usually take, doubled with each
-        /// answer for the key, up to 30 s or half a lease. With jitter.
+        /// Pause before the next call is worthwhile: the usual run time of a handler, doubled with
+        /// each answer for the key, up to 30 s or half a lease, with jitter.
         retry_after: Duration,
     },
     /// The key was used before with another fingerprint. Nothing was run; retrying cannot help.
@@ -47,7 +47,7 @@ pub enum Outcome<T> {
 }
 
 impl<T> Outcome<T> {
-    /// The result, if there is one: executed now or replayed.
+    /// Returns the result, if there is one: executed now or replayed.
     pub fn value(&self) -> Option<&T> {
         match self {
             Self::Executed { value, .. } | Self::Replayed(value) => Some(value),
@@ -55,7 +55,7 @@ impl<T> Outcome<T> {
         }
     }
 
-    /// The result, if there is one: executed now or replayed.
+    /// Returns the result by value, if there is one: executed now or replayed.
     pub fn into_value(self) -> Option<T> {
         match self {
             Self::Executed { value, .. } | Self::Replayed(value) => Some(value),
@@ -63,7 +63,8 @@ impl<T> Outcome<T> {
         }
     }
 
-    /// The result, or why there is none as an error, for callers to whom that is one.
+    /// Returns the result; an outcome without one becomes an error. For callers that treat these
+    /// outcomes as errors.
     ///
     /// ```
     /// # async fn demo(orders: palisade::Idempotency) -> Result<(), Box<dyn std::error::Error>> {
@@ -85,7 +86,7 @@ impl<T> Outcome<T> {
         }
     }
 
-    /// True if the handler ran in this call.
+    /// Returns true if the handler ran in this call.
     pub fn is_executed(&self) -> bool {
         matches!(self, Self::Executed { .. })
     }
@@ -93,7 +94,8 @@ impl<T> Outcome<T> {
 
 advise!(NoValue);
 
-/// Why a call gave no result, by [`Outcome::into_result`]. Its handler did not run in this call.
+/// The error of a call without a result, made by [`Outcome::into_result`]. The handler did not run
+/// in this call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoValue {
@@ -106,7 +108,7 @@ pub enum NoValue {
     /// As [`Outcome::InFlight`].
     #[error("another caller's handler runs; ask again in {retry_after:?}")]
     InFlight {
-        /// Pause before it is worth asking again.
+        /// Pause before the next call is worthwhile.
         retry_after: Duration,
     },
     /// As [`Outcome::Mismatch`].
@@ -118,36 +120,36 @@ pub enum NoValue {
 }
 
 impl NoValue {
-    /// The advice for callers.
+    /// Returns what to do about it.
     pub fn advice(&self) -> Advice {
         match self {
             Self::InFlight { retry_after } => Advice::RetryAfter(*retry_after),
-            // Until an operator has decided about the loss.
+            // An operator may still decide about the loss.
             Self::Parked(parked) if parked.undecided => Advice::RetryAfter(Duration::from_secs(60)),
             _ => Advice::GiveUp,
         }
     }
 }
 
-/// Why a key is parked.
+/// The report of a parked key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Parked {
-    /// Which key.
+    /// The parked key.
     pub key: KeyName,
-    /// How many attempts are known to have begun. Zero only for [`ParkedReason::Forgotten`].
+    /// Number of attempts that are known to have begun. Zero only for [`ParkedReason::Forgotten`].
     pub attempt: u32,
-    /// What is not known.
+    /// The question that is open.
     pub reason: ParkedReason,
-    /// For how long the nodes cannot know, for keys without
+    /// Time for which the nodes cannot know, for keys without
     /// [`created_at`](crate::idempotency::Call::created_at), whether they were used before. Zero if
     /// they can.
     pub forgotten_for: Duration,
-    /// The losses of the nodes' data for which the key is [`Forgotten`](ParkedReason::Forgotten);
-    /// while that is `undecided`, those about which it is not decided yet.
+    /// Losses of the nodes' data for which the key is [`Forgotten`](ParkedReason::Forgotten); while
+    /// `undecided` is true, those that are still undecided.
     pub losses: Vec<Loss>,
     /// True if an operator may still decide about these losses, for all keys that they concern at
-    /// once (`palisade idem decide`): ask again later. False if it was decided to park, and for
+    /// once (`palisade idem decide`): call again later. False if the decision was to park, and for
     /// [`Lapsed`](ParkedReason::Lapsed).
     pub undecided: bool,
 }
@@ -174,7 +176,7 @@ impl fmt::Display for Parked {
     }
 }
 
-/// The losses in parentheses.
+/// A list of losses, shown in parentheses.
 struct Spans<'a>(&'a [Loss]);
 
 impl fmt::Display for Spans<'_> {
@@ -186,7 +188,7 @@ impl fmt::Display for Spans<'_> {
     }
 }
 
-/// Instruction for the person who reads about a forgotten key.
+/// The instruction for an operator who reads about a forgotten key.
 struct Next<'a>(&'a Parked);
 
 impl fmt::Display for Next<'_> {
@@ -201,7 +203,8 @@ impl fmt::Display for Next<'_> {
                 parked.key.namespace(),
                 loss.number()
             ),
-            // `palisade idem rerun` changes a record, and no node has one.
+            // `palisade idem rerun` changes a record, and here no node has one, so the text does
+            // not name it.
             Some(_) => f.write_str(
                 "decided: park; find out whether it took effect, then resolve the key or rerun it \
                  in its program, or have all such keys run by `palisade idem decide … --reason '…' \
@@ -214,25 +217,25 @@ impl fmt::Display for Next<'_> {
     }
 }
 
-/// What is not known about a parked key.
+/// The open question about a parked key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ParkedReason {
-    /// An attempt ended, or its lease did, without a result: it crashed, failed, or still hangs.
+    /// An attempt, or its lease, ended without a result: it crashed, failed, or still hangs.
     Lapsed,
     /// A majority of the nodes cannot say "never seen": they are new or lost data, and the key may
     /// be older than that.
     Forgotten,
 }
 
-/// What a probe found out about the effect of earlier attempts.
+/// Result of a probe about the effect of earlier attempts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Probed<T> {
-    /// It took effect, with this result: store it and replay it.
+    /// An earlier attempt took effect, with this result: store it and replay it.
     Found(T),
-    /// It certainly took no effect and cannot any more: run the handler.
+    /// No earlier attempt took effect, and none can any more: run the handler.
     NotFound,
-    /// It is unknown now: park.
+    /// It is unknown whether an earlier attempt took effect: park the key.
     Unknown,
 }
 
@@ -253,7 +256,7 @@ pub enum Resolved<T> {
     TooLarge,
     /// A handler runs; wait for it or for its lease to end.
     InFlight {
-        /// When its lease ends if it is not renewed.
+        /// Time until its lease ends if it is not renewed.
         retry_after: Duration,
     },
     /// The key was used with another fingerprint than this call's.
@@ -264,27 +267,27 @@ pub enum Resolved<T> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Status<T> {
-    /// Nothing: never used, given back, or older than the retention.
+    /// No record: never used, released, or older than the retention.
     Absent,
     /// No record on the nodes that answered, and too few of these know whether there was one: they
     /// are new or lost data, and the key may be older than that. A node that has its record may be
-    /// one that gave no answer in time, so the next look may find a result. A call would be
+    /// one that gave no answer in time, so the next lookup may find a result. A call would be
     /// answered by its policy for forgotten keys.
     Forgotten {
-        /// For how long this lasts for keys without
+        /// Time for which this lasts for keys without
         /// [`created_at`](crate::idempotency::Call::created_at).
         remaining: Duration,
     },
     /// A handler runs, or an attempt to start one.
     Running {
-        /// Which attempt.
+        /// Number of the attempt.
         attempt: u32,
-        /// When its lease ends if it is not renewed.
+        /// Time until its lease ends if it is not renewed.
         remaining: Duration,
     },
     /// An attempt began and left no result.
     Lapsed {
-        /// How many attempts began.
+        /// Number of attempts that began.
         attempt: u32,
     },
     /// A result is on too few nodes to be certain; the next run completes it without running the

@@ -1,5 +1,5 @@
-//! A key whose past is not known: the probe, the policies or an operator's decision say what that
-//! means.
+//! Decides about a key whose past is not known: by the probe, the policies or an operator's
+//! decision.
 
 use std::future::Future;
 
@@ -10,18 +10,19 @@ use crate::client::claim::Held;
 use crate::op::Loss;
 use crate::quorum::record::Promise;
 
-/// Result of looking into a key's past, and its meaning for the handler.
+/// Result of examining a key's past: whether the handler may run.
 pub(super) enum Past<T> {
-    /// It may run.
+    /// The handler may run.
     Clear,
     /// An earlier attempt took effect, with this result.
     Effect(T),
-    /// Unknown, or a person has to decide.
+    /// It is unknown whether an earlier attempt took effect, or a person has to decide: the call
+    /// returns this.
     Unknown(Result<Parked, RunError>),
 }
 
-/// Asks the probe, else the policies; where a forgotten key would be parked, the decision about the
-/// losses (idempotency 20).
+/// Asks the probe, or without a probe the policies. Where a forgotten key would be parked, the
+/// decision about the losses is asked for (idempotency 20).
 pub(super) async fn past<T, P, PF>(
     call: &Call,
     doubt: &Doubt,
@@ -46,7 +47,8 @@ where
     match (probe(cx.clone()).await, doubt.reason()) {
         (Probed::Found(value), _) => Past::Effect(value),
         (Probed::NotFound, _) if promise.adopt.is_none() => Past::Clear,
-        // "Not found" beside a stored result is a contradiction that a person has to resolve.
+        // "Not found" although a node has a stored result is a contradiction that a person has to
+        // resolve.
         (Probed::NotFound | Probed::Unknown, ParkedReason::Lapsed) => {
             Past::Unknown(Ok(parked(call, doubt, ParkedReason::Lapsed, None)))
         }
@@ -56,11 +58,11 @@ where
     }
 }
 
-/// Follows the decision about the losses for which the key is forgotten. `runs`: a decision to run
-/// holds for the key.
+/// Follows the operator's decision about the losses for which the key is forgotten. `runs`: a
+/// decision to run applies to this key.
 pub(super) async fn by_decision<T>(call: &Call, doubt: &Doubt, runs: bool) -> Past<T> {
     let losses = doubt.forgotten.as_ref().map_or(&[][..], |forgotten| &forgotten.losses);
-    // Boxed: it is rare, and would be part of each call's future.
+    // Boxed because it is rare and would otherwise enlarge every call's future.
     match Box::pin(call.of.decision(losses)).await {
         Ok(Decision::Run) if runs => Past::Clear,
         Err(_) if doubt.forgotten.as_ref().is_some_and(|f| !f.fresh.is_empty()) => {
@@ -70,7 +72,8 @@ pub(super) async fn by_decision<T>(call: &Call, doubt: &Doubt, runs: bool) -> Pa
     }
 }
 
-/// `undecided`: the losses about which an operator may still decide, if they are why.
+/// Builds the report of a parked key. `undecided`: the losses about which an operator may still
+/// decide, if the key is parked because of them.
 fn parked(
     call: &Call,
     doubt: &Doubt,
@@ -80,7 +83,8 @@ fn parked(
     let forgotten = doubt.forgotten.as_ref();
     let (is_undecided, all) = (undecided.is_some(), || forgotten.map(|f| f.losses.clone()));
     let losses = match reason {
-        // Who reads of it decides about these, and not once more about the others.
+        // The operator who reads the report decides about the undecided losses only, not again
+        // about those already decided.
         ParkedReason::Forgotten => undecided.or_else(all).unwrap_or_default(),
         ParkedReason::Lapsed => Vec::new(),
     };

@@ -1,34 +1,35 @@
-//! What to do with a key whose past is not known: two questions, and the answers to both.
+//! Policies for a key whose past is not known: two questions, and the answers to both.
 
 use super::ParkedReason;
 use crate::quorum::record::{Forgetting, Promise};
 
-/// What to do when an earlier attempt began and left no result. It may have acted.
+/// Policy for a key whose earlier attempt began and left no result. The attempt may have acted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Lapsed {
-    /// Do not run; answer [`Outcome::Parked`](super::Outcome::Parked), now and every time, until
-    /// somebody decides with [`Call::resolve`](super::Call::resolve) or
+    /// Do not run; answer [`Outcome::Parked`](super::Outcome::Parked), now and every time, until an
+    /// operator decides with [`Call::resolve`](super::Call::resolve) or
     /// [`Call::rerun`](super::Call::rerun).
     Park,
-    /// Run again with a higher token; [`Context::attempt`](super::Context::attempt) says that it is
-    /// not the first time. For handlers whose effect recognises repeats.
+    /// Run again with a higher token; [`Context::attempt`](super::Context::attempt) is then above
+    /// 1. For handlers whose effect recognises repeats.
     Rerun,
 }
 
-/// What to do when too few nodes know whether the key was used before: they are new, or lost data
-/// since it may have been used. An earlier attempt, and even its result, may be forgotten.
+/// Policy for a key of which too few nodes know whether it was used before: the nodes are new, or
+/// lost data since it may have been used. An earlier attempt, and even its result, may be
+/// forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Forgotten {
-    /// Do not run, unless an operator decided so about the loss ([`Decision`](super::Decision));
-    /// answer [`Outcome::Parked`](super::Outcome::Parked).
+    /// Do not run, unless an operator decided to run the keys of the loss
+    /// ([`Decision`](super::Decision)); answer [`Outcome::Parked`](super::Outcome::Parked).
     Park,
     /// Run, as if the key was new. For handlers whose effect recognises repeats.
     Run,
 }
 
-/// The answers to both questions.
+/// The policies for both questions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Policy {
     pub(super) lapsed: Lapsed,
@@ -40,7 +41,8 @@ impl Policy {
     pub(super) const AT_LEAST_ONCE: Self =
         Self { lapsed: Lapsed::Rerun, forgotten: Forgotten::Run };
 
-    /// Why the handler is not run. Where both questions are open, both answers must let it run.
+    /// Returns the reason for which the handler is not run, if there is one. Where both questions
+    /// are open, both policies must let it run.
     pub(super) fn parks(self, doubt: &Doubt) -> Option<ParkedReason> {
         if doubt.lapsed > 0 && self.lapsed == Lapsed::Park {
             Some(ParkedReason::Lapsed)
@@ -52,24 +54,24 @@ impl Policy {
     }
 }
 
-/// What is not known of a key's past.
+/// The open questions about a key's past.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Doubt {
-    /// How many earlier attempts began and left no result.
+    /// Number of earlier attempts that began and left no result.
     pub(super) lapsed: u32,
-    /// Too few nodes know whether there was any.
+    /// Set if too few nodes know whether there was an earlier attempt.
     pub(super) forgotten: Option<Forgetting>,
 }
 
 impl Doubt {
-    /// What there is to decide before the handler may run.
+    /// Returns the questions that are open after the claim; `None` if there is none.
     pub(super) fn of(promise: &Promise) -> Option<Self> {
         let forgotten = promise.forgotten.clone();
         let doubt = Self { lapsed: promise.attempt.saturating_sub(1), forgotten };
         (doubt.lapsed > 0 || doubt.forgotten.is_some()).then_some(doubt)
     }
 
-    /// What is not known first, whatever the policy.
+    /// Returns the question that is reported first, whatever the policy.
     pub(super) fn reason(&self) -> ParkedReason {
         if self.lapsed > 0 { ParkedReason::Lapsed } else { ParkedReason::Forgotten }
     }

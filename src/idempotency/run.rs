@@ -35,12 +35,13 @@ use crate::quorum::record::{Denied, Promise, Refusal};
 use crate::span::{self, operation};
 use crate::time::Moment;
 
-/// A lease that ends sooner is not worth asking for a hint: its owner is storing a result.
+/// Shortest remaining lease for which a caller asks for a hint. If less is left, the owner is
+/// expected to be storing its result.
 const SETTLES: Duration = Duration::from_millis(20);
 
-/// What a caller finds before anything is run.
+/// Result of claiming the key, before any handler runs.
 enum Begun {
-    /// The claim is ours.
+    /// This call holds the claim.
     Ours(Held, Promise),
     /// The key has a result; `None` if it was too large to be kept.
     Stored(Option<Arc<[u8]>>),
@@ -50,10 +51,10 @@ enum Begun {
     Parked(Parked),
 }
 
-/// What a claim came to.
+/// Result of the claim, after the probe or the policies were asked.
 pub(super) enum Came<T> {
     Ours(Granted),
-    /// No handler runs for it.
+    /// The outcome of a call for which no handler runs.
     Answered(Outcome<T>),
 }
 
@@ -104,7 +105,7 @@ where
         Came::Answered(outcome) => return Ok(outcome),
     };
     if !granted.begin(call) {
-        // The claim is given back by its drop.
+        // Dropping `granted` releases the claim.
         return Ok(Outcome::InFlight { retry_after: Duration::ZERO });
     }
     let begun = call.of.core.env.now();
@@ -114,7 +115,7 @@ where
 }
 
 /// Claims the key, and decides by the probe or the policies whether a handler may run. Until
-/// [`Granted::begin`] nothing is begun: dropped, the claim is given back.
+/// [`Granted::begin`] no attempt has begun: if the result is dropped before, the claim is released.
 pub(super) async fn claim<T, P, PF>(
     call: &Call,
     probe: Option<P>,
@@ -159,7 +160,7 @@ where
                 return Ok(Came::Answered(of_an_earlier_attempt(recorded)));
             }
             Past::Unknown(decided) => {
-                // Given back, so that looking at a parked key does not change it.
+                // The claim is released so that examining a parked key does not change its record.
                 held.give_back().await;
                 return decided.map(|parked| Came::Answered(Outcome::Parked(parked)));
             }
@@ -169,13 +170,14 @@ where
 }
 
 impl Granted {
-    /// Renews the claim from here on.
+    /// Starts the renewal of the claim.
     pub(super) fn keep(&self) {
         self.held.keep();
     }
 
-    /// From here on there may be an effect: dropped, the claim lapses. False if there was a pause
-    /// between the promise and here, so that somebody else may hold the key by now.
+    /// Marks the attempt as begun: from here on there may be an effect, so a dropped claim lapses.
+    /// Returns false if the lease ended between the promise and this call, so that another caller
+    /// may hold the key by now.
     pub(super) fn begin(&self, call: &Call) -> bool {
         if !self.cx.is_valid() {
             return false;
@@ -188,7 +190,7 @@ impl Granted {
         true
     }
 
-    /// Stores the handler's result, or ends the claim as its error says.
+    /// Stores the handler's result, or ends the claim as the handler's error requires.
     pub(super) async fn finish<T, E>(
         self,
         call: &Call,
@@ -209,7 +211,7 @@ impl Granted {
     }
 }
 
-/// The outcome where the effect is an earlier attempt's.
+/// Turns `Executed` into `Replayed`, because the effect is an earlier attempt's.
 fn of_an_earlier_attempt<T>(recorded: Outcome<T>) -> Outcome<T> {
     match recorded {
         Outcome::Executed { value, .. } => Outcome::Replayed(value),
@@ -217,7 +219,7 @@ fn of_an_earlier_attempt<T>(recorded: Outcome<T>) -> Outcome<T> {
     }
 }
 
-/// The handler failed: its error decides about the attempt.
+/// Ends the claim of a handler that failed; its error decides about the attempt.
 async fn fail<T>(
     call: &Call,
     held: Held,
@@ -228,7 +230,7 @@ async fn fail<T>(
     Err(RunError::Handler { key: call.name(), attempt: number, failed })
 }
 
-/// Claims until it is decided who runs the key.
+/// Claims the key, and tries again until it is decided who runs the handler.
 async fn begin(call: &Call, terms: &ClaimTerms, probing: bool) -> Result<Begun, RunError> {
     let core = &call.of.core;
     let started = core.env.now();
@@ -265,7 +267,7 @@ async fn begin(call: &Call, terms: &ClaimTerms, probing: bool) -> Result<Begun, 
     }
 }
 
-/// Attempts to claim a key, or to find its result.
+/// The state of one call's attempts to claim a key, or to find its result.
 struct ClaimAttempt<'a> {
     call: &'a Call,
     terms: ClaimTerms,
@@ -274,7 +276,7 @@ struct ClaimAttempt<'a> {
     in_flight_end: Moment,
     /// End of the wait for nodes that have not answered yet.
     no_answer_end: Moment,
-    /// End of the attempts where claims meet.
+    /// End of the attempts while other claims compete for the key.
     contended_end: Moment,
 }
 
@@ -302,8 +304,8 @@ impl Attempt for ClaimAttempt<'_> {
             Err(Denied::Replay(value)) => return Ok(Begun::Stored(value)),
             Err(Denied::Repair(seen)) => seen,
             Err(Denied::Refused(refusal)) => return Err(refusal.into()),
-            // A node that gave no answer may know what another one forgot; if it only stumbled, it
-            // answers soon.
+            // A node that gave no answer may still have the record that another node lost. If its
+            // silence was short, it answers before `no_answer_end`.
             Ok((held, promise))
                 if promise.forgotten.as_ref().is_some_and(|f| f.unheard)
                     && call.policy.forgotten == Forgotten::Park
@@ -316,7 +318,8 @@ impl Attempt for ClaimAttempt<'_> {
             Ok((held, promise)) => match promise.adopt {
                 None => return Ok(Begun::Ours(held, promise)),
                 Some(seen) => {
-                    // Given back by its drop; the repair has a ballot of its own.
+                    // Dropping `held` releases this claim; the repair claims under a ballot of its
+                    // own.
                     drop(held);
                     seen
                 }
@@ -338,7 +341,7 @@ impl Attempt for ClaimAttempt<'_> {
     }
 }
 
-/// A result was seen on too few nodes: makes it, or what else the promises show, certain. The
+/// Makes certain a result that was seen on too few nodes, or whatever else the promises show. The
 /// handler is not started again, whatever the repair finds.
 async fn repair(
     call: &Call,
@@ -346,8 +349,8 @@ async fn repair(
     seen: Option<Arc<[u8]>>,
     probing: bool,
 ) -> Result<Result<Begun, Refusal>, RunError> {
-    // A policy or a decision that runs forgotten keys accepts that the forgotten result was another
-    // one.
+    // A policy (here) or a decision (below) that runs forgotten keys accepts that the forgotten
+    // result was a different one.
     let sure = call.policy.forgotten == Forgotten::Run && !probing;
     let mut stored = store(call, terms, seen.as_ref(), sure).await;
     if let Store::Forgotten(doubt) = &stored
@@ -363,7 +366,8 @@ async fn repair(
     Ok(match stored {
         Store::Ours => Ok(Begun::Stored(seen)),
         Store::Other(value) => Ok(Begun::Stored(value)),
-        // Too few know whether what was seen is the result: the probe decides that.
+        // Too few nodes know whether the value that was seen is the key's result: the probe decides
+        // that.
         Store::Forgotten(_) => match call.of.core.claim(terms, true).await {
             Ok((held, promise)) if promise.forgotten.is_some() => Ok(Begun::Ours(held, promise)),
             Err(Denied::Replay(value)) => Ok(Begun::Stored(value)),
@@ -379,7 +383,7 @@ async fn repair(
     })
 }
 
-/// Stores what the handler returned, and answers the stored result.
+/// Stores the handler's value, and returns the stored result.
 async fn record<T>(
     call: &Call,
     terms: &ClaimTerms,
@@ -395,17 +399,17 @@ where
     let bytes = match encode(&value) {
         Ok(bytes) => bytes,
         Err(e) => {
-            // The handler took effect, and there will be no result.
+            // The handler took effect, and there will be no result: the attempt counts as lapsed.
             held.end(ClaimEnd::Lapsed).await;
             return Err(call.codec(e));
         }
     };
-    // A value that is too large leaves the fact that there is a result.
+    // If the value is too large, only the fact that there is a result is stored.
     let kept = (bytes.len() <= call.of.max_result).then_some(&bytes);
     let executed =
         |value, durability| Outcome::Executed { value, attempt, durability, kept: kept.is_some() };
-    // The claim is held until the result is stored: a node with a new data history takes it only
-    // from a holder.
+    // The claim is held until the result is stored, because a node with a new data history accepts
+    // a result only from a holder.
     held.rest();
     let done = core.complete(&held.lease, kept).await;
     held.stop();
@@ -419,10 +423,11 @@ where
         refused,
         "result not stored under its own ballot"
     );
-    // The own value is never answered before a majority has it (idempotency 1): read what the
-    // majority has.
+    // The handler's value is never returned before a majority has it (idempotency 1), so the result
+    // of the majority is read.
     let found = core.look(terms).await;
-    // Stored by another attempt, or on some nodes: the result has to reach the durability level.
+    // The result was stored by another attempt, or only on some nodes, so only the durability level
+    // of `terms` is known to be reached.
     let durability = Achieved::at_least(terms.durability);
     if let Found::Stored(record) = &found {
         let same = kept.is_some() && record.value.as_ref() == kept;
@@ -432,11 +437,13 @@ where
             replayed(call, record.value.as_deref())
         };
     }
-    // A node that forgot the promise refuses as well: only a higher promise means overtaken.
+    // A node that lost the promise refuses as well: only a higher promise means that this attempt
+    // was overtaken.
     let mine = held.lease.token.get();
     let overtaken = refused && matches!(found, Found::Open { promised, .. } if promised > mine);
-    // Overtaken by a caller that only looked, or died: nothing is decided, so propose it again. A
-    // claim that runs is not taken away, and a result found on the way is adopted.
+    // If the caller that overtook this attempt only read the key, or died, nothing is decided, so
+    // the value is proposed again. A running claim is not taken away, and a result found by `store`
+    // is adopted.
     if !matches!(found, Found::NoQuorum(_)) {
         match store(call, terms, kept, false).await {
             Store::Ours => return Ok(executed(value, durability)),
@@ -448,7 +455,7 @@ where
     Err(RunError::NotRecorded(call.not_recorded(ballot, overtaken, nodes)))
 }
 
-/// What a caller is answered when the key has a result.
+/// Returns the outcome of a call whose key already has a result.
 fn replayed<T: DeserializeOwned>(call: &Call, kept: Option<&[u8]>) -> Result<Outcome<T>, RunError> {
     let Some(bytes) = kept else { return Ok(Outcome::NotKept) };
     decode(bytes).map(Outcome::Replayed).map_err(|e| call.codec(e))

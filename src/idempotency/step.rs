@@ -3,7 +3,7 @@
 //! The steps that are finished are one list, which is stored as a result is: under the claim's
 //! ballot, on a majority, before the handler goes on. Each write has the whole list, so that a node
 //! never has a step without those before it. An attempt begins with the list under the highest
-//! ballot among its promises, and makes that certain before it answers anything out of it.
+//! ballot among its promises, and makes that list certain before it answers anything out of it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -16,11 +16,11 @@ use super::{CodecError, Context, Failed};
 use crate::error::{Advice, NoQuorum, advise};
 use crate::op::StoredSteps;
 
-/// Most bytes of all finished steps of a key.
+/// Largest size of all finished steps of a key in bytes.
 const MOST: usize = 64 * 1024;
 
-/// Why a step gave no value. A handler passes it on by `?`: its effect is then unknown, and the
-/// next call decides by its policy.
+/// The error of a step without a value. A handler returns it by `?`: its effect is then unknown,
+/// and the next call decides by its policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StepError {
@@ -33,7 +33,7 @@ pub enum StepError {
     Changed {
         /// The step that was to be run.
         found: String,
-        /// The one that is recorded there.
+        /// The step that is recorded at this place.
         recorded: String,
     },
     /// The handler ended without a step that an earlier attempt finished: the handler was changed.
@@ -48,7 +48,7 @@ pub enum StepError {
     /// The name was used before in this run. Nothing was run.
     #[error("step {name:?}: the name is used twice in one run; give each step its own")]
     Twice {
-        /// The name.
+        /// The repeated name.
         name: String,
     },
     /// Another step of this run is under way, or was dropped before its end, so their order is not
@@ -68,9 +68,9 @@ pub enum StepError {
     #[error("step {name:?}: {error}")]
     #[non_exhaustive]
     Codec {
-        /// The step.
+        /// The step whose value it is.
         name: String,
-        /// What could not be turned into what.
+        /// The value that could not be converted, and the cause.
         error: CodecError,
     },
     /// The finished steps of the key would be too large. The step ran, and is not recorded.
@@ -80,9 +80,9 @@ pub enum StepError {
     )]
     #[non_exhaustive]
     TooLarge {
-        /// The step.
+        /// The step whose value is too large.
         name: String,
-        /// How large the steps would be.
+        /// Size of all steps of the key with this one.
         bytes: usize,
     },
     /// It is not known that a majority of nodes has the step. It ran, if no earlier attempt had
@@ -90,11 +90,11 @@ pub enum StepError {
     #[error("step {name:?} is not known to be recorded{}: {nodes}", by_another(*.overtaken))]
     #[non_exhaustive]
     NotRecorded {
-        /// The step.
+        /// The step that was stored.
         name: String,
-        /// A higher ballot was promised to another attempt, which took this one for dead.
+        /// True if a higher ballot was promised to another attempt, which treated this one as dead.
         overtaken: bool,
-        /// What the nodes answered.
+        /// Answers of the nodes.
         nodes: NoQuorum,
     },
 }
@@ -121,7 +121,7 @@ fn by_another(yes: bool) -> &'static str {
     if yes { ", another attempt took over" } else { "" }
 }
 
-/// Name and JSON of each.
+/// Name and value (as JSON) of each finished step.
 type List = Vec<(String, String)>;
 
 /// The steps of one attempt.
@@ -131,19 +131,19 @@ pub(super) struct Steps(Mutex<State>);
 #[derive(Debug)]
 struct State {
     list: List,
-    /// What earlier attempts recorded cannot be read as a list.
+    /// The error if the record of earlier attempts cannot be read as a list.
     unreadable: Option<CodecError>,
-    /// So many of the list were reached in this run.
+    /// Number of entries of `list` that this run has reached.
     reached: usize,
-    /// A majority has the list under this attempt's ballot, or it is empty.
+    /// True if a majority has `list` under this attempt's ballot, or the list is empty.
     certain: bool,
-    /// A step is under way, or had no end.
+    /// True if a step is running, or was dropped before its end.
     open: bool,
 }
 
-/// What a step finds.
+/// Result of beginning a step.
 enum Begun {
-    /// It is finished: its JSON.
+    /// An earlier attempt finished the step; its value as JSON.
     Replay(String),
     Run,
 }
@@ -160,11 +160,12 @@ impl Steps {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // No code under the lock panics half-way through a change.
+        // No code that holds the lock panics half-way through a change, so a poisoned lock is safe
+        // to use.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A step that an earlier attempt finished and this one did not reach.
+    /// Returns an error if an earlier attempt finished a step that this one did not reach.
     pub(super) fn unfinished(&self) -> Option<StepError> {
         let state = self.state();
         if let Some(error) = &state.unreadable {
@@ -199,20 +200,20 @@ impl Steps {
         Ok(begun)
     }
 
-    /// The list with this step behind it, as bytes.
+    /// Returns the list with this step at its end, as bytes.
     fn with(&self, name: &str, value: &str) -> Result<Arc<[u8]>, StepError> {
         let mut list = self.state().list.clone();
         list.push((name.to_owned(), value.to_owned()));
         bytes(name, &list)
     }
 
-    /// The whole list, if it is not certain yet.
+    /// Returns the whole list, if it is not certain yet.
     fn uncertain(&self, name: &str) -> Result<Option<Arc<[u8]>>, StepError> {
         let state = self.state();
         if state.certain { Ok(None) } else { bytes(name, &state.list).map(Some) }
     }
 
-    /// The step under way is finished, with this value if it was run now.
+    /// Marks the current step as finished; `run` is its name and value unless it was replayed.
     fn finish(&self, run: Option<(&str, String)>) {
         let mut state = self.state();
         state.list.extend(run.map(|(name, value)| (name.to_owned(), value)));
@@ -221,7 +222,7 @@ impl Steps {
         state.open = false;
     }
 
-    /// The step under way failed and left no record: it may be begun again.
+    /// Ends the current step, which failed and left no record: it may be begun again.
     fn give_up(&self) {
         self.state().open = false;
     }
@@ -233,8 +234,8 @@ fn bytes(name: &str, list: &List) -> Result<Arc<[u8]>, StepError> {
 
 impl Context {
     /// Runs `work` as a step of the handler, and records its value with the key, so that a later
-    /// attempt answers it from there instead of running it again. When it returns, a majority of
-    /// nodes has the value.
+    /// attempt returns the recorded value instead of running the step again. When this returns, a
+    /// majority of nodes has the value.
     ///
     /// ```
     /// # use palisade::idempotency::{Context, Failed};
@@ -248,26 +249,26 @@ impl Context {
     /// ```
     ///
     /// A key with an attempt that left no result runs again by its
-    /// [policy](super::IdempotencyBuilder::on_lapsed), or when a person lets it (`palisade idem
-    /// rerun`); then the finished steps are replayed in their order and the rest is run. A handler
-    /// that fails with [`Failed::no_effect`](super::Failed::no_effect) behind a finished step
-    /// speaks of what came after it: the steps stay.
+    /// [policy](super::IdempotencyBuilder::on_lapsed), or when an operator reruns it (`palisade
+    /// idem rerun`); then the finished steps are replayed in their order and the rest is run. If a
+    /// handler fails with [`Failed::no_effect`](super::Failed::no_effect) after a finished step,
+    /// that refers to what came after the step: the finished steps stay.
     ///
-    /// A crash inside `work`, or between its effect and the record, is not undone by this: that one
-    /// step runs again. Give its system a [`child_key`](Self::child_key).
+    /// A crash inside `work`, or between its effect and the record, is not undone: that one step
+    /// runs again. Give the system that the step calls a [`child_key`](Self::child_key).
     ///
-    /// Names are unique in a run. A rerun has to come to the same steps in the same order; steps
-    /// may be added behind them. The values of all steps of a key together, as JSON, have at most
-    /// 64 KiB. Steps run one after the other.
+    /// Names are unique in a run. A rerun has to reach the same steps in the same order; steps may
+    /// be added after them. The values of all steps of a key together, as JSON, have at most 64
+    /// KiB. Steps run one after the other.
     ///
     /// # Errors
-    /// That of `work`; nothing is recorded then, and the step may be tried again in the same run.
-    /// Else a [`StepError`] ([`Failed::downcast_ref`](super::Failed::downcast_ref)).
+    /// The error of `work`; nothing is recorded then, and the step may be tried again in the same
+    /// run. Otherwise a [`StepError`] ([`Failed::downcast_ref`](super::Failed::downcast_ref)).
     ///
     /// # Cancellation safety
-    /// If dropped while `work` runs, it is dropped with it and not recorded; the handler can make
-    /// no other step then ([`StepError::Overlaps`]). If dropped while the value is being stored, it
-    /// may be recorded.
+    /// If dropped while `work` runs, `work` is dropped with it and not recorded; the handler can
+    /// then make no other step ([`StepError::Overlaps`]). If dropped while the value is being
+    /// stored, it may be recorded.
     pub async fn step<T, E, Fut>(&self, name: &str, work: Fut) -> Result<T, Failed>
     where
         T: Serialize + DeserializeOwned,
@@ -277,8 +278,8 @@ impl Context {
         let steps = self.steps();
         let codec = |error| StepError::Codec { name: name.to_owned(), error };
         if let Begun::Replay(value) = steps.begin(name)? {
-            // What one node shows may be lost with it: nothing is answered before a majority has
-            // it under this attempt's ballot.
+            // A list that only one node has may be lost with the node, so no value is returned
+            // before a majority has the list under this attempt's ballot.
             if let Some(list) = steps.uncertain(name)? {
                 self.store(name, &list).await?;
             }

@@ -1,8 +1,10 @@
-//! Storing one value under a key by consensus: the value that is there already, else a candidate.
+//! Storing one value under a key by consensus: the value that is already stored, or else a
+//! candidate.
 //!
-//! Repairs of half-stored results, an operator's `resolve`, and a late handler's second try are all
-//! this one protocol: claim with `force`, adopt what the promises show, complete it under the own
-//! ballot (idempotency 1). Nothing here starts a handler, and nothing takes a running claim away.
+//! Repairs of half-stored results, an operator's `resolve`, and a late handler's second try all use
+//! this protocol: claim with `force`, adopt what the promises show, complete it under the claim's
+//! own ballot (idempotency 1). Nothing here starts a handler, and nothing takes a running claim
+//! away.
 
 use std::sync::Arc;
 
@@ -16,7 +18,7 @@ use crate::quorum::record::{Denied, Refusal};
 /// The outcome of a store.
 #[derive(Debug)]
 pub(super) enum Store {
-    /// These bytes are the key's result now; they are the candidate's.
+    /// The candidate is now the key's result.
     Ours,
     /// The key has another result, which stays; `None` if it was too large to be kept.
     Other(Option<Arc<[u8]>>),
@@ -24,12 +26,12 @@ pub(super) enum Store {
     Forgotten(Doubt),
     /// Another caller is storing, or too few nodes can be asked.
     Refused(Refusal),
-    /// Sent, and not known to be stored.
+    /// The value was sent, and is not known to be stored.
     Unsure(Box<NotRecorded>),
 }
 
-/// Puts `candidate` under the key unless a result is found there. `sure`: the caller guarantees
-/// that no forgotten result contradicts the candidate.
+/// Stores `candidate` under the key unless the key has a result. `sure`: the caller guarantees that
+/// no forgotten result contradicts the candidate.
 pub(super) async fn store(
     call: &Call,
     terms: &ClaimTerms,
@@ -60,11 +62,12 @@ pub(super) async fn store(
         };
         if promise.forgotten.is_some() && !sure {
             held.give_back().await;
-            // An attempt left what was seen, whatever is known of it.
+            // The caller has seen a result or runs a late handler, so there was at least one
+            // attempt.
             return Store::Forgotten(Doubt { lapsed: 1, forgotten: promise.forgotten });
         }
         let value = promise.adopt.map_or_else(|| candidate.cloned(), |r| r.value);
-        // A completion may be under way from here on: the claim is not given back.
+        // Nodes may receive the completion from here on, so the claim is not released.
         held.begin();
         match core.complete(&held.lease, value.as_ref()).await {
             Ok(()) => return standing(value, candidate),

@@ -1,4 +1,4 @@
-//! Attempts to acquire a lock, for the retry loop: of `acquire`, of a take-over and of a campaign.
+//! Attempts to acquire a lock, for the retry loops of `acquire`, of a take-over and of a campaign.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,17 +15,17 @@ use crate::time::Moment;
 
 /// Longest wait of a call without `acquire_timeout`.
 const WAIT: Duration = Duration::from_secs(30);
-/// Time after the end of a quarantine for which such a call goes on: enough for two attempts and
+/// Time for which such a call goes on after the end of a quarantine: enough for two attempts and
 /// the rounding of clocks.
 const AFTER_QUARANTINE: Duration = Duration::from_secs(1);
 
-/// Attempts to acquire one lock.
+/// The attempts of one call to acquire a lock.
 pub(crate) struct LockAttempt<'a> {
     pub(crate) core: &'a Arc<Core>,
     pub(crate) keys: &'a LockKeys,
     pub(crate) ttl: Duration,
     pub(crate) level: Durability,
-    /// Moves the deadline behind the end of a quarantine that prevents a majority.
+    /// True if the deadline moves to the end of a quarantine that prevents a majority.
     pub(crate) waits_for_quarantine: bool,
     /// Span and metrics of the calling operation.
     pub(crate) operation: &'a Call,
@@ -70,7 +70,7 @@ pub(crate) fn acquire_deadline(core: &Core, timeout: Option<Duration>) -> Moment
     core.env.now() + timeout.unwrap_or(WAIT)
 }
 
-/// Returns true if only a person can remove the cause: a wrong password stays wrong.
+/// Returns true if only a person can remove the cause, for example a wrong password.
 pub(crate) fn is_hopeless(why: &NoQuorum) -> bool {
     matches!(why.advice(), Advice::Misconfigured | Advice::Rebuild)
 }

@@ -1,4 +1,4 @@
-//! One call that acquires a lock, as it is counted and shown.
+//! Span and metrics of one call that acquires a lock.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::metrics::LockMeters;
 use crate::span::Call;
 use crate::time::Moment;
 
-/// A call under way. Dropped before it is over, it counts as dropped.
+/// A call that is running. If it is dropped before `over`, it counts as dropped.
 pub(super) struct Acquiring<'a> {
     core: &'a Core,
     meters: Arc<LockMeters>,
@@ -23,7 +23,7 @@ impl<'a> Acquiring<'a> {
         Self { core, meters, began, outcome: "dropped" }
     }
 
-    /// It came to this; `None`: somebody else has the lock.
+    /// Ends the call with its result; `None`: another owner has the lock.
     pub(super) fn over(
         mut self,
         operation: Call,

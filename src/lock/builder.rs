@@ -11,9 +11,10 @@ use crate::error::{AcquireError, ConfigError, Resource};
 use crate::name::{LockKeys, check_lock};
 use crate::quorum::backoff::RetryPolicy;
 
-/// Settings of a [`Mutex`], begun by [`Redlock::mutex`](crate::Redlock::mutex).
+/// Settings of a [`Mutex`], made by [`Redlock::mutex`](crate::Redlock::mutex).
 ///
-/// Awaited, it is built and acquired at once, for a lock that is used in one place:
+/// If the builder itself is awaited, the mutex is built and acquired at once. That is for a lock
+/// that is used in one place:
 ///
 /// ```
 /// # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
@@ -42,49 +43,51 @@ impl MutexBuilder {
         })
     }
 
-    /// Lease length, 10 ms to `max_ttl`; default the handle's. With automatic renewal it bounds how
-    /// long others wait after this process died, not how long the lock may be held.
+    /// Sets the lease length, 10 ms to `max_ttl`; default the handle's. With automatic renewal it
+    /// bounds how long others wait after this process died, not how long the lock may be held.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.0.ttl = ttl;
         self
     }
 
-    /// How long [`acquire`](Mutex::acquire) waits at most. Default: 30 s, and longer while too few
-    /// nodes can grant because of a quarantine whose end is known, until shortly after that end.
+    /// Sets the longest wait of [`acquire`](Mutex::acquire). Default: 30 s, and longer while too
+    /// few nodes can grant because of a quarantine whose end is known, until shortly after that
+    /// end.
     pub fn acquire_timeout(mut self, timeout: Duration) -> Self {
         self.0.acquire_timeout = Some(timeout);
         self
     }
 
-    /// Whether the renewer renews the lock at a quarter of its ttl; default true. Without it the
-    /// lock is lost after one ttl unless [`LockGuard::extend`](super::LockGuard::extend) is called.
+    /// Sets whether the renewer renews the lock at a quarter of its ttl; default true. Without it
+    /// the lock is lost after one ttl unless [`LockGuard::extend`](super::LockGuard::extend) is
+    /// called.
     pub fn auto_renew(mut self, renew: bool) -> Self {
         self.0.renew = renew;
         self
     }
 
-    /// The renewer stops renewing this long after the acquire, so that a stuck holder cannot keep
-    /// the name for ever. Default: no limit.
+    /// Sets the time after the acquire at which the renewer stops renewing, so that a stuck holder
+    /// cannot keep the name for ever. Default: no limit.
     pub fn max_hold(mut self, limit: Duration) -> Self {
         self.0.max_hold = Some(limit);
         self
     }
 
-    /// Waits between attempts when no node gives a hint.
+    /// Sets the pauses between attempts when no node gives a hint.
     pub fn retry(mut self, policy: RetryPolicy) -> Self {
         self.0.retry = policy;
         self
     }
 
-    /// How many replicas must have a grant, and each renewal, before it counts; default
-    /// [`Durability::Primary`]. [`LockGuard::durability`](super::LockGuard::durability) says how
+    /// Sets how many replicas must have a grant, and each renewal, before it counts; default
+    /// [`Durability::Primary`]. [`LockGuard::durability`](super::LockGuard::durability) returns how
     /// many had it.
     pub fn durability(mut self, level: Durability) -> Self {
         self.0.level = level;
         self
     }
 
-    /// Checks the name and the settings. Nothing is sent.
+    /// Checks the name and the settings, and builds the mutex. Nothing is sent.
     ///
     /// # Errors
     /// The first rule that is broken, with the lock, the setting, its value and the rule.
@@ -103,8 +106,8 @@ impl MutexBuilder {
     }
 }
 
-/// [`build`](MutexBuilder::build), whose refusal is [`AcquireError::Config`], and
-/// [`acquire`](Mutex::acquire). Cancellation is as safe as there.
+/// Calls [`build`](MutexBuilder::build), whose error becomes [`AcquireError::Config`], and then
+/// [`acquire`](Mutex::acquire). Cancellation is as safe as that of `acquire`.
 impl IntoFuture for MutexBuilder {
     type Output = Result<LockGuard, AcquireError>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;

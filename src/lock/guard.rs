@@ -17,16 +17,16 @@ use crate::span::operation;
 use crate::time::Moment;
 use crate::token::FencingToken;
 
-/// A held lock.
+/// A guard of a held lock.
 ///
 /// It is a belief with a deadline, not a fact: [`is_valid`](Self::is_valid) and
 /// [`lost`](Self::lost) report when it has ended, at the latest at
-/// [`valid_until`](Self::valid_until) by this machine's own clock, which is before anyone else can
-/// hold the name. Send [`fencing_token`](Self::fencing_token) with every write under the lock, so
-/// that the resource can refuse a late one.
+/// [`valid_until`](Self::valid_until) by this machine's own clock, which is before any other owner
+/// can hold the name. Send [`fencing_token`](Self::fencing_token) with every write under the lock,
+/// so that the resource can refuse a late one.
 ///
-/// Dropping the guard releases in the background; [`release`](Self::release) says whether it was
-/// held until then.
+/// Dropping the guard releases in the background; [`release`](Self::release) also reports whether
+/// the lock was held until then.
 #[must_use = "a dropped guard releases its lock at once"]
 pub struct LockGuard {
     core: Arc<Core>,
@@ -66,51 +66,52 @@ impl LockGuard {
         &self.core
     }
 
-    /// The name as given to [`Redlock::mutex`](crate::Redlock::mutex).
+    /// Returns the name as given to [`Redlock::mutex`](crate::Redlock::mutex).
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Larger than the token of every earlier holder of this name.
+    /// Returns the fencing token: larger than that of every earlier holder of this name.
     pub fn fencing_token(&self) -> FencingToken {
         self.lease.token
     }
 
-    /// When the validity ends unless it is renewed; compare it with
+    /// Returns the time at which the validity ends unless it is renewed; compare it with
     /// [`Redlock::now`](crate::Redlock::now).
     pub fn valid_until(&self) -> Moment {
         self.lease.until()
     }
 
-    /// The end of the validity as tokio's `Instant` (`into_std` has the standard library's), for
-    /// timers and for calls that take a deadline; the present instant once the lock is lost.
+    /// Returns the end of the validity as tokio's `Instant` (`into_std` has the standard
+    /// library's), for timers and for calls that take a deadline; the present instant once the lock
+    /// is lost.
     ///
     /// On some systems an `Instant` stands still while the machine is suspended, and the validity
-    /// does not: after a wait, ask again, or look at [`is_valid`](Self::is_valid).
+    /// does not: after a wait, call this again, or check [`is_valid`](Self::is_valid).
     pub fn deadline(&self) -> Instant {
         Instant::now() + self.remaining()
     }
 
-    /// How durable the lock was when it was last granted or renewed.
+    /// Returns how durable the lock was when it was last granted or renewed.
     pub fn durability(&self) -> Achieved {
         self.lease.durability()
     }
 
-    /// What is left of the validity; zero once lost.
+    /// Returns the time until the validity ends; zero once lost.
     pub fn remaining(&self) -> Duration {
         let now = self.core.env.now();
         if self.lease.is_valid(now) { self.lease.until().since(now) } else { Duration::ZERO }
     }
 
-    /// Whether the lock is still held, by a local look at the suspend-proof clock. Never turns true
-    /// again once it was false.
+    /// Returns true if the lock is still held, by the local suspend-proof clock; sends nothing.
+    /// Once it has returned false it never returns true again.
     pub fn is_valid(&self) -> bool {
         !is_lost(&self.core, &self.lease)
     }
 
     /// Resolves when the lock is lost: at the latest when the validity has ended, earlier if a
-    /// majority of nodes says that it belongs to somebody else, or if after a failover no majority
-    /// can confirm it any more. Select your work against it.
+    /// majority of nodes reports another owner, or if after a failover no majority can confirm the
+    /// lock any more. Select your work against it.
     ///
     /// # Cancellation safety
     /// May be dropped and called again at any time.
@@ -118,7 +119,8 @@ impl LockGuard {
         lost(&self.core, &self.lease).await;
     }
 
-    /// As [`lost`](Self::lost), for tasks that do not have the guard.
+    /// Returns a signal that resolves as [`lost`](Self::lost) does, for tasks that do not have the
+    /// guard.
     pub fn lost_signal(&self) -> LostSignal {
         LostSignal::new(&self.core, &self.lease)
     }
@@ -143,11 +145,11 @@ impl LockGuard {
     }
 
     /// Resolves when a node that had confirmed this lock failed over, was restarted or lost its
-    /// data. A guard with automatic renewal is renewed at once then, and this returns what that
-    /// renewal found. [`Failover::Open`] is followed by [`Failover::Kept`] when a later renewal is
+    /// data. A guard with automatic renewal is renewed at once then, and this returns the result of
+    /// that renewal. [`Failover::Open`] is followed by [`Failover::Kept`] when a later renewal is
     /// confirmed; a guard without automatic renewal is `Open` until [`extend`](Self::extend)
-    /// succeeds. Each verdict is returned once, also one from before the call, and only the last
-    /// one. Returns [`Failover::Lost`] whenever the lock is lost or released.
+    /// succeeds. Only the last verdict is kept, also from before the call, and it is returned once.
+    /// Returns [`Failover::Lost`] whenever the lock is lost or released.
     ///
     /// # Cancellation safety
     /// If dropped, nothing is consumed; the next call returns it.
@@ -155,8 +157,8 @@ impl LockGuard {
         failover(&self.core, &self.lease).await
     }
 
-    /// Releases on every node that may hold the lock; decided at the majority, finished in the
-    /// background. `Ok` says that the lock was held until this release.
+    /// Releases on every node that may hold the lock. The result is that of the majority; the other
+    /// nodes are released in the background. `Ok` means that the lock was held until this release.
     ///
     /// # Errors
     /// [`ReleaseError::TakenByOther`] if a majority has another owner. [`ReleaseError::Lost`] if
@@ -169,7 +171,7 @@ impl LockGuard {
         self.end().await
     }
 
-    /// As [`release`](Self::release); the guard is of no use after it.
+    /// Releases as [`release`](Self::release) does, by reference; the guard is of no use after it.
     pub(crate) async fn end(&self) -> Result<(), ReleaseError> {
         let held = self.lease.end_held(self.core.env.now());
         self.core.renewer.remove(&self.lease);
@@ -179,7 +181,8 @@ impl LockGuard {
 
 impl Drop for LockGuard {
     fn drop(&mut self) {
-        // `release` has ended the lease already; then its own requests are on their way.
+        // If `release` has ended the lease already (`first` is false), its own requests are being
+        // sent.
         let now = self.core.env.now();
         let first = self.lease.end(now);
         self.core.renewer.remove(&self.lease);
@@ -190,11 +193,11 @@ impl Drop for LockGuard {
     }
 }
 
-/// The verdict on the next failover of a node that had confirmed a lease.
+/// Returns the verdict on the next failover of a node that had confirmed a lease.
 pub(crate) async fn failover(core: &Core, lease: &Lease) -> Failover {
     let over = || is_lost(core, lease);
     loop {
-        // In slices, as below: nothing wakes us when the deadline passes.
+        // The wait is sliced as in `lost`: no event wakes this future when the deadline passes.
         let left = lease.until().since(core.env.now()).min(WATCH);
         if let Some(verdict) = within(left, lease.verdict(over)).await {
             return verdict;

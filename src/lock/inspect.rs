@@ -1,4 +1,4 @@
-//! A lock seen from outside: who holds it on each node.
+//! A lock seen from outside: its holder on each node.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,38 +13,38 @@ use crate::op::Reply;
 use crate::quorum::majority::majority;
 use crate::token::{FencingToken, OwnerToken};
 
-/// Longest reason that is kept with the lock.
+/// Longest reason that is stored with the lock, in bytes.
 const NOTE_MAX: usize = 1_024;
 
 /// State of a lock on one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeView {
-    /// Nobody holds it there.
+    /// The lock is not held there.
     Free,
-    /// This one holds it there.
+    /// The lock is held there by this holder.
     Held(LockHolder),
-    /// Nobody holds it by the node's clock; soon after a planned handover it is kept for this long
-    /// all the same, because the lease of a holder may have ended early by that clock.
+    /// The lock is not held by the node's clock, and is kept for this long because a planned
+    /// handover was a short time ago: by that clock the lease of a holder may have ended too early.
     Kept(Duration),
-    /// Another program's value is under its key, for this long; without end if `None`.
+    /// Another program's value is under the lock's key, for this long; without end if `None`.
     Foreign(Option<Duration>),
     /// The node gave no answer that counts.
     Unknown(NodeOutcome),
 }
 
-/// A holder, as one node or a majority names it.
+/// A holder, as one node or a majority reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockHolder {
-    /// Names the attempt that holds the lock: the same on every node, another for every attempt.
-    /// Nobody can release the lock by it.
+    /// Identifies the attempt that holds the lock: the same on every node, different for every
+    /// attempt. The lock cannot be released with it.
     pub owner: String,
-    /// The node's fence; of a majority the largest. Not below the holder's fencing token.
+    /// Fence of the node; of a majority the largest. Not below the holder's fencing token.
     pub fence: FencingToken,
-    /// Until its lease ends, unless it is renewed.
+    /// Time until its lease ends, unless it is renewed.
     pub remaining: Duration,
-    /// The holder's note on itself: the reason of a [takeover](Mutex::take_over).
+    /// Note stored with the lock: the reason of a [takeover](Mutex::take_over).
     pub note: Option<String>,
     pub(super) token: OwnerToken,
 }
@@ -53,12 +53,12 @@ pub struct LockHolder {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Inspection {
-    /// Every node by name.
+    /// State on each node, with the node's name.
     pub nodes: Vec<(Arc<str>, NodeView)>,
 }
 
 impl Inspection {
-    /// The holder that a majority names.
+    /// Returns the holder that a majority reports.
     pub fn holder(&self) -> Option<LockHolder> {
         let held = || {
             self.nodes.iter().filter_map(|(_, view)| match view {
@@ -69,7 +69,8 @@ impl Inspection {
         let needed = majority(self.nodes.len());
         let of = |token| held().filter(move |h| h.token == token);
         let token = held().map(|h| h.token).find(|token| of(*token).count() >= needed)?;
-        // It is gone from a majority when as many nodes are left as are not enough.
+        // The majority ends when the lease ends on the `needed`-th node in the order of the longest
+        // leases.
         let mut ends: Vec<_> = of(token).map(|h| h.remaining).collect();
         ends.sort_unstable_by(|a, b| b.cmp(a));
         let first = of(token).next()?;
@@ -108,20 +109,20 @@ impl Inspection {
 }
 
 impl Mutex {
-    /// Asks every node who holds the lock, and waits for all that answer. Changes nothing.
+    /// Asks every node for the holder of the lock, and waits for all answers. Changes nothing.
     ///
     /// # Errors
     /// [`AcquireError::Closed`].
     ///
     /// # Cancellation safety
-    /// Reads only: may be dropped at will.
+    /// Reads only: may be dropped at any time.
     pub async fn inspect(&self) -> Result<Inspection, AcquireError> {
         let _operation = self.begin()?;
         Ok(look(&self.core, &self.keys).await)
     }
 }
 
-/// Asks every node.
+/// Asks every node for the holder.
 pub(super) async fn look(core: &Core, keys: &LockKeys) -> Inspection {
     let silent = || NodeError::not_executed(NodeFault::Timeout, "");
     let view = |(name, reply): (_, Option<_>)| (name, view(reply.unwrap_or(Err(silent()))));
@@ -151,13 +152,13 @@ fn view(reply: Result<Reply, NodeError>) -> NodeView {
     }
 }
 
-/// A reason as it is kept with a lock: cut between two letters.
+/// Returns a reason as it is stored with a lock: cut at a character boundary.
 pub(crate) fn note(reason: &str) -> Vec<u8> {
     let end = (0..=reason.len().min(NOTE_MAX)).rev().find(|end| reason.is_char_boundary(*end));
     reason.as_bytes()[..end.unwrap_or(0)].to_vec()
 }
 
-/// Names an owner without giving its token away.
+/// Returns a name for an owner that does not reveal its token.
 pub fn digest(owner: OwnerToken) -> String {
     use std::fmt::Write as _;
     let hash = Sha256::digest(owner.as_str().as_bytes());

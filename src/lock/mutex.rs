@@ -1,4 +1,4 @@
-//! The mutex: one holder at a time.
+//! A mutex: a lock with one holder at a time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,13 +20,14 @@ use crate::quorum::acquire::Loss;
 use crate::quorum::backoff::RetryPolicy;
 use crate::span::{Call, operation};
 
-/// A named lock, not yet held. Cheap to clone and to make; use one per name or per call. Begun by
+/// A named lock, not yet held. Cheap to clone and to make; use one per name or per call. Made by
 /// [`Redlock::mutex`](crate::Redlock::mutex).
 ///
 /// On one Redis key it excludes, and is excluded by, the classic `SET NX PX` clients of other
 /// languages (redlock-py, redsync, node-redlock, rslock, redislock). Those clients do not wait in
-/// the lock's queue: as long as somebody does, a lock that is released is reserved for the first of
-/// the queue, and a classic client, like [`try_acquire`](Self::try_acquire), hardly ever gets it.
+/// the lock's queue: as long as the queue is not empty, a lock that is released is reserved for its
+/// first waiter, and a classic client, like [`try_acquire`](Self::try_acquire), hardly ever gets
+/// it.
 #[derive(Clone, Debug)]
 pub struct Mutex {
     pub(super) core: Arc<Core>,
@@ -46,12 +47,12 @@ pub struct Mutex {
 pub enum TryAcquire {
     /// The lock is held by the guard.
     Acquired(LockGuard),
-    /// Somebody else holds it.
+    /// Another owner holds the lock.
     Taken(Taken),
 }
 
 impl TryAcquire {
-    /// The guard, if the lock was acquired.
+    /// Returns the guard, if the lock was acquired.
     pub fn acquired(self) -> Option<LockGuard> {
         match self {
             Self::Acquired(guard) => Some(guard),
@@ -61,21 +62,21 @@ impl TryAcquire {
 }
 
 impl Mutex {
-    /// The name as given to [`Redlock::mutex`](crate::Redlock::mutex).
+    /// Returns the name as given to [`Redlock::mutex`](crate::Redlock::mutex).
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// One attempt. A lock that was just released and is reserved for one who waits is taken, too:
-    /// where somebody always waits, a single attempt hardly ever gets the lock. Then use
-    /// [`acquire`](Self::acquire), which has a place in the queue.
+    /// Makes one attempt. A lock that was just released and is reserved for a waiter counts as
+    /// taken, too: where the queue is never empty, a single attempt hardly ever gets the lock. Then
+    /// use [`acquire`](Self::acquire), which has a place in the queue.
     ///
     /// # Errors
     /// [`AcquireError::NoQuorum`] or [`AcquireError::Closed`]. "Taken" is not an error.
     ///
     /// # Cancellation safety
-    /// Dropped at any await it holds nothing: what nodes granted is released in the background, at
-    /// the latest the ttl ends it.
+    /// If dropped at any await, nothing is held: what nodes granted is released in the background,
+    /// and ends with the ttl at the latest.
     pub async fn try_acquire(&self) -> Result<TryAcquire, AcquireError> {
         let operation = operation!("try_acquire", of = %self.resource());
         let call = Acquiring::begin(&self.core, &self.name);
@@ -105,18 +106,20 @@ impl Mutex {
         }
     }
 
-    /// Attempts until the lock is held or [`acquire_timeout`](super::MutexBuilder::acquire_timeout)
-    /// has passed. Woken by the nodes when the lock is released; polls with growing, jittered
-    /// pauses where there are no hints. A fresh owner token and a roll-back for each attempt. Of
-    /// several handles that wait, the one that has waited longest is the next, as a rule.
+    /// Acquires the lock: makes attempts until it is held or
+    /// [`acquire_timeout`](super::MutexBuilder::acquire_timeout) has passed. The nodes wake the
+    /// call when the lock is released; where there are no hints it polls with growing, jittered
+    /// pauses. Each attempt has a fresh owner token and is rolled back if it fails. Of several
+    /// handles that wait, the one that has waited longest is usually the next.
     ///
     /// # Errors
-    /// [`AcquireError::TimedOut`] if it stayed taken, [`AcquireError::NoQuorum`] if too few nodes
-    /// could be asked until the end (at once if a person has to change a setting),
+    /// [`AcquireError::TimedOut`] if the lock stayed taken, [`AcquireError::NoQuorum`] if too few
+    /// nodes could be asked until the end (at once if a person has to change a setting),
     /// [`AcquireError::Closed`] as soon as the handle is [closed](crate::Redlock::close).
     ///
     /// # Cancellation safety
-    /// As [`try_acquire`](Self::try_acquire); a waiting place that is dropped passes its turn on.
+    /// As [`try_acquire`](Self::try_acquire). If dropped while it waits, its turn passes to the
+    /// next waiter.
     pub async fn acquire(&self) -> Result<LockGuard, AcquireError> {
         let operation = operation!("acquire", of = %self.resource());
         let call = Acquiring::begin(&self.core, &self.name);
@@ -153,7 +156,7 @@ impl Mutex {
         Resource::Lock(Arc::clone(&self.name))
     }
 
-    /// Begins a operation.
+    /// Begins an operation; refused once the handle is closed.
     pub(super) fn begin(&self) -> Result<Operation<'_>, AcquireError> {
         self.core.closing.enter().ok_or_else(|| AcquireError::Closed(self.resource()))
     }

@@ -1,4 +1,4 @@
-//! Work that is done under a lock and stopped when the lock is lost.
+//! Running work under a lock, and stopping it when the lock is lost.
 
 use std::error::Error;
 use std::fmt;
@@ -9,35 +9,36 @@ use std::sync::Arc;
 use super::{LockGuard, Mutex};
 use crate::error::{AcquireError, Advice, Advise, NoQuorum, ReleaseError, Resource};
 
-/// Why work under a lock, or under a leadership, has no certain end.
+/// The error of work under a lock, or under a leadership, whose end is not certain.
 ///
-/// A value that the work returned all the same is kept: [`into_value`](Self::into_value).
+/// If the work returned a value all the same, [`into_value`](Self::into_value) returns it.
 #[non_exhaustive]
 pub enum WorkError<T, E = AcquireError> {
-    /// The lock was not acquired, or the election not won: the work was not started.
+    /// The lock was not acquired, or the election was not won: the work was not started.
     NotStarted(E),
-    /// Lost before the work had ended, so somebody else may have begun: the work was stopped where
-    /// it was. With a value, it came to its end after the loss.
+    /// The lock was lost before the work had ended, so another holder may have begun: the work was
+    /// stopped at its current await. With a value, the work ended after the loss.
     #[non_exhaustive]
     Lost {
         /// The lock or the election.
         of: Resource,
-        /// What the work returned, if it came to its end.
+        /// Value that the work returned, if it ended.
         value: Option<T>,
     },
-    /// The work is done, and the lock was held until its end; too few nodes confirmed the release.
-    /// It is repeated in the background, and at the latest the ttl ends the lock.
+    /// The work has ended, and the lock was held until its end, but too few nodes confirmed the
+    /// release. The release is repeated in the background, and the lock ends with its ttl at the
+    /// latest.
     #[non_exhaustive]
     Unconfirmed {
-        /// What the work returned.
+        /// Value that the work returned.
         value: T,
-        /// What the nodes said to the release.
+        /// Answers of the nodes to the release.
         error: NoQuorum,
     },
 }
 
 impl<T, E> WorkError<T, E> {
-    /// What the work returned, if it came to its end.
+    /// Returns the value that the work returned, if it ended.
     pub fn into_value(self) -> Option<T> {
         match self {
             Self::NotStarted(_) => None,
@@ -48,7 +49,7 @@ impl<T, E> WorkError<T, E> {
 }
 
 impl<T, E: Advise> WorkError<T, E> {
-    /// What to do about it.
+    /// Returns what to do about it.
     pub fn advice(&self) -> Advice {
         match self {
             Self::NotStarted(e) => e.advice(),
@@ -99,7 +100,7 @@ impl<T, E: fmt::Display> fmt::Display for WorkError<T, E> {
 impl<T, E: Error> Error for WorkError<T, E> {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
-            // Its sentence is ours.
+            // `Display` shows the message of `e` itself, so the source is the one of `e`.
             Self::NotStarted(e) => e.source(),
             Self::Lost { .. } | Self::Unconfirmed { .. } => None,
         }
@@ -110,7 +111,7 @@ impl Mutex {
     /// Acquires the lock, runs `work` while it is held, and releases it.
     ///
     /// If the lock is lost, the work is stopped: its future is dropped at its next await. The work
-    /// has the guard, for its [fencing token](LockGuard::fencing_token) among others. The lock is
+    /// gets the guard, among others for its [fencing token](LockGuard::fencing_token). The lock is
     /// released when the work has ended, even if a clone of the guard is left.
     ///
     /// ```
@@ -132,8 +133,8 @@ impl Mutex {
     /// `run(…).await??`.
     ///
     /// # Cancellation safety
-    /// Dropped, the work is dropped with it where it is, and the lock is released in the
-    /// background. Before it is acquired, as [`acquire`](Self::acquire).
+    /// If dropped, the work is dropped at its current await, and the lock is released in the
+    /// background. Before the lock is acquired, as [`acquire`](Self::acquire).
     pub async fn run<T, F, Fut>(&self, work: F) -> Result<T, WorkError<T>>
     where
         F: FnOnce(Arc<LockGuard>) -> Fut,
@@ -144,13 +145,13 @@ impl Mutex {
     }
 }
 
-/// Runs the work until its end, the loss of the lock, or `stop`, then releases.
+/// Runs the work until its end, the loss of the lock, or `stop`, and then releases the lock.
 pub(crate) async fn while_held<T, E>(
     guard: &LockGuard,
     work: impl Future<Output = T>,
     stop: impl Future<Output = ()>,
 ) -> Result<T, WorkError<T, E>> {
-    // Stopped work is dropped here, before the lock is given back.
+    // Stopped work is dropped at the end of this block, before the lock is released.
     let value = {
         let (work, stop) = (pin!(work), pin!(stop));
         tokio::select! {

@@ -7,7 +7,7 @@ use super::lost;
 use crate::client::Core;
 use crate::client::lease::Lease;
 
-/// Says when a lock, a leadership or a claim is no longer held: lost, released or dropped.
+/// A signal that a lock, a leadership or a claim is no longer held: lost, released or dropped.
 ///
 /// It borrows nothing and is cheap to clone, so it can move into tasks:
 ///
@@ -38,22 +38,24 @@ impl LostSignal {
         Self { core: Arc::clone(core), lease: Arc::clone(lease) }
     }
 
-    /// Whether it is over, by a local look at the suspend-proof clock. Never turns false again.
+    /// Returns true if the lock, leadership or claim has ended, by the local suspend-proof clock;
+    /// sends nothing. Once it has returned true it never returns false again.
     pub fn is_lost(&self) -> bool {
         is_lost(&self.core, &self.lease)
     }
 
-    /// Resolves when it is over: when it is lost, at the latest at its own deadline, or when it is
-    /// released or dropped.
+    /// Resolves when the lock, leadership or claim has ended: when it is lost, at the latest at its
+    /// own deadline, or when it is released or dropped.
     ///
     /// # Cancellation safety
-    /// May be dropped and called again at will.
+    /// May be dropped and called again at any time.
     pub async fn lost(&self) {
         lost(&self.core, &self.lease).await;
     }
 }
 
-/// Whether a lease is over. What was over once stays so, also if a renewal's answer is on its way.
+/// Returns true if the lease has ended, and marks it as lost then: a renewal whose answer arrives
+/// later does not make it valid again.
 pub(crate) fn is_lost(core: &Core, lease: &Lease) -> bool {
     let now = core.env.now();
     let over = !lease.is_valid(now);

@@ -1,6 +1,6 @@
-//! Taking a lock from a holder that does not come back (locks 13).
+//! Takes a lock from a holder that does not come back (locks 13).
 //!
-//! The holder may go on believing in the lock for what is left of its lease. So its lock is taken
+//! The holder may assume that it has the lock for what is left of its lease. So its lock is taken
 //! for at least as long, and nothing that was taken is released before: not by an attempt that was
 //! given up, and not by the guard.
 
@@ -21,7 +21,7 @@ use crate::span::{Call, operation};
 use crate::time::Moment;
 use crate::token::OwnerToken;
 
-/// The lock as [`Mutex::take_over`] has taken it.
+/// A lock that [`Mutex::take_over`] has taken.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct TakenOver {
@@ -30,23 +30,23 @@ pub struct TakenOver {
     pub from: Option<LockHolder>,
     /// The lock, under a higher token.
     ///
-    /// Until `closed_for` has passed it is not released: given up before, by `release` or by its
-    /// drop, it is renewed no more, and the nodes keep the lock until it lapses.
+    /// The guard is not released until `closed_for` has passed: if `release` or its drop ends it
+    /// before, it is not renewed any more, and the nodes keep the lock until it lapses.
     pub guard: LockGuard,
-    /// Longest time, from now on, for which the holder may still believe in the lock. As long as it
-    /// does, no other owner can have the lock, whatever becomes of the guard and of this process.
-    /// After that the guard is released as any other.
+    /// Longest time, from now on, for which the previous holder may assume that it has the lock.
+    /// Until then no other owner can have the lock, whatever happens to the guard and to this
+    /// process. After that the guard is released as any other.
     pub closed_for: Duration,
 }
 
-/// Attempts to take a lock from its holder.
+/// The attempts of one call to take a lock from its holder.
 struct TakeOver<'a> {
     acquire: LockAttempt<'a>,
     from: OwnerToken,
-    /// The owner of all its attempts, so that none is refused because of an earlier one whose
-    /// answer was lost.
+    /// Owner token of all attempts, so that none is refused because of an earlier one whose answer
+    /// was lost.
     taker: OwnerToken,
-    /// The holder as it was seen last.
+    /// The holder as last seen.
     seen: Option<LockHolder>,
 }
 
@@ -74,32 +74,32 @@ impl Attempt for TakeOver<'_> {
 }
 
 impl Mutex {
-    /// Takes the lock from this holder, as [`inspect`](Self::inspect) showed it: for an operator,
+    /// Takes the lock from this holder, as [`inspect`](Self::inspect) returned it: for an operator,
     /// where the holder is known to hang. Takes it only from this holder; a different owner that
-    /// got it first keeps it. Each node transfers it in one step, so those who wait for it go on
-    /// waiting. Waits as [`acquire`](Self::acquire) does.
+    /// got it first keeps it. Each node transfers it in one step, so callers that wait for the lock
+    /// go on waiting. Waits as [`acquire`](Self::acquire) does.
     ///
     /// The fence rises at once, so every resource that checks fencing tokens refuses the holder
-    /// from now on. The holder itself learns of its loss at its next renewal, at the latest when
-    /// its lease ends. Until then no other owner can have the lock, whatever becomes of the guard,
-    /// of this future or of this process: the lease of the takeover is the mutex's ttl, or as long
-    /// as the holder's lease still was, at most `max_ttl`: a holder that renews longer leases can
-    /// be taken from only by a handle with its `max_ttl`. `reason` is kept with the lock as its
-    /// [`note`](LockHolder::note), cut to one kibibyte.
+    /// from now on. The holder itself notices its loss at its next renewal, at the latest when its
+    /// lease ends. Until then no other owner can have the lock, whatever happens to the guard, to
+    /// this future or to this process. The lease of the takeover is the mutex's ttl, or the rest of
+    /// the holder's lease if that is longer, at most `max_ttl`: from a holder with longer leases
+    /// the lock can be taken only by a handle with its `max_ttl`. `reason` is stored with the lock
+    /// as its [`note`](LockHolder::note), cut to one kibibyte.
     ///
-    /// A node that loses the takeover again, by a failover or a restart without its last write,
-    /// may confirm the old holder once more; with a node that the takeover did not reach, that may
-    /// be a majority. Then both may believe in the lock for some of that lease, and one of them
-    /// keeps it: only fencing tokens tell them apart.
+    /// A node that loses the takeover again, by a failover or a restart without its last write, may
+    /// confirm the old holder once more; with a node that the takeover did not reach, that may be a
+    /// majority. Then both holders may assume that they have the lock for some of that lease, and
+    /// one of them keeps it: only fencing tokens tell them apart.
     ///
     /// # Errors
     /// As [`Mutex::acquire`]; [`AcquireError::TimedOut`] if a different owner has the lock by now
-    /// and keeps it, or another program's value is under its key. Some nodes may have given the
-    /// lock away all the same; they keep it closed for that lease at most.
+    /// and keeps it, or another program's value is under its key. Some nodes may have transferred
+    /// the lock all the same; they keep it closed for that lease at most.
     ///
     /// # Cancellation safety
-    /// Dropped, the holder may have lost the lock all the same. What was taken is not released; it
-    /// lapses, after that lease at most.
+    /// If dropped, the holder may have lost the lock all the same. What was taken is not released;
+    /// it lapses, after that lease at most.
     pub async fn take_over(
         &self,
         holder: &LockHolder,
@@ -125,11 +125,12 @@ impl Mutex {
         let mut takeover = TakeOver { acquire, from: holder.token, taker, seen: None };
         let won = retry(core, &mut takeover, self.retry_terms(Wait::Watch)).await;
         let won = won.map_err(|given_up| not_acquired(core, self.resource(), given_up))?;
-        // No node had it for the holder for longer than this lease, which has begun by now.
+        // No node had the lock for the holder for longer than `won.ttl`, and all these leases have
+        // begun by now.
         let over = core.env.now() + won.ttl + core.config.drift.of(won.ttl);
         let guard = self.guard_of(self.lease(won).lapsing_before(over));
         guard.lease().set_meta(note(reason).into());
-        // Without it the reason comes with the next renewal.
+        // If this call fails, the next renewal writes the reason.
         drop(guard.extend().await);
         let closed_for = over.since(core.env.now());
         Ok(TakenOver { from: takeover.seen, guard, closed_for })

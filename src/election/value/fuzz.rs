@@ -1,4 +1,5 @@
-//! Whatever lies beside a lock: nothing panics, and only the owner's sound metadata name a leader.
+//! Fuzz tests: for any bytes beside a lock nothing panics, and only the owner's sound metadata name
+//! a leader.
 
 use proptest::prelude::*;
 
@@ -66,7 +67,7 @@ proptest! {
                 prop_assert!(how == 0 || meta.starts_with(&whole), "a part of metadata was read");
                 prop_assert!(number > 0 && leader.term.get() < 1 << 53);
             }
-            // White space after it changes nothing.
+            // White space after the metadata changes nothing.
             None => prop_assert!(meta != *whole),
         }
     }

@@ -1,4 +1,4 @@
-//! What a broker's adapter provides.
+//! The traits that a broker's adapter implements.
 
 use std::borrow::Cow;
 use std::error::Error;
@@ -13,21 +13,21 @@ use super::Disposition;
 use crate::error::{Advice, ConfigError, advise};
 use crate::idempotency::Failed;
 
-/// A broker and what is consumed there: its address, the name of the queue, and the settings that
-/// only this kind of broker has.
+/// A broker and the queue, topic or stream that is consumed: its address, its name, and the
+/// settings that only this kind of broker has.
 pub trait Broker: fmt::Debug + Send + Sync + 'static {
-    /// A connection to it.
+    /// A connection to the broker.
     type Session: Session<Delivery = Self::Delivery>;
-    /// A message that it hands over.
+    /// A message that the broker delivers.
     type Delivery: Delivery;
 
-    /// Checks the settings together with those of the consumer. Connects to nothing.
+    /// Checks the settings together with those of the consumer. Sends nothing.
     ///
     /// # Errors
     /// [`ConfigError`] naming the field, the value and the rule.
     fn check(&self, terms: &Terms) -> Result<(), ConfigError>;
 
-    /// Connects, and declares what has to be there.
+    /// Connects, and declares the queues, topics or streams that are needed.
     fn open(
         &self,
         terms: &Terms,
@@ -35,33 +35,35 @@ pub trait Broker: fmt::Debug + Send + Sync + 'static {
 }
 
 /// A connection to a broker with all that belongs to it. When anything on it breaks, the consumer
-/// replaces it as a whole: what was not settled on it comes again.
+/// replaces it as a whole: messages that were not settled on it come again.
 pub trait Session: Send {
-    /// A message that it hands over.
+    /// A message that the session delivers.
     type Delivery: Delivery;
 
-    /// Returns true if something happened after which it has to be replaced.
+    /// Returns true if the session has to be replaced.
     fn is_broken(&self) -> bool {
         false
     }
 
     /// Returns at most `room` deliveries. Waits for the first one for about a second at most, so
-    /// that a stop is noticed; empty if none came. After an error the session is replaced.
+    /// that a stop is noticed; empty if none arrived. After an error the session is replaced.
     ///
-    /// The consumer polls it to its end. Dropped with the consumer, what it took comes again.
+    /// The consumer polls the future to its end. If it is dropped together with the consumer, the
+    /// messages that it took come again.
     fn next(
         &mut self,
         room: usize,
     ) -> impl Future<Output = Result<Vec<Self::Delivery>, BrokerError>> + Send;
 
-    /// Ends it: the broker takes back what it handed over and was not settled.
+    /// Ends the session: the broker delivers again what was delivered and not settled.
     fn close(self) -> impl Future<Output = ()> + Send;
 }
 
-/// One delivery of a message. Dropped without being settled it must come again by itself.
+/// One delivery of a message. If it is dropped without being settled, the message must come again
+/// by itself.
 pub trait Delivery: Send + Sync + 'static {
     /// Returns the name of the request: an id that the *producer* gave the message, the same in
-    /// every copy of it. An error is the sentence of the dead letter.
+    /// every copy of it. The error is the text of the dead letter.
     fn key(&self) -> Result<Cow<'_, str>, String>;
 
     /// Returns the time at which the producer made the request, the same in every copy of it, if
@@ -74,10 +76,10 @@ pub trait Delivery: Send + Sync + 'static {
     /// Returns the number of earlier failures of its handler, as far as the broker knows.
     fn failures(&self) -> u32;
 
-    /// Settles the delivery at the broker. `failures` is the number that the next
-    /// delivery has to report. [`Retry`](Disposition::Retry) and [`Park`](Disposition::Park) first
-    /// make sure that the broker has the message in its new place, and then acknowledge it: a crash
-    /// in between makes a duplicate, never a loss.
+    /// Settles the delivery at the broker. `failures` is the number that the next delivery has to
+    /// report. [`Retry`](Disposition::Retry) and [`Park`](Disposition::Park) first make sure that
+    /// the broker has the message in its new place, and then acknowledge it: a crash in between
+    /// makes a duplicate, never a loss.
     fn settle(
         &self,
         how: &Disposition,
@@ -99,12 +101,11 @@ pub trait Delivery: Send + Sync + 'static {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Terms {
-    /// The lease of the namespace: the longest time after which another consumer may take over a
-    /// message.
+    /// The lease of the namespace: another consumer may take over a message when it has ended.
     pub lease: Duration,
     /// Number of messages that are handled at once.
     pub concurrency: usize,
-    /// Longest time for which a message whose handler failed stays away.
+    /// Longest time before a message whose handler failed is delivered again.
     pub longest_retry: Duration,
     /// A name that no other process has, nor this one after a restart.
     pub name: Arc<str>,
@@ -112,7 +113,7 @@ pub struct Terms {
 
 impl Terms {
     /// Returns the time without a heartbeat after which the broker delivers a message to another
-    /// consumer: as asked, or one and a half leases. `field` names the setting.
+    /// consumer: `asked`, or by default one and a half leases. `field` names the setting.
     ///
     /// # Errors
     /// [`ConfigError`] if it is shorter than the lease.
@@ -134,9 +135,9 @@ impl Terms {
     }
 }
 
-/// A request to a broker failed, was refused, or was not confirmed. Its sentence contains the
-/// broker's answer; its [`source`](Error::source) is the error of the broker's client, if there is
-/// one.
+/// The error of a request to a broker that failed, was refused, or was not confirmed. Its message
+/// contains the broker's answer; its [`source`](Error::source) is the error of the broker's client,
+/// if there is one.
 ///
 /// A message whose settlement was not confirmed is delivered again, and answered by its record.
 #[derive(Clone, Debug)]
@@ -147,12 +148,12 @@ pub struct BrokerError {
 }
 
 impl BrokerError {
-    /// An error after which trying again can help.
+    /// Makes an error after which trying again can help.
     pub fn passing(sentence: impl Into<String>) -> Self {
         Self { sentence: sentence.into(), passing: true, source: None }
     }
 
-    /// An error that stays until a person changes something.
+    /// Makes an error that stays until a person changes something.
     pub fn refused(sentence: impl Into<String>) -> Self {
         Self { passing: false, ..Self::passing(sentence) }
     }
@@ -201,11 +202,11 @@ impl From<ConfigError> for BrokerError {
     }
 }
 
-/// Reads the body of a message as JSON. A body that cannot be parsed never can be, so the error
-/// makes the message a dead letter.
+/// Reads the body of a message as JSON. A body that cannot be parsed can never be parsed, so the
+/// error makes the message a dead letter.
 ///
 /// # Errors
-/// [`Failed::permanent`] with what the body has wrong.
+/// [`Failed::permanent`] with the parser's message.
 pub fn json<T: DeserializeOwned>(body: &[u8]) -> Result<T, Failed> {
     serde_json::from_slice(body)
         .map_err(|e| Failed::permanent(format!("the body cannot be parsed as JSON: {e}")))

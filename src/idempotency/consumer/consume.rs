@@ -1,4 +1,4 @@
-//! The consumer: what it is built from, and what it reports when it ends.
+//! A consumer, its settings, and its report when it ends.
 
 use std::error::Error;
 use std::fmt;
@@ -10,10 +10,10 @@ use super::{Broker, BrokerError, Handler, Rules, Terms};
 use crate::error::{Advice, ConfigError, advise};
 use crate::idempotency::Idempotency;
 
-/// Finds the key of a message, if it has one.
+/// Returns the key of a message, if it has one.
 pub(super) type KeyOf<D> = Arc<dyn Fn(&D) -> Option<String> + Send + Sync>;
 
-/// Consumes messages of a broker: each takes effect once.
+/// A consumer of a broker's messages: each message takes effect once.
 pub struct Consumer<B: Broker> {
     pub(super) broker: B,
     pub(super) of: Idempotency,
@@ -32,15 +32,15 @@ pub struct ConsumerBuilder<B: Broker> {
 }
 
 impl<B: Broker> ConsumerBuilder<B> {
-    /// How many messages are handled at once, and what becomes of failures.
+    /// Sets how many messages are handled at once, and what happens after failures.
     pub fn rules(mut self, rules: Rules) -> Self {
         self.rules = rules;
         self
     }
 
-    /// Where the key is, if not where the broker's adapter looks for it: whatever the *producer*
-    /// gave the request, the same in every copy of it and in no other request. Not a number that
-    /// the broker gives to each copy.
+    /// Sets where the key is, if not where the broker's adapter looks for it. The key is an id that
+    /// the *producer* gave the request, the same in every copy of it and in no other request. Do
+    /// not use a number that the broker gives to each copy.
     pub fn key(
         mut self,
         of: impl Fn(&B::Delivery) -> Option<String> + Send + Sync + 'static,
@@ -49,7 +49,7 @@ impl<B: Broker> ConsumerBuilder<B> {
         self
     }
 
-    /// Checks the settings. Nothing is connected before [`Consumer::run`].
+    /// Checks the settings and builds the consumer. Nothing is connected before [`Consumer::run`].
     ///
     /// # Errors
     /// [`ConfigError`] naming the field, the value and the rule.
@@ -68,29 +68,30 @@ impl<B: Broker> ConsumerBuilder<B> {
 }
 
 impl<B: Broker> Consumer<B> {
-    /// A consumer that stores results in this namespace. All consumers of the same messages must
-    /// use the same namespace on the same nodes.
+    /// Returns a builder of a consumer that stores results in this namespace. All consumers of the
+    /// same messages must use the same namespace on the same nodes.
     pub fn builder(broker: B, of: Idempotency) -> ConsumerBuilder<B> {
         ConsumerBuilder { broker, of, rules: Rules::default(), key_of: None }
     }
 
-    /// Consumes until `stop` resolves, then finishes or returns what it has: each message runs the
-    /// handler once, however often it is delivered. Connects again when the broker goes away.
+    /// Consumes until `stop` resolves, then finishes or returns the messages that it has. Each
+    /// message runs the handler once, however often it is delivered. Connects again when the broker
+    /// goes away.
     ///
     /// # Errors
     /// [`ConsumeError`]: the broker refuses the login or what is consumed, or no message can be
     /// handled until a person has changed something. What the consumer had is finished or returned.
     ///
     /// # Cancellation safety
-    /// Dropped, it takes nothing more. Handlers that run go on in tasks of their own and their
-    /// results are stored, but nothing is acknowledged: the broker delivers those messages again,
-    /// and they are answered by their results.
+    /// If dropped, the consumer takes no more messages. Handlers that run go on in tasks of their
+    /// own and their results are stored, but nothing is acknowledged: the broker delivers those
+    /// messages again, and they are answered by their results.
     pub async fn run<H: Handler<B::Delivery>>(
         &self,
         handler: H,
         stop: impl Future<Output = ()>,
     ) -> Result<ConsumerReport, ConsumeError> {
-        // Boxed: it is large, and part of each program's future.
+        // Boxed because it is large and would otherwise enlarge each program's future.
         Box::pin(Work::new(self, handler).serve(stop)).await
     }
 }
@@ -113,35 +114,35 @@ impl<B: Broker> fmt::Debug for ConsumerBuilder<B> {
     }
 }
 
-/// What a consumer did until it ended.
+/// Counts of a consumer until it ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConsumerReport {
     /// Deliveries taken from the broker.
     pub delivered: u64,
-    /// Acknowledged: the result is stored.
+    /// Messages acknowledged: the result is stored.
     pub acked: u64,
-    /// Given back, to come again.
+    /// Messages returned to the broker, to come again.
     pub retried: u64,
-    /// Put with the dead letters.
+    /// Messages put with the dead letters.
     pub parked: u64,
-    /// The broker did not confirm what became of them: they come again, and are answered by their
-    /// records.
+    /// Messages whose settlement the broker did not confirm: they come again, and are answered by
+    /// their records.
     pub unsettled: u64,
-    /// Still at work when the grace was over: they come again.
+    /// Messages whose handlers still ran when the grace was over: they come again.
     pub unfinished: u64,
 }
 
-/// Why a consumer ended before it was asked to.
+/// The error of a consumer that ended before `stop` resolved.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ConsumeError {
     /// No message can be handled until a person has changed something.
     #[non_exhaustive]
     Stopped {
-        /// What, and why.
+        /// The change that is needed, and its reason.
         why: String,
-        /// What was done until then.
+        /// Counts until the consumer ended.
         ended: ConsumerReport,
     },
     /// The broker refuses deliveries for good.
@@ -149,7 +150,7 @@ pub enum ConsumeError {
     Broker {
         /// The broker's answer.
         error: BrokerError,
-        /// What was done until then.
+        /// Counts until the consumer ended.
         ended: ConsumerReport,
     },
 }

@@ -1,4 +1,4 @@
-//! Disposition of a delivery: a pure function of the result of its call.
+//! The disposition of a delivery: a pure function of the result of its call.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,38 +7,39 @@ use super::Rules;
 use crate::error::Advice;
 use crate::idempotency::{Outcome, Parked, ParkedReason, RunError};
 
-/// Action to take with a delivered message.
+/// The action to take with a delivered message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Disposition {
     /// Acknowledge it: the result is stored on a majority of the nodes, so that any later delivery
     /// is answered by it.
     Ack,
-    /// Give it back, to be delivered again after this long; zero: at once.
+    /// Return it to the broker, to be delivered again after this long; zero: at once.
     Retry(Duration),
-    /// Put it where a person looks at it, with the reason, and then acknowledge it.
+    /// Move it with the reason to the dead letters, where a person looks at it, and then
+    /// acknowledge it.
     Park(DeadLetter),
-    /// Give it back and stop consuming: no message can be handled until a person has changed
-    /// something. The text says what.
+    /// Return it to the broker and stop consuming: no message can be handled until a person has
+    /// changed something, which the text names.
     Stop(String),
 }
 
-/// Why a message was put aside.
+/// A message that is moved to the dead letters, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeadLetter {
-    /// For programs.
+    /// Reason for programs.
     pub reason: DeadLetterReason,
-    /// For people: one sentence with the key, the cause, and what to do.
+    /// Reason for people: one sentence with the key, the cause, and what to do.
     pub detail: String,
     /// The message's key, if it has one that can be used.
     pub key: Option<String>,
 }
 
-/// Reason for which a message was put aside, for programs.
+/// Reason for which a message is moved to the dead letters, for programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum DeadLetterReason {
-    /// It has no key, or one that cannot be used, or says that it comes from the future.
+    /// It has no key, or one that cannot be used, or a creation time in the future.
     Unreadable,
     /// Its key was used before by a message with another body.
     Mismatch,
@@ -48,7 +49,7 @@ pub enum DeadLetterReason {
     Lapsed,
     /// Too few nodes know whether it was handled before, and it was decided to park such messages.
     Forgotten,
-    /// The handler refused it for good ([`Failed::permanent`](crate::Failed::permanent)).
+    /// The handler refused it permanently ([`Failed::permanent`](crate::Failed::permanent)).
     Refused,
     /// The handler failed too often ([`Rules::max_failures`]).
     Exhausted,
@@ -57,7 +58,7 @@ pub enum DeadLetterReason {
 }
 
 impl DeadLetterReason {
-    /// A short name for headers, for example `too-old`.
+    /// Returns a short name for headers, for example `too-old`.
     pub fn code(self) -> &'static str {
         match self {
             Self::Unreadable => "unreadable",
@@ -73,7 +74,7 @@ impl DeadLetterReason {
 }
 
 impl DeadLetter {
-    /// A message put aside for this reason.
+    /// Makes a dead letter with this reason.
     pub fn new(reason: DeadLetterReason, detail: impl Into<String>) -> Self {
         Self { reason, detail: detail.into(), key: None }
     }
@@ -104,7 +105,8 @@ impl Rules {
             Ok(Outcome::Executed { .. } | Outcome::Replayed(_) | Outcome::NotKept) => {
                 Disposition::Ack
             }
-            // Never acknowledged: if the other one dies, this delivery takes over.
+            // The message is never acknowledged here: if the process that runs the handler dies,
+            // this delivery takes over.
             Ok(Outcome::InFlight { retry_after }) => {
                 Disposition::Retry((*retry_after).max(self.first_retry))
             }
@@ -118,7 +120,8 @@ impl Rules {
                 "it was made longer ago than the retention, so its record may be gone; look \
                  whether it took effect",
             ),
-            // As long as it may yet be decided for all such messages at once, it stays.
+            // While an operator may still decide for all such messages at once, the message stays
+            // with its broker.
             Ok(Outcome::Parked(why)) if self.holds(why) => Disposition::Retry(self.first_retry),
             Ok(Outcome::Parked(why)) => {
                 let reason = match why.reason {
@@ -151,7 +154,7 @@ impl Rules {
             | RunError::NotInitialised { .. }
             | RunError::NotRecorded(_) => match e.advice() {
                 Advice::RetryAfter(wait) => Disposition::Retry(wait.max(self.first_retry)),
-                // No other message would fare better.
+                // Every other message would meet the same error.
                 Advice::GiveUp | Advice::Rebuild | Advice::Misconfigured => {
                     Disposition::Stop(e.to_string())
                 }
@@ -175,7 +178,7 @@ impl Rules {
         Disposition::Retry(wait.max(self.first_retry))
     }
 
-    /// Returns the pause after a failure that follows `failures` earlier ones.
+    /// Returns the pause after a failure, if there were `failures` before it.
     fn backoff(&self, failures: u32) -> Duration {
         let doubled = 2_u32.saturating_pow(failures);
         self.first_retry.saturating_mul(doubled).min(self.longest_retry)

@@ -1,6 +1,6 @@
-//! The pause of a consumer on a deployment that was never initialised (consumers 13). That is no
-//! property of a message, so messages stay with their broker: one at a time is tried, until a
-//! person has said what the servers are.
+//! The pause of a consumer on a deployment that was never initialised (consumers 13). The cause is
+//! not a property of a message, so messages stay with their broker: one message at a time is tried,
+//! until an operator has initialised the deployment.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,19 +9,19 @@ use tokio::time::Instant;
 
 use crate::idempotency::{Outcome, RunError};
 
-/// Pause between two tries while the gate is shut.
+/// Pause between two attempts while the gate is shut.
 pub(super) const EVERY: Duration = Duration::from_secs(5);
 /// Interval of the log while the gate is shut.
 const REPORT: Duration = Duration::from_secs(60);
 
-/// What the call of a delivery showed of the deployment.
+/// State of the deployment, as the call of a delivery shows it.
 #[derive(Debug)]
 pub(super) enum Past {
-    /// Nothing: the nodes did not answer, or it was not called.
+    /// Unknown: the nodes did not answer, or no call was made.
     Unsaid,
-    /// Nobody has said what the nodes are (`RunError::NotInitialised`, in words).
+    /// The nodes are not initialised; the text of `RunError::NotInitialised`.
     Uninitialised(String),
-    /// The nodes could be asked for the key.
+    /// The nodes are initialised: they answered about the key.
     Asked,
 }
 
@@ -41,19 +41,19 @@ impl Past {
     }
 }
 
-/// Whether, and when, the consumer takes messages.
+/// Decides whether the consumer may fetch messages, and how many.
 #[derive(Debug, Default)]
 pub(super) struct Gate {
-    /// Time of the next try; `None` while the gate is open.
+    /// Time of the next attempt; `None` while the gate is open.
     again: Option<Instant>,
-    /// Last time at which it was logged that the gate is shut.
+    /// Time at which it was last logged that the gate is shut.
     reported: Option<Instant>,
-    /// The end of what was logged last is still to be logged.
+    /// True if it is still to be logged that the gate is open again.
     is_end_due: bool,
     shut: Shut,
 }
 
-/// Reason and time of a gate's closing, shared with `health`.
+/// Reason for which a gate is shut and since when, shared with `health`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shut(Arc<Mutex<Option<(Instant, String)>>>);
 
@@ -68,29 +68,30 @@ impl Shut {
 }
 
 impl Gate {
-    /// An open gate that shows here why it is shut.
+    /// Makes an open gate that writes its reason into `shut` when it is shut.
     pub(super) fn shown_by(shut: &Shut) -> Self {
         Self { shut: shut.clone(), ..Self::default() }
     }
 
-    /// Returns the time before which nothing may be fetched.
+    /// Returns the time before which no message may be fetched.
     pub(super) fn closed_until(&self) -> Option<Instant> {
         self.again.filter(|again| Instant::now() < *again)
     }
 
-    /// Returns the number of messages to fetch where there is room for `free`.
+    /// Returns the number of messages to fetch where there is room for `free`: one while the gate
+    /// is shut.
     pub(super) fn room(&self, free: usize) -> usize {
         if self.again.is_some() { 1 } else { free }
     }
 
-    /// Takes note that messages were fetched: the next one is not tried before these are judged.
+    /// Records that messages were fetched: the next one is not tried before these are judged.
     pub(super) fn fetched(&mut self) {
         if let Some(again) = &mut self.again {
             *again = Instant::now() + EVERY;
         }
     }
 
-    /// Shuts or opens by what a message showed.
+    /// Shuts or opens the gate by the result of a delivery.
     pub(super) fn judge(&mut self, past: &Past) {
         match past {
             Past::Unsaid => {}

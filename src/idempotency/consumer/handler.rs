@@ -1,4 +1,5 @@
-//! What a user writes: the handler of a message, and the probe that says whether it took effect.
+//! Traits for the user's code: the handler of a message, and the probe that reports whether the
+//! message took effect.
 
 use std::future::{Future, ready};
 use std::sync::Arc;
@@ -8,30 +9,30 @@ use serde::de::DeserializeOwned;
 
 use crate::idempotency::{Context, Failed, Probed};
 
-/// Handles messages of the type `M`.
+/// A handler of messages of the type `M`.
 ///
-/// Every `Fn(Context, Arc<M>)` whose future returns `Result<T, impl Into<Failed>>` is one, without
-/// a probe; [`probed`] adds a probe to it. A type that implements this trait can have both.
+/// Every `Fn(Context, Arc<M>)` whose future returns `Result<T, impl Into<Failed>>` is a handler
+/// without a probe; [`probed`] adds a probe to it. A type that implements this trait can have both.
 pub trait Handler<M>: Send + Sync + 'static {
-    /// What it returns: stored as JSON, and the answer to later copies of the message.
+    /// The handler's result: stored as JSON, and the answer to later copies of the message.
     type Value: Serialize + DeserializeOwned + Send + 'static;
 
-    /// Makes the effect of the message.
+    /// Handles the message.
     ///
-    /// It runs in a task of its own and is not dropped when the consumer is.
+    /// The handler runs in a task of its own and is not dropped when the consumer is.
     fn handle(
         &self,
         cx: Context,
         message: Arc<M>,
     ) -> impl Future<Output = Result<Self::Value, Failed>> + Send;
 
-    /// Returns true if [`probe`](Self::probe) is asked, in place of the policies for keys whose
-    /// past is not known.
+    /// Returns true if [`probe`](Self::probe) is to be called, in place of the policies for keys
+    /// whose past is not known.
     fn has_probe(&self) -> bool {
         false
     }
 
-    /// Looks whether an earlier attempt took effect, as [`Call::probe`] describes it.
+    /// Checks whether an earlier attempt took effect, as described at [`Call::probe`].
     ///
     /// [`Call::probe`]: crate::idempotency::Call::probe
     fn probe(
@@ -71,9 +72,9 @@ pub struct ProbedHandler<H, P> {
     probe: P,
 }
 
-/// Adds a probe to a handler: it is asked whether an earlier attempt took effect, for messages of
-/// which that is not known. Without one they become dead letters (`at_most_once`) or run again
-/// (`at_least_once`).
+/// Adds a probe to a handler. It is called for messages of which it is not known whether an earlier
+/// attempt took effect. Without a probe such messages become dead letters (`at_most_once`) or run
+/// again (`at_least_once`).
 ///
 /// The probe finds the effect by the context's key; `inbox::prober` of palisade-sqlx is one.
 pub fn probed<H, P>(handler: H, probe: P) -> ProbedHandler<H, P> {

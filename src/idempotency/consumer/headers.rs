@@ -1,32 +1,33 @@
-//! The names under which a message carries what consumers need, on brokers that have headers and no
-//! place of their own for it.
+//! Names of the message headers for what consumers need, on brokers that have headers and no fields
+//! of their own for it.
 
 use super::DeadLetter;
 
 /// The name of the request, the same in every copy of it.
 pub const KEY: &str = "x-palisade-key";
-/// When the producer made the request, in milliseconds since 1970, the same in every copy of it.
+/// Time at which the producer made the request, in milliseconds since 1970, the same in every copy
+/// of it.
 pub const CREATED: &str = "x-palisade-created";
-/// Number of failures of the handler.
+/// Number of failures of the handler so far.
 pub const FAILURES: &str = "x-palisade-failures";
-/// Why a dead letter is one, for programs ([`DeadLetterReason::code`]).
+/// Reason of a dead letter, for programs ([`DeadLetterReason::code`]).
 ///
 /// [`DeadLetterReason::code`]: super::DeadLetterReason::code
 pub const REASON: &str = "x-palisade-reason";
-/// Why a dead letter is one, for people.
+/// Reason of a dead letter, for people.
 pub const DETAIL: &str = "x-palisade-detail";
-/// Where a dead letter was consumed.
+/// Name of the queue, topic or stream where a dead letter was consumed.
 pub const ORIGIN: &str = "x-palisade-origin";
 
-/// What a dead letter lacks of its message, for people.
+/// The parts of the original message that a dead letter lacks, for people.
 pub const LEFT_OUT: &str = "x-palisade-left-out";
 
-/// Most bytes of [`DETAIL`]: headers have to fit into a broker's frame.
+/// Largest size of [`DETAIL`] in bytes: headers have to fit into a broker's frame.
 const DETAIL_MAX: usize = 2_000;
 
 impl DeadLetter {
-    /// The headers of a dead letter that was consumed at `origin`: a line of text each. [`KEY`] is
-    /// one of them if the message has a key that can be used.
+    /// Returns the headers of a dead letter that was consumed at `origin`: a line of text each.
+    /// [`KEY`] is one of them if the message has a key that can be used.
     pub fn headers(&self, origin: &str) -> Vec<(&'static str, String)> {
         let mut detail = String::new();
         for c in self.detail.chars() {
@@ -44,8 +45,8 @@ impl DeadLetter {
         all
     }
 
-    /// The headers of a dead letter in which the message, of `body` bytes besides its headers, has
-    /// no room: all that it consists of.
+    /// Returns the headers of a dead letter without a body, for a message whose `body` bytes and
+    /// headers do not fit.
     pub fn headers_alone(&self, origin: &str, body: usize) -> Vec<(&'static str, String)> {
         let left_out = format!("the body of {body} bytes and the headers: no room for a copy");
         let mut all = self.headers(origin);

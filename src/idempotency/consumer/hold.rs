@@ -1,6 +1,6 @@
 //! Messages that are held (consumers 12): too few nodes know whether they were handled before, and
-//! no operator has decided about the loss yet. Each stays with its broker and comes again after a
-//! pause; here it is only counted, for the pauses, the log and the metrics.
+//! no operator has decided about the loss yet. Each held message stays with its broker and comes
+//! again after a pause; here it is only counted, for the pauses, the log and the metrics.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -19,9 +19,9 @@ use crate::op::Loss;
 const PAUSES: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(60));
 /// Interval of the log while messages are held.
 const REPORT: Duration = Duration::from_secs(60);
-/// Age of the last delivery after which a message counts as another consumer's.
+/// Age of the last delivery after which another consumer is assumed to have the message.
 const GONE: Duration = Duration::from_secs(180);
-/// Most messages that are counted.
+/// Largest number of messages that are counted.
 const MOST: usize = 100_000;
 
 /// The messages that one run of a consumer holds.
@@ -29,7 +29,7 @@ const MOST: usize = 100_000;
 pub(crate) struct Holding {
     pub(super) of: Idempotency,
     state: Mutex<State>,
-    /// Reason and time of the closing of its gate.
+    /// Reason for which the gate is shut, and since when.
     pub(super) shut: Shut,
 }
 
@@ -44,7 +44,7 @@ impl Holdings {
         all.push(Arc::downgrade(holding));
     }
 
-    /// Returns what they wait for.
+    /// Returns what these consumers wait for.
     pub(crate) fn waiting(&self) -> Vec<Waiting> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         all.iter().filter_map(Weak::upgrade).flat_map(|one| one.waiting()).collect()
@@ -53,13 +53,13 @@ impl Holdings {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Time of the first of them; `None` while there are none.
+    /// Time of the first held message; `None` while there are none.
     since: Option<Instant>,
-    /// Cause for the latest of them, and what to do.
+    /// Cause for the latest held message, and what to do.
     why: String,
-    /// Keys with the time of their last delivery.
+    /// Keys of the held messages with the time of their last delivery.
     held: BTreeMap<Arc<str>, Instant>,
-    /// Undecided losses that were met since the last report.
+    /// Undecided losses that were reported with messages since the last report.
     losses: Vec<Loss>,
 }
 
@@ -81,13 +81,13 @@ impl Holding {
         shut.into_iter().chain(held).map(waiting).collect()
     }
 
-    /// Counts a message as held, and returns the pause after which it comes again: as long as
-    /// messages have been held until now, within the limits, and up to a quarter less.
+    /// Counts a message as held. Returns the pause after which it comes again: the time for which
+    /// messages have been held so far, within `PAUSES`, minus a random part of up to a quarter.
     pub(super) fn hold(&self, key: &Arc<str>, parked: &Parked) -> Duration {
         let now = Instant::now();
         let mut state = self.state();
         for loss in &parked.losses {
-            // Its end moves while clients with a longer L connect.
+            // The end of a loss (`to`) moves while clients with a longer L connect.
             let same = |known: &&mut Loss| (known.from, known.began) == (loss.from, loss.began);
             match state.losses.iter_mut().find(same) {
                 Some(known) => known.to = known.to.max(loss.to),
@@ -98,7 +98,8 @@ impl Holding {
             let new = state.held.insert(Arc::clone(key), now).is_none();
             self.counters().holds(i64::from(new));
         }
-        // While there are some the loss that is undecided may become another one.
+        // A later message may be held for another loss than the first one, so the cause is
+        // replaced.
         state.why = parked.to_string();
         if state.since.is_none() {
             state.since = Some(now);
@@ -113,7 +114,7 @@ impl Holding {
         pause.saturating_sub(pause / 4_000 * random)
     }
 
-    /// The message is not held any more.
+    /// Removes a message that is not held any more.
     pub(super) fn release(&self, key: &Arc<str>) {
         let mut state = self.state();
         if state.held.remove(key).is_some() {
@@ -145,7 +146,7 @@ impl Holding {
         }
     }
 
-    /// Reports the end, if nothing is held any more.
+    /// Logs the end of the hold, if no message is held any more.
     fn end(&self, state: &mut State) {
         if state.held.is_empty()
             && let Some(since) = state.since.take()
@@ -227,7 +228,8 @@ mod tests {
         let why = || holding.waiting()[0].why.clone();
         hold(&holding, &[first]);
         assert!(why().contains(&first.number()), "{}", why());
-        // It was decided about the first one, and there is another before the message came back.
+        // An operator decided about the first loss, and another one occurred before the message
+        // came again.
         let _ = tokio::time::timeout(minute, holding.watch()).await;
         hold(&holding, &[second]);
         assert!(why().contains(&second.number()) && !why().contains(&first.number()), "{}", why());

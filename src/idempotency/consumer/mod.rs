@@ -1,9 +1,9 @@
-//! What consumers of messages have in common, whatever the broker.
+//! Consumers of messages: the parts that are the same for every broker.
 //!
-//! A broker delivers a message at least once. A [`Consumer`] makes one effect of that: it takes
-//! deliveries from a [`Broker`], runs the [`Handler`] under the message's key, and decides what
-//! becomes of the delivery ([`Disposition`]). The order is always the same: effect, result on a
-//! majority, acknowledgement. The packages below `adapters/` have a [`Session`] for a broker each.
+//! A broker delivers a message at least once. A [`Consumer`] lets each message take effect once:
+//! it takes deliveries from a [`Broker`], runs the [`Handler`] under the message's key, and chooses
+//! the [`Disposition`] of the delivery. The order is always the same: effect, result on a majority,
+//! acknowledgement. Each package below `adapters/` implements [`Session`] for one broker.
 //!
 //! ```text
 //!  fetch ─▶ claim ─▶ effect ─▶ complete ─▶ acknowledge        one effect

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::error::ConfigError;
 
-/// How a consumer works: how much at once, and what it does with what fails.
+/// Rules of a consumer: how many messages it handles at once, and what it does after failures.
 ///
 /// ```
 /// use palisade::idempotency::consumer::Rules;
@@ -37,37 +37,38 @@ impl Default for Rules {
 }
 
 impl Rules {
-    /// How many messages are handled at once, 1 to 10,000; default 16. A broker is asked for no
-    /// more than that, so that no message waits here while its acknowledgement time runs.
+    /// Sets how many messages are handled at once, 1 to 10,000; default 16. The consumer asks its
+    /// broker for no more than that, so that no message waits here while its acknowledgement time
+    /// runs.
     pub fn concurrency(mut self, messages: usize) -> Self {
         self.concurrency = messages;
         self
     }
 
-    /// How long a message whose handler failed stays away: `first` after the first failure, doubled
-    /// with each further one up to `longest`. A handler that knows better says
+    /// Sets how long a message whose handler failed stays away: `first` after the first failure,
+    /// doubled with each further one up to `longest`. A handler can set another time by
     /// [`Failed::after`](crate::Failed::after). Default 250 ms and 60 s.
     pub fn retry(mut self, first: Duration, longest: Duration) -> Self {
         (self.first_retry, self.longest_retry) = (first, longest);
         self
     }
 
-    /// With which failure of its handler a message becomes a dead letter; default 10. Deliveries
-    /// that found the message in flight elsewhere, or too few nodes, are no failures (but see what
-    /// the broker's adapter says it can count).
+    /// Sets the number of failures of its handler with which a message becomes a dead letter;
+    /// default 10. Deliveries that found the message in flight elsewhere, or too few nodes, are no
+    /// failures. The documentation of the broker's adapter says which failures it can count.
     pub fn max_failures(mut self, failures: u32) -> Self {
         self.max_failures = failures;
         self
     }
 
-    /// How long a stop waits for handlers that run; default 30 s. What is not done by then comes
-    /// again, and its handler goes on as long as the runtime does.
+    /// Sets how long a stop waits for handlers that run; default 30 s. Messages that are not
+    /// finished by then come again, and their handlers go on as long as the runtime does.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
         self
     }
 
-    /// Two messages with one key may have different bodies: they are one request all the same. By
+    /// Lets two messages with one key have different bodies: they are one request all the same. By
     /// default the second one is a dead letter.
     pub fn ignore_body(mut self) -> Self {
         self.body_matters = false;
@@ -76,15 +77,15 @@ impl Rules {
 
     /// Makes a message a dead letter at once if too few nodes know whether it was handled before.
     ///
-    /// By default such a message is held: it stays with the broker and comes again after 4 s to
-    /// 60 s, without a failure, until an operator has decided about the loss for all messages at
-    /// once (`palisade idem decide`), or the nodes know its key again. Other messages go on.
+    /// By default such a message is held: it stays with the broker and comes again after 4 s to 60
+    /// s, without a failure, until an operator has decided about the loss for all messages at once
+    /// (`palisade idem decide`), or the nodes know its key again. Other messages are not delayed.
     pub fn park_forgotten(mut self) -> Self {
         self.holds_forgotten = false;
         self
     }
 
-    /// Returns the first rule that cannot be kept.
+    /// Checks the rules; the error names the first one that is out of range.
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         if !(1..=10_000).contains(&self.concurrency) {
             let value = self.concurrency.to_string();

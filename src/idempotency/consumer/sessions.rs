@@ -1,4 +1,5 @@
-//! The way to a broker: one session after the other, each replaced as a whole when it breaks.
+//! The connection of a consumer to its broker: one session after the other, each replaced as a
+//! whole when it breaks.
 
 use std::time::Duration;
 
@@ -7,34 +8,34 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::{Broker, BrokerError, Session as _, Terms};
 use crate::env::{self, Env as _, SystemEnv};
 
-/// How long it may take to open a session. A busy broker declares queues slowly.
+/// Longest time to open a session. A busy broker declares queues slowly.
 const OPEN: Duration = Duration::from_secs(30);
-/// Longest part of a pause that one fetch waits, so that a stop is noticed.
+/// Longest part of the pause for which one fetch waits, so that a stop is noticed.
 const TURN: Duration = Duration::from_millis(500);
 /// First and longest pause after a failure at a broker.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
-/// Returns the pause before something is tried again that failed `failures` times before at a
-/// broker: half a second at first, doubled each time up to half a minute, and of that a random part
-/// of at most half less, so that consumers do not come in step.
+/// Returns the pause after `failures` failures at a broker: half a second at first, doubled each
+/// time up to half a minute, minus a random part of at most half, so that consumers do not retry in
+/// step.
 pub fn pause(failures: u32) -> Duration {
     env::pause(SystemEnv.random(), failures, PAUSE)
 }
 
-/// Opens one session after the other. It pauses after each that broke, longer each time, until one
-/// has stood for longer than the longest pause.
+/// The sessions of a consumer, opened one after the other. It pauses after each session that broke,
+/// longer each time, until one has lasted for longer than the longest pause.
 pub(super) struct Sessions<'a, B: Broker> {
     broker: &'a B,
     terms: &'a Terms,
     now: Option<(B::Session, Instant)>,
-    /// Sessions in a row that broke, or could not be opened.
+    /// Number of consecutive sessions that broke or could not be opened.
     failures: u32,
-    /// The end of the pause.
+    /// End of the pause.
     again: Option<Instant>,
 }
 
 impl<'a, B: Broker> Sessions<'a, B> {
-    /// The first session is opened with the first fetch.
+    /// Makes the sessions; the first one is opened with the first fetch.
     pub(super) fn new(broker: &'a B, terms: &'a Terms) -> Self {
         Self { broker, terms, now: None, failures: 0, again: None }
     }

@@ -1,4 +1,5 @@
-//! The loop: fetch what there is room for, run each message under its key, settle it.
+//! The loop of a consumer: fetch as many messages as there is room for, run each under its key,
+//! settle it.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -23,7 +24,8 @@ use crate::idempotency::detached::panic_text;
 use crate::idempotency::{Call, Outcome, RunError};
 use crate::name::check_name;
 
-/// A broker that does not answer within this is not waited for: the message comes again.
+/// Longest wait for a broker to confirm a settlement. After that the message counts as unsettled,
+/// and is delivered again.
 const SETTLE: Duration = Duration::from_secs(30);
 
 /// Reason for which a loop ends.
@@ -33,10 +35,10 @@ enum End {
     Broken(BrokerError),
 }
 
-/// What became of one delivery.
+/// Result of one delivery.
 struct Settled {
     disposition: Disposition,
-    /// The broker confirmed it.
+    /// True if the broker confirmed the settlement.
     confirmed: bool,
     past: Past,
 }
@@ -67,7 +69,7 @@ impl<'a, B: Broker, H: Handler<B::Delivery>> Work<'a, B, H> {
         }
     }
 
-    /// Takes deliveries until `stop` resolves, then finishes or returns what there is.
+    /// Takes deliveries until `stop` resolves, then finishes or returns those that it has.
     pub(super) async fn serve(
         mut self,
         stop: impl Future<Output = ()>,
@@ -106,7 +108,7 @@ impl<'a, B: Broker, H: Handler<B::Delivery>> Work<'a, B, H> {
         let (tasks, ended, gate) = (&mut self.tasks, &mut self.ended, &mut self.gate);
         let drained = async {
             while let Some(done) = tasks.join_next().await {
-                // The loop has its reason to end already.
+                // The reason for which the loop ended stays `end`; a later one is ignored.
                 let _ = ended.note(done, gate);
             }
         };
@@ -132,7 +134,8 @@ impl<'a, B: Broker, H: Handler<B::Delivery>> Work<'a, B, H> {
         }
     }
 
-    /// Returns what there is room for, as soon as there is; and why the loop has to end, if it has.
+    /// Waits until there is room, and returns at most as many deliveries; and the reason for which
+    /// the loop has to end, if there is one.
     async fn next(
         &mut self,
         mut stop: std::pin::Pin<&mut impl Future<Output = ()>>,
@@ -161,7 +164,8 @@ impl<'a, B: Broker, H: Handler<B::Delivery>> Work<'a, B, H> {
             tokio::select! {
                 biased;
                 () = stop.as_mut(), if end.is_none() => end = Some(End::Asked),
-                // Polled to its end: what it took is known here, and can be given back.
+                // The fetch is polled to its end, so that the messages that it took are known and
+                // can be returned to the broker.
                 fetched = &mut fetch => {
                     if fetched.as_ref().is_ok_and(|fetched| !fetched.is_empty()) {
                         gate.fetched();
@@ -179,7 +183,7 @@ impl<'a, B: Broker, H: Handler<B::Delivery>> Work<'a, B, H> {
 }
 
 impl ConsumerReport {
-    /// Counts; says why the consumer has to stop, if it has.
+    /// Counts a delivery. Returns the reason for which the consumer has to stop, if there is one.
     fn note(&mut self, done: Result<Settled, JoinError>, gate: &mut Gate) -> Option<String> {
         let Settled { disposition, confirmed, past } = match done {
             Ok(settled) => settled,
@@ -215,8 +219,9 @@ struct Task<D, H> {
 impl<D: Delivery, H: Handler<D>> Task<D, H> {
     async fn settled(self) -> Settled {
         let before = self.delivery.failures();
-        // A panic of what the user or the broker's client does with the message is a failure of it:
-        // no panic may leave a delivery unsettled. Nothing that was half done is looked at again.
+        // A panic in the user's code or the broker's client counts as a failure of the message: no
+        // panic may leave a delivery unsettled. `AssertUnwindSafe`: state that the panic left
+        // inconsistent is not used again here.
         let judged = AssertUnwindSafe(self.judged(before)).catch_unwind().await;
         let (disposition, failures, past) = judged.unwrap_or_else(|panic| {
             let what = format!("its delivery panicked: {}", panic_text(&*panic));
@@ -249,7 +254,7 @@ impl<D: Delivery, H: Handler<D>> Task<D, H> {
             Ok(Outcome::Parked(parked)) if rules.holds(parked) => {
                 disposition = Disposition::Retry(holding.hold(&key, parked));
             }
-            // Nothing is known of it that was not known before.
+            // These outcomes show nothing new about the key, so a held message stays held.
             Err(RunError::NoQuorum { .. }) | Ok(Outcome::InFlight { .. }) => {}
             _ => holding.release(&key),
         }
@@ -289,8 +294,8 @@ impl<D: Delivery, H: Handler<D>> Task<D, H> {
     }
 }
 
-/// Reports again and again that the message is being handled. A broker without these reports
-/// delivers it to another consumer, which finds it in flight.
+/// Reports periodically that the message is being handled. Without these reports a broker would
+/// deliver it to another consumer, which would find it in flight.
 async fn beat<D: Delivery>(delivery: &D) -> Infallible {
     let Some(every) = delivery.heartbeat() else { return std::future::pending().await };
     loop {
@@ -314,7 +319,8 @@ async fn give_back<D: Delivery>(delivery: D) -> Settled {
     Settled { disposition: again, confirmed, past: Past::Unsaid }
 }
 
-/// True if the broker confirmed it. If not the message comes again, and its record answers it.
+/// Settles the delivery. Returns true if the broker confirmed it; otherwise the message comes again
+/// and is answered by its record.
 async fn settle<D: Delivery>(delivery: &D, how: &Disposition, failures: u32) -> bool {
     let settled = AssertUnwindSafe(timeout(SETTLE, delivery.settle(how, failures)));
     let cause = match settled.catch_unwind().await {

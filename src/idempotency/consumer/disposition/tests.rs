@@ -1,4 +1,4 @@
-//! The table: what each outcome and each error means for the message.
+//! Table of the disposition for each outcome and each error.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ fn parked(reason: ParkedReason) -> CameTo {
     Ok(Outcome::Parked(Parked { key: key(), attempt: 1, reason, forgotten_for, losses, undecided }))
 }
 
-/// Forgotten, and no operator has decided.
+/// An outcome of a forgotten key about which no operator has decided.
 fn undecided() -> CameTo {
     parked(ParkedReason::Forgotten).map(|outcome| match outcome {
         Outcome::Parked(parked) => Outcome::Parked(Parked { undecided: true, ..parked }),
@@ -56,7 +56,7 @@ fn not_recorded(overtaken: bool) -> CameTo {
     Err(RunError::NotRecorded(NotRecorded { key: key(), attempt: 1, token, overtaken, nodes }))
 }
 
-/// `ack`, `retry 500`, `park mismatch`, `stop`.
+/// Formats a disposition: `ack`, `retry 500`, `park mismatch`, `stop`.
 fn short(disposition: &Disposition) -> String {
     match disposition {
         Disposition::Ack => "ack".to_owned(),
@@ -128,7 +128,7 @@ fn failures_wait_longer_each_time_and_end_as_a_dead_letter() {
         waits,
         ["retry 100", "retry 200", "retry 400", "retry 800", "retry 1000", parked, parked]
     );
-    // What is no failure of the handler never makes a dead letter.
+    // An error that is no failure of the handler never makes a dead letter.
     let silent = Err(RunError::NoQuorum { key: key(), error: nodes(NodeFault::Timeout) });
     assert_eq!(short(&rules.disposition::<u32>(&silent, u32::MAX)), "retry 500");
     assert_eq!(after(u32::MAX), parked);
