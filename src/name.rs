@@ -35,7 +35,7 @@ const CANDIDATES: &str = "candidates";
 /// Key of the names that were kept for their holders after a planned handover (quarantine 11).
 pub const SETTLED: &str = "palisade:settled";
 
-/// Checks a user-supplied name: not empty, at most [`NAME_MAX`] bytes, no control characters.
+/// Checks a user-supplied name: not empty, at most 512 bytes, no control characters.
 ///
 /// # Errors
 /// [`ConfigError`] naming the field, the value and the rule.

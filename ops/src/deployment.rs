@@ -25,6 +25,7 @@ use palisade::{ConfigError, RedlockBuilder, Settings};
 #[must_use = "a deployment only describes nodes"]
 pub struct Deployment {
     settings: Settings,
+    #[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "nothing to give them to"))]
     certificates: Option<Certificates>,
     pub(super) within: Duration,
     map: BTreeMap<String, String>,
