@@ -50,7 +50,7 @@ pub enum Op {
         ttl: Duration,
         /// Wall clock of the caller or a larger value, in microseconds since 1970.
         proposal: u64,
-        /// What the node does if another owner has the lock; `None`: it only answers.
+        /// Request to the node if another owner has the lock; `None`: it only answers.
         if_held: Option<IfHeld>,
     },
     /// Sets the fence to `token` if the lock is still the owner's, `fence ≤ token`, `floor ≤

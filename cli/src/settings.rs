@@ -57,10 +57,10 @@ pub(crate) struct Settings {
     /// The longest lease of any client of these nodes [default: 15s, or --ttl if that is longer]
     #[arg(long, value_name = "SPAN", env = "PALISADE_MAX_TTL")]
     pub(crate) max_ttl: Option<Span>,
-    /// How wrong any clock may be [default: 2s, at most a quarter of --max-ttl]
+    /// Largest error of any clock [default: 2s, at most a quarter of --max-ttl]
     #[arg(long, value_name = "SPAN", env = "PALISADE_CLOCK_ERROR")]
     pub(crate) clock_error: Option<Span>,
-    /// How long one node may take to answer [default: 250ms]
+    /// Time that one node has for its answer [default: 250ms]
     #[arg(long, value_name = "SPAN", env = "PALISADE_NODE_DEADLINE")]
     node_deadline: Option<Span>,
     /// Time-out for each server and Sentinel that is examined or changed [default: 2s]
@@ -100,7 +100,7 @@ pub(crate) struct Settings {
     embedded: bool,
 }
 
-/// How locks are held over the nodes.
+/// Settings of the handle: the nodes, and the leases on them.
 #[derive(Debug, Args)]
 pub(crate) struct HandleArgs {
     #[command(flatten)]
@@ -173,7 +173,7 @@ impl Settings {
         self.urls.iter().flat_map(|text| text.split_whitespace())
     }
 
-    /// Whether a group is among the nodes.
+    /// Returns true if a Sentinel group is among the nodes.
     pub(crate) fn has_groups(&self) -> bool {
         self.urls().any(|url| url.starts_with("sentinel://"))
     }

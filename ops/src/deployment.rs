@@ -52,7 +52,7 @@ impl Default for Deployment {
     }
 }
 
-/// How to reach each node.
+/// Addresses and logins of all nodes.
 pub(super) struct Access {
     pub(super) groups: Vec<GroupLogin>,
     pub(super) lone: Vec<Lone>,
@@ -208,7 +208,7 @@ impl Deployment {
         Ok(())
     }
 
-    /// How to reach each node.
+    /// Returns the addresses and logins of all nodes.
     pub(super) fn access(&self) -> Result<Access, ConfigError> {
         self.check()?;
         let mut access = Access { groups: Vec::new(), lone: Vec::new() };
@@ -241,7 +241,7 @@ impl Deployment {
         Ok(access)
     }
 
-    /// Where an address that a Sentinel names is reached.
+    /// Returns the address at which a server is reached that a Sentinel names so.
     pub(super) fn reach<'a>(&'a self, at: &'a str) -> &'a str {
         self.map.get(at).map_or(at, String::as_str)
     }

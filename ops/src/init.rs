@@ -235,7 +235,7 @@ enum Not {
     Now(Init),
 }
 
-/// Whether the server may be marked: nothing of palisade is there, or nothing that is older than
+/// Checks that the server may be marked: it has nothing of palisade, or nothing that is older than
 /// its data.
 async fn look(deployment: &Deployment, master: &Master, prefix: Option<&str>) -> Result<(), Not> {
     let unreachable = |why: String| Not::Now(Init::Unreachable(format!("{}: {why}", master.at)));
@@ -322,12 +322,13 @@ pub(super) fn escaped(prefix: &str) -> String {
     prefix.chars().flat_map(|c| special(c).then_some('\\').into_iter().chain([c])).collect()
 }
 
-/// Whether the key is that of a decision about lost data: whoever made it knows of earlier data.
+/// Returns true for the key of a decision about lost data: its author knows of earlier data.
 fn is_decision(key: &[u8]) -> bool {
     String::from_utf8_lossy(key).contains(&format!("idem:{DECISIONS}:"))
 }
 
-/// Whether the key is one of a deployment with this prefix, or without one looks like palisade's.
+/// Returns true if the key is one of a deployment with this prefix, or without a prefix looks like
+/// one of palisade's.
 /// The script examines the marker.
 fn is_palisades(key: &[u8], prefix: &str) -> bool {
     let key = String::from_utf8_lossy(key);

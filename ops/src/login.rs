@@ -22,7 +22,7 @@ pub(crate) struct Login {
 }
 
 impl Login {
-    /// Where and how to connect to `host:port`.
+    /// Returns the endpoint for `host:port`, with this login.
     pub(crate) fn at(&self, at: &str) -> Endpoint {
         let port = at.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or(0);
         Endpoint::at(host_of(at), port, &self.like)

@@ -30,7 +30,7 @@ pub(crate) struct Said {
     pub(crate) lock: NodeOutcome,
     /// Time left for which keys without a birth count as forgotten there, or the error.
     pub(crate) forgets: Result<Duration, NodeError>,
-    /// What the node's data may lack, as of its last answer.
+    /// Writes that the node may have lost, as of its last answer.
     pub(crate) losses: Arc<[Loss]>,
 }
 

@@ -265,11 +265,13 @@ impl Worker {
             let now = env.now();
             // A batch under way may still be asking for the clock: another batch would overtake
             // that question.
-            let asks = looks || self.known_clock(now).is_none();
-            if asks && under_way.is_empty() && self.take_first_facts() {
+            let mut known = self.known_clock(now).is_some();
+            if (looks || !known) && under_way.is_empty() && self.take_first_facts() {
                 looks = false;
+                known = self.known_clock(now).is_some();
             }
-            let depth = self.depth(now);
+            // Two batches that both ask for the clock first could overtake each other.
+            let depth = if known { self.node.depth().clamp(1, DEPTH) } else { 1 };
             let room = under_way.len() < depth;
             let open = room && confirming.len() < CONFIRMING_MAX;
             // Owed releases are sent before queued requests: a busy queue is never empty.
@@ -319,13 +321,6 @@ impl Worker {
         self.observe(&first);
         self.in_touch = true;
         true
-    }
-
-    /// Returns how many batches may be under way: only one while the node's clock is not known,
-    /// because two that both ask for the clock first could overtake each other.
-    fn depth(&self, now: Moment) -> usize {
-        let known = self.known_clock(now).is_some();
-        if known { self.node.depth().clamp(1, DEPTH) } else { 1 }
     }
 
     /// Takes the next batch out of the queue, at most `most` requests, and returns it with its

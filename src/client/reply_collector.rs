@@ -1,5 +1,5 @@
-//! Where the replies of one round of requests arrive: one allocation, to which any number of node
-//! queues post.
+//! The collector of the replies to one round of requests: one allocation, to which any number of
+//! node queues post.
 //!
 //! It carries the durability at which an answer counts (the node queues enforce it), and the pure
 //! records of what the answers show: [`Servers`] and [`Holdings`].

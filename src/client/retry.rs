@@ -66,7 +66,7 @@ pub(crate) trait Attempt: Send + Sync {
 /// Terms of one attempt.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AttemptTerms {
-    /// What nodes do where another owner has the name; `None` before the call is registered for
+    /// Request to nodes where another owner has the name; `None` before the call is registered for
     /// hints.
     pub(crate) if_held: Option<IfHeld>,
     /// Time until the deadline of the call.

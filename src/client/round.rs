@@ -14,7 +14,7 @@ use crate::op::Reply;
 use crate::quorum::{Answer, Machine, Progress};
 use crate::time::Moment;
 
-/// What a machine needs besides the nodes.
+/// Means of running a machine besides the nodes: collector, timer and deadline.
 pub(super) struct Round<'a> {
     /// Collector of the answers.
     pub(super) replies: &'a Arc<ReplyCollector>,

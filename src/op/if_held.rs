@@ -1,10 +1,11 @@
-//! What a node does if another owner has the requested lock.
+//! The request to a node that applies if another owner has the lock.
 
 use std::time::Duration;
 
 use crate::token::OwnerToken;
 
-/// What a node does if another owner has the lock: it registers a hint, or transfers the lock.
+/// Request to a node that applies if another owner has the lock: to register for a hint, or to
+/// transfer the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IfHeld {
     /// The next release wakes this handle together with all others that watch, and reserves nothing

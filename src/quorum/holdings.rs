@@ -1,4 +1,4 @@
-//! What the nodes hold of one attempt, as shown by the answers to it and to its renewals.
+//! The nodes that hold something of one attempt, by the answers to it and to its renewals.
 //!
 //! A release must go to each node that may hold something and to no other ([`Holdings::may_hold`]);
 //! a renewal may name a quarantine only on a node that confirmed enough ([`Known::reassert`]).
@@ -63,7 +63,7 @@ struct Holding {
     quarantine: Option<(u64, Quarantine)>,
 }
 
-/// What the nodes hold of one attempt.
+/// State of one attempt on each node.
 #[derive(Clone, Debug)]
 pub struct Holdings {
     nodes: Vec<Holding>,

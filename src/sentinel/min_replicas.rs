@@ -18,7 +18,7 @@ pub const LAG_SLACK: Duration = Duration::from_secs(2);
 /// Assumed L of a server without the check; nothing enforces it.
 const UNCHECKED: Duration = Duration::from_secs(15);
 
-/// What to do with a master without a sufficient min-replicas check.
+/// Policy for a master without a sufficient min-replicas check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum MinReplicas {
     /// The node does not vote while the check is off or weaker than required.
@@ -35,7 +35,7 @@ pub enum MinReplicas {
 /// Required strength of the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MinReplicasRule {
-    /// What to do if the check is weaker.
+    /// Policy if the check is weaker.
     pub policy: MinReplicas,
     /// Number of replicas that must have acknowledged at least …
     pub replicas: u32,

@@ -1,5 +1,5 @@
-//! What a user of Rust's libraries expects of types: their traits, short ways, and what an error
-//! advises.
+//! Conventions of Rust's libraries: the traits of public types, short ways, and the advice of
+//! errors.
 
 use std::error::Error;
 use std::fmt::Debug;

@@ -24,7 +24,7 @@ const DEADLINE: Duration = Duration::from_secs(1);
 /// The nodes as an application configures them, each alone and all together.
 pub(super) struct Plan {
     nodes: Vec<(Arc<dyn LockNode>, Redlock)>,
-    /// How many of them, the first ones, are groups.
+    /// Number of groups, which come first among them.
     groups: usize,
     /// All together, if there are several; or why that configuration is invalid.
     all: Option<Result<Redlock, ConfigError>>,

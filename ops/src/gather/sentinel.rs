@@ -1,4 +1,4 @@
-//! What a Sentinel reports about its group.
+//! The answers of one Sentinel about its group.
 
 use redis::Value;
 use tokio::time::Instant;

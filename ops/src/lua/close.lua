@@ -11,7 +11,7 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local marker = redis.call('GET', KEYS[1])
 if not marker or string.sub(marker, 1, 40) ~= string.match(info, 'master_replid:(%x+)') then
   return {'no', 'its marker is missing or belongs to an earlier data history: run '
-    .. '`palisade init` on a new deployment, or let an application connect first'}
+    .. '`palisade init --new` on a new deployment, or let an application connect first'}
 end
 local since, q = tonumber(string.sub(marker, 42, 54)), tonumber(string.sub(marker, 73, 81))
 if since > 0 and now < since + q then

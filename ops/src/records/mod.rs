@@ -373,5 +373,5 @@ fn seen(record: Value) -> Option<Seen> {
     })
 }
 
-/// What `records.lua` returns of a record.
+/// The facts of a record, in the order in which `records.lua` returns them.
 type Numbers = (i64, i64, bool, i64, String, i64, bool);

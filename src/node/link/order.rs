@@ -20,7 +20,7 @@ pub(super) struct Waiting {
 /// A batch that was sent, with its connection.
 pub(super) type OnItsWay = (Arc<Current>, Sent);
 
-/// What happened to a batch at its call.
+/// Place of a batch after its call.
 pub(super) enum Place {
     Sent(OnItsWay),
     Waits(oneshot::Receiver<Result<OnItsWay, NodeError>>),

@@ -5,7 +5,7 @@
 //! fn f() { a < b }    fn f() { if on(7) { a <= b } else if on(8) { a > b } else { a < b } }
 //! ```
 //!
-//! What does not build so is not tried: changes of constants, of a `const fn`, and of a function
+//! Changes that do not build so are not tried: of constants, of a `const fn`, and of a function
 //! that returns an `impl Trait` whose type has no name.
 
 use std::fmt::Write as _;
@@ -19,8 +19,8 @@ use crate::Mutant;
 /// A file's text with its switches.
 pub(crate) struct Switched {
     pub(crate) text: String,
-    /// Which part of the text is there for which changes: for one, and around them for all changes
-    /// of a function.
+    /// Ranges of the text with the changes that they belong to: one change, and around these all
+    /// changes of a function.
     parts: Vec<(Range<usize>, Vec<usize>)>,
 }
 

@@ -16,7 +16,8 @@ use super::report::Finding;
 /// The finding about one subject, or why its facts are unknown.
 type Answer = Result<Finding, String>;
 
-/// What a check examines. Its function is called for every subject that was reached.
+/// Kind of subject that a check examines, and its function, which is called for each subject that
+/// was reached.
 enum Run {
     /// Data servers, alone and in groups.
     Servers(fn(&Facts, &Server) -> Answer),

@@ -80,7 +80,7 @@ fn disagreement(facts: &Facts) -> Vec<Finding> {
     found
 }
 
-/// Whether this Sentinel can make a failover and reaches the others.
+/// Checks that this Sentinel can make a failover and reaches the others.
 fn alone(group: &Group, sentinel: &Sentinel) -> Answer {
     if let Read::Failed(why) = &sentinel.master {
         let mend = monitor(group, sentinel);

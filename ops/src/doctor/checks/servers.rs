@@ -14,7 +14,7 @@ pub(super) const UNREACHABLE: Check = Check {
     run: Run::All(unreachable),
 };
 
-/// How many of the addresses that were not examined are listed.
+/// Most addresses that are listed of those that were not examined.
 const LISTED: usize = 16;
 
 fn unreachable(facts: &Facts) -> Vec<Finding> {
