@@ -138,12 +138,17 @@ fn run(args: &Args) -> Result<Sum, String> {
     let tried: Vec<usize> = built.into_iter().take(wanted).collect();
     eprintln!("{} of {total} changes", tried.len());
     let mut programs = suites::build(&copy)?;
-    // All at once: most of them wait.
-    std::thread::scope(|scope| {
+    // All at once: most of them wait. A program that fails in this crowd runs again alone.
+    let explored: Vec<_> = std::thread::scope(|scope| {
         let explore = |program| scope.spawn(|| Program::explore(program, &copy));
         let explorers: Vec<_> = programs.iter_mut().map(explore).collect();
-        explorers.into_iter().try_for_each(|explorer| explorer.join().expect("no thread panics"))
-    })?;
+        explorers.into_iter().map(|explorer| explorer.join().expect("no thread panics")).collect()
+    });
+    for (program, explored) in programs.iter_mut().zip(explored) {
+        if explored.is_err() {
+            program.explore(&copy)?;
+        }
+    }
     eprintln!("{:>13} {:>4} s", "prepared", started.elapsed().as_secs());
     let sum = try_all(&drawn, tried, &programs)?;
     eprintln!("{} s", started.elapsed().as_secs());

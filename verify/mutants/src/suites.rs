@@ -215,7 +215,8 @@ impl Program {
         let took = began.elapsed();
         // A suite that fails without a change shows nothing.
         if self.fails(&reached, self.suite.args, &end)? {
-            return Err(format!("`{}` fails without any change", self.path.display()));
+            let tests = if let End::Failed(tests) = end { tests.join(" ") } else { String::new() };
+            return Err(format!("`{}` fails without a change: {tests}", self.path.display()));
         }
         eprintln!("{:>13} {:>4} s  {}", self.suite.name, took.as_secs(), self.path.display());
         self.longest = SHORTEST.max(took * PATIENCE);
