@@ -89,6 +89,7 @@ async fn a_step_that_one_node_has_is_made_certain_before_it_is_answered() {
     });
     let e = steps_of(died.await.unwrap_err());
     assert!(matches!(e, StepError::NotRecorded { overtaken: false, .. }), "{e}");
+    assert!(!e.to_string().contains("another attempt"), "{e}");
     drop(first);
     sleep(secs(20)).await;
     // The second attempt meets that node, replays the step, and dies.
@@ -138,6 +139,7 @@ async fn a_late_step_of_an_attempt_that_was_overtaken_is_refused() {
     sleep(secs(15)).await;
     let e = steps_of(zombie.await.unwrap().unwrap_err());
     assert!(matches!(e, StepError::NotRecorded { overtaken: true, .. }), "{e}");
+    assert!(e.to_string().contains(", another attempt took over"), "{e}");
     let l = ledger.clone();
     let out = reruns(&w.redlock).key("k").run(|cx| three(cx, l, 9)).await.unwrap();
     assert!(matches!(out, Outcome::Executed { ref value, .. } if *value == [1, 1, 1]), "{out:?}");

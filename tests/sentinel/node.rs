@@ -14,6 +14,7 @@ use palisade_testing::contract::Hooks;
 
 use crate::support::contract::{group_hooks, quiet_cases};
 use crate::support::group::{Groups, cli, scripts_run};
+use crate::support::server::free_port;
 
 const MAX_TTL: Duration = Duration::from_secs(1);
 /// Until something must have happened; not a claim about how long it takes.
@@ -104,10 +105,16 @@ async fn finds_the_master_and_tells_about_it() {
     // Behind a translation of addresses the mapped one is used.
     let master = groups.servers(0)[0].clone();
     let outside = master.replace("127.0.0.1", "localhost");
-    let node = SentinelNode::builder(groups.name(0), groups.sentinels(0));
-    let node = node.map_address([(master, outside.clone())]).build().unwrap();
-    until(&node, "mapped", granted).await;
-    assert_eq!(node.status().master, Some(outside));
+    let mapped = |to: String| builder(&groups).map_address([(master.clone(), to)]).build().unwrap();
+    let reached = mapped(outside.clone());
+    until(&reached, "mapped", granted).await;
+    assert_eq!(reached.status().master, Some(outside));
+    // An address at which there is no server: the error names the setting.
+    let nowhere = mapped(format!("127.0.0.1:{}", free_port()));
+    let replies = call(&nowhere, acquire("nowhere"), Duration::from_secs(5)).await;
+    let error = fault(&replies);
+    assert_eq!(error.fault(), NodeFault::Unreachable);
+    assert!(error.to_string().contains("say which by `map_address`"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -186,7 +193,7 @@ async fn each_misconfiguration_has_its_own_fault_and_sentence() {
     let (name, sentinels, servers) = (groups.name(0), groups.sentinels(0), groups.servers(0));
     let group = || SentinelNode::builder(&*name, sentinels.clone());
     let dead: Vec<_> =
-        (0..2).map(|_| format!("127.0.0.1:{}", crate::support::server::free_port())).collect();
+        (0..2).map(|_| format!("127.0.0.1:{}", free_port())).collect();
     let cases = [
         (
             group().sentinel_username("nobody").sentinel_password("wr0ng").build().unwrap(),

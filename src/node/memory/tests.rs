@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::MemoryNode;
+use super::records::RecordChange;
 use crate::env::Env;
 use crate::error::NodeFault;
 use crate::name::LockKeys;
@@ -404,6 +405,8 @@ fn after_a_handover_what_was_in_use_is_kept_for_twice_the_clock_error() {
     }
     let end = crate::op::ClaimEnd::Lapsed;
     ask(&node, Op::Unclaim { key: "earlier".into(), owner: owner(1), end });
+    let left = fence(&ask(&node, claim("left", 1, MAX_TTL)));
+    let rerun = |node: &MemoryNode| node.change_record("left", left, RecordChange::Rerun);
     hand.pass(TTL.saturating_sub(NANO));
     assert!(node.close(TTL));
     node.hand_over();
@@ -424,7 +427,9 @@ fn after_a_handover_what_was_in_use_is_kept_for_twice_the_clock_error() {
     assert!(matches!(ended, Reply::Claimed { attempt: 2, .. }), "its holder had ended it");
     hand.pass(MAX_TTL.saturating_sub(APART + 2 * NANO));
     assert!(!node.close(TTL), "still settling");
+    assert!(!rerun(&node), "its handler may still run");
     hand.pass(NANO);
+    assert!(rerun(&node));
     fence(&ask(&node, acquire("another", 1, 0)));
     assert!(node.close(TTL));
 }

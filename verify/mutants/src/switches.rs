@@ -71,6 +71,13 @@ impl Switched {
 struct Functions(Vec<(Range<usize>, Range<usize>)>);
 
 impl<'ast> Visit<'ast> for Functions {
+    /// Leaves out unit tests that `cargo mutants` does not recognise, because they need a feature.
+    fn visit_item_mod(&mut self, module: &'ast syn::ItemMod) {
+        if module.ident != "tests" {
+            syn::visit::visit_item_mod(self, module);
+        }
+    }
+
     fn visit_item_fn(&mut self, f: &'ast syn::ItemFn) {
         self.0.push((f.span().byte_range(), f.block.span().byte_range()));
     }
@@ -90,7 +97,8 @@ impl<'ast> Visit<'ast> for Functions {
 mod tests {
     use super::*;
 
-    const TEXT: &str = "impl S { fn f(&self) -> bool { a < b } } fn g() { h() }";
+    const TEXT: &str = "impl S { fn f(&self) -> bool { a < b } } fn g() { h() } \
+                        mod tests { fn t() { i() } }";
 
     fn switched() -> Switched {
         let change = |old: &str, new: &str| {
@@ -103,7 +111,7 @@ mod tests {
                 replacement: new.into(),
             }
         };
-        let changes = [change("<", "<="), change("a < b", "true"), change("h()", "()")];
+        let changes = [change("<", "<="), change("a < b", "true"), change("h()", "()"), change("i()", "()")];
         Switched::new(TEXT, &changes.iter().enumerate().collect::<Vec<_>>()).unwrap()
     }
 
@@ -113,7 +121,8 @@ mod tests {
         assert_eq!(
             shown,
             "impl S { fn f(&self) -> bool { if on(0) { a <= b } else if on(1) { true } else \
-             { a < b } } } fn g() { if on(2) { () } else { h() } }"
+             { a < b } } } fn g() { if on(2) { () } else { h() } } \
+             mod tests { fn t() { i() } }"
         );
     }
 
