@@ -241,7 +241,7 @@ impl Cron {
 
     /// Returns the records of the job's ticks.
     fn records(&self, job: &Job) -> Result<Idempotency, CronError> {
-        // Each tick has a birth, so a forgotten tick needs no report.
+        // Each tick has a birth, so the report about keys without a birth is off.
         let records = self.redlock.idempotency(NAMESPACE).without_forgotten_reports();
         let records = records.retention(job.retention);
         let records = match job.interrupted {
@@ -253,7 +253,7 @@ impl Cron {
 
     /// Returns the records of schedules.
     fn revisions(&self) -> Result<Idempotency, CronError> {
-        // A schedule that the nodes forgot is stored again, so it needs no report.
+        // A schedule that the nodes forgot is stored again, so the report is off.
         let records = self.redlock.idempotency(NAMESPACE).without_forgotten_reports();
         let records = records.retention(YEAR);
         Ok(records.at_least_once().build()?)
