@@ -1,4 +1,4 @@
-//! The command line.
+//! The command line of `palisade`: its commands, options and help texts.
 
 use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use clap_complete::Shell;

@@ -1,4 +1,4 @@
-//! `palisade doctor`.
+//! The command `palisade doctor`.
 
 use clap::Args;
 use palisade_ops::doctor::Doctor;

@@ -1,4 +1,4 @@
-//! `palisade handover`.
+//! The command `palisade handover`.
 
 use std::io::Write as _;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! `palisade init`.
+//! The command `palisade init`.
 
 use clap::Args;
 use palisade_ops::{Init, Initialised};

@@ -41,7 +41,7 @@ const DESCRIPTORS: &str = "/proc/self/fd";
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 const DESCRIPTORS: &str = "/dev/fd";
 
-/// Time before the end of the lease at which the group is killed.
+/// Time between the killing of the group and the end of the lease.
 pub(crate) const MARGIN: Duration = Duration::from_millis(100);
 /// Longest sleep: after a machine was suspended, the deadline is checked this soon after it wakes.
 const LOOK: Duration = Duration::from_millis(250);
@@ -278,7 +278,7 @@ impl Watchdog {
         Ok(())
     }
 
-    /// Moves the end of the lease.
+    /// Sends the new end of the lease to both watchdogs.
     pub(crate) async fn until(&mut self, end: Moment) {
         for one in &mut self.pair {
             one.until(end).await;

@@ -118,7 +118,7 @@ impl Incident {
         self.losses.first().map(|one| one.loss.number()).unwrap_or_default()
     }
 
-    /// Returns true if this is the number of one of the incident's losses.
+    /// Returns true if `number` is that of one of the incident's losses.
     pub fn is_named(&self, number: &str) -> bool {
         self.losses.iter().any(|one| one.loss.number() == number)
     }

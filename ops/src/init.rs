@@ -1,4 +1,4 @@
-//! Marks a new deployment, so that its nodes grant at once and remember everything.
+//! Marks a new deployment, so that its nodes grant at once and have a complete record.
 //!
 //! A server without palisade's marker is new or was emptied, and palisade cannot distinguish the
 //! two: the server grants nothing for one quarantine, and every idempotency key that it does not

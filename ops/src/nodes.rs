@@ -31,8 +31,8 @@ pub struct NodeData {
     pub kept: Result<Option<KeptData>, String>,
 }
 
-/// The facts by which a node grants or refuses. Times are by the server's clock, in milliseconds
-/// since 1970.
+/// The facts of a marker by which a node grants or refuses. Times are by the server's clock, in
+/// milliseconds since 1970.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeptData {

@@ -39,7 +39,7 @@ pub enum Missed {
 pub enum Overlap {
     /// The tick is left out.
     Skip,
-    /// The first such tick is run afterwards; the others are left out.
+    /// The first tick that is due during the run is run afterwards; the others are left out.
     BufferOne,
     /// Both ticks run at the same time.
     Allow,

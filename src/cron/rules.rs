@@ -45,7 +45,7 @@ pub(crate) fn plan(
     let newest = schedule.until(at).filter(|tick| *tick > from);
     let (oldest, most) = match missed {
         Missed::Skip => (now, 0),
-        // The latest tick is run, unless one is on time already.
+        // The latest missed tick is run, unless a tick is on time.
         Missed::RunLatest => (from, usize::from(ticks.is_empty())),
         Missed::CatchUp { window, max } => {
             (from.max(now - i64::try_from(window.as_secs()).unwrap_or(i64::MAX / 2)), max)

@@ -192,7 +192,8 @@ impl Settings {
     /// `false`).
     ///
     /// # Errors
-    /// [`ConfigError`] with the variable, its value (a password is not shown) and a correct form.
+    /// [`ConfigError`] with the variable, its value (a password is not shown) and the accepted
+    /// form.
     pub fn from_env() -> Result<Self, ConfigError> {
         Self::from_variables(|name| match std::env::var(name) {
             Ok(text) => Ok(Some(text)),
@@ -331,7 +332,7 @@ impl Redlock {
     /// ```
     ///
     /// # Errors
-    /// [`ConfigError`] with the invalid address, without possible secrets, and a correct form.
+    /// [`ConfigError`] with the invalid address, without possible secrets, and the accepted form.
     pub fn from_urls(urls: impl AsRef<str>) -> Result<Self, ConfigError> {
         Settings::new(urls.as_ref().split_whitespace()).build()
     }
@@ -339,7 +340,8 @@ impl Redlock {
     /// Builds a handle from environment variables: see [`Settings::from_env`].
     ///
     /// # Errors
-    /// [`ConfigError`] with the variable, its value (without possible secrets) and a correct form.
+    /// [`ConfigError`] with the variable, its value (without possible secrets) and the accepted
+    /// form.
     pub fn from_env() -> Result<Self, ConfigError> {
         Settings::from_env()?.build().map_err(of_environment)
     }

@@ -26,7 +26,7 @@ pub(super) struct Logins {
 /// A node, as its address describes it.
 #[derive(Debug)]
 pub enum NodeUrl {
-    /// A server.
+    /// A lone server.
     Lone(RedisNodeBuilder),
     /// A group that Sentinels watch.
     Group(SentinelNodeBuilder),

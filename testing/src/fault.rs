@@ -143,7 +143,7 @@ impl FaultControl {
         self.0.state().cut = true;
     }
 
-    /// Ends a cut.
+    /// Ends a cut: requests reach the node again.
     pub fn heal(&self) {
         self.0.state().cut = false;
     }

@@ -49,7 +49,7 @@ pub(super) struct Pages {
 /// The task of one connection.
 struct Connection {
     task: AbortHandle,
-    /// True once its request has been read.
+    /// True once the connection's request has been read.
     asked: Arc<AtomicBool>,
 }
 

@@ -1,4 +1,4 @@
-//! `palisade cron`.
+//! The command `palisade cron`.
 
 use std::cell::Cell;
 use std::time::{Duration, UNIX_EPOCH};
@@ -90,9 +90,9 @@ enum MissedArg {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum OverlapArg {
-    /// They are skipped
+    /// The ticks are skipped
     Skip,
-    /// The first of them is run afterwards
+    /// The first of the ticks is run afterwards
     BufferOne,
     /// The running command gets TERM, and after --grace KILL; the tick runs when it has ended
     CancelPrevious,

@@ -1,4 +1,4 @@
-//! `palisade elect`.
+//! The command `palisade elect`.
 
 use std::time::Duration;
 

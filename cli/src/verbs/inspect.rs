@@ -1,4 +1,4 @@
-//! `palisade inspect` and `palisade force-release`.
+//! The commands `palisade inspect` and `palisade force-release`.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

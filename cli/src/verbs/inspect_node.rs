@@ -1,4 +1,4 @@
-//! `palisade inspect-node`.
+//! The command `palisade inspect-node`.
 
 use clap::Args;
 use palisade::node::Loss;

@@ -1,4 +1,4 @@
-//! `palisade step-down` and `palisade candidates`, and the text for a leader.
+//! The commands `palisade step-down` and `palisade candidates`, and the text for a leader.
 
 use std::time::{Duration, UNIX_EPOCH};
 

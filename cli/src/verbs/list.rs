@@ -1,4 +1,4 @@
-//! `palisade list`.
+//! The command `palisade list`.
 
 use clap::Args;
 use palisade::error::Resource;

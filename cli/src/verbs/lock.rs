@@ -1,4 +1,4 @@
-//! `palisade lock`.
+//! The command `palisade lock`.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

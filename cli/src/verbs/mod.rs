@@ -1,4 +1,4 @@
-//! The verbs, one per file.
+//! The commands of `palisade` that use or show leases and keys, in one file each.
 
 pub(crate) mod cron;
 pub(crate) mod elect;

@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use palisade::internal::{SENTENCE_MAX, Secrets};
 
-/// Largest number of characters of a command. It is larger than that of a sentence, because a
-/// command must not be cut.
+/// Largest number of characters of a command. The limit is larger than that of a sentence, because
+/// a command must not be cut.
 const COMMAND_MAX: usize = 8_000;
 
 /// The verdict of a check for one subject. The worst comes first in the order.

@@ -14,7 +14,7 @@ pub(crate) struct Conn {
 }
 
 impl Conn {
-    /// Connects and logs in.
+    /// Connects to the endpoint and logs in.
     pub(crate) async fn open(at: &Endpoint, until: Instant) -> Result<Self, String> {
         // This deadline ends every wait, so the connection has no time-out itself.
         match timeout_at(until, internal::open(at)).await {

@@ -40,7 +40,7 @@ if marker then
   -- Nothing was granted in the first quarantine of a new server. If other nodes have data, leases
   -- that this server lost may still be held.
   if ARGV[2] == '1' or #marker ~= 182 or now >= since + q then
-    used = sub(marker, 156, 168) -- The data began when the first loss did.
+    used = sub(marker, 156, 168) -- the data began when the first loss did
   end
 end
 if ARGV[1] == 'look' then return {'ok', used} end

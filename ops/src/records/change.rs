@@ -84,7 +84,7 @@ pub struct KeyChange {
     pub change: Change,
     /// The key that was to be changed.
     pub key: String,
-    /// The author and the reason.
+    /// Author and reason of the change.
     pub audit: Audit,
     /// The result at each node.
     pub nodes: Vec<(String, NodeChange)>,

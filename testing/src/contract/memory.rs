@@ -110,7 +110,7 @@ async fn a_loss_is_no_longer_than_was_proved(b: Bench) {
     b.check(!none.is_zero(), "no loss is accepted unasked", &none);
     let long = Duration::from_millis(loss.to - loss.from + 1) + 2 * b.terms.clock_error;
     let rest = unsure(&b, long).await;
-    // Earlier losses of this node are longer.
+    // Earlier losses of this node are longer, so the node may be unsure because of them.
     let is_accepted = rest < none && (facts.losses.len() > 1 || rest.is_zero());
     b.check(is_accepted, "a loss that is short enough is accepted", &(&facts, none, rest));
 }

@@ -200,7 +200,7 @@ fn permissions(_: &Facts, server: &Server) -> Answer {
     let rules: Vec<String> = rules.into_iter().collect();
     let mend = [
         server.by_hand(&format!("ACL SETUSER {user} {}", rules.join(" "))),
-        // `ACL SAVE` replaces `CONFIG REWRITE` where the users are in a file of their own.
+        // `ACL SAVE` replaces `CONFIG REWRITE` where the users are in a separate file.
         format!("{} || {}", server.by_hand("CONFIG REWRITE"), server.by_hand("ACL SAVE")),
     ];
     let read = refused().map(|(_, why)| why.to_owned()).collect::<Vec<_>>().join("; ");
