@@ -1,4 +1,4 @@
-//! The command line.
+//! The command line of `palisade`: its commands, options and help texts.
 
 use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use clap_complete::Shell;
@@ -19,7 +19,7 @@ use crate::verbs::lock::LockArgs;
 use crate::verbs::once::OnceArgs;
 use crate::{Done, run};
 
-/// Runs commands under locks, on one leader, or once; and operates the nodes behind them.
+/// Runs commands under locks, on one leader, or once, and operates the nodes.
 #[derive(Debug, Parser)]
 #[command(name = "palisade", version, arg_required_else_help = true, max_term_width = 100)]
 struct Palisade {
@@ -59,7 +59,7 @@ enum Command {
     Handover(Box<HandoverArgs>),
     /// Prints a completion script for a shell
     Completions {
-        /// The shell
+        /// Name of the shell
         shell: Shell,
     },
 }
@@ -148,14 +148,14 @@ fn commands(examples: &str) -> String {
     format!("{examples}\n\n{TABLE}\n\n{SECRETS}")
 }
 
-/// The command.
+/// A parsed command line.
 pub(crate) struct Line {
     command: Command,
-    /// Whether messages are objects.
+    /// True if messages are JSON objects.
     pub(crate) json: bool,
 }
 
-/// Reads the command line.
+/// Parses the command line.
 pub(crate) fn read() -> Result<Line, clap::Error> {
     let matches = Palisade::command().try_get_matches()?;
     let command = Palisade::from_arg_matches(&matches)?.command;
@@ -164,13 +164,13 @@ pub(crate) fn read() -> Result<Line, clap::Error> {
     Ok(Line { command, json })
 }
 
-/// The matches of the innermost subcommand.
+/// Returns the matches of the innermost subcommand.
 fn deepest(matches: &ArgMatches) -> &ArgMatches {
     matches.subcommand().map_or(matches, |(_, below)| deepest(below))
 }
 
 impl Line {
-    /// What to print and the exit code.
+    /// Runs the command, and returns the text to print and the exit code.
     pub(crate) fn run(self) -> Result<Done, Fail> {
         let coded = |code| Done { text: String::new(), code };
         match self.command {

@@ -1,4 +1,4 @@
-//! Copies a command's output to its destination, and keeps it.
+//! Copies a command's output to the program's own streams, and keeps a copy of it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -11,12 +11,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 
-/// How long reading the last output may take after the command has ended.
+/// Longest time for reading the last output after the command has ended.
 const LAST: Duration = Duration::from_secs(1);
-/// How many parts are read ahead of the writer while the command runs.
+/// Largest number of parts that are read and not yet written while the command runs.
 const AHEAD: usize = 4;
 
-/// Output: a text, or bytes if it is not UTF-8.
+/// Output of a command: a text, or bytes if it is not UTF-8.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub(crate) enum Output {
@@ -33,7 +33,7 @@ impl Output {
     }
 }
 
-/// One stream.
+/// The part of one stream that is kept.
 #[derive(Clone, Debug, Default)]
 struct Stream(Arc<Mutex<Kept>>);
 
@@ -64,7 +64,7 @@ impl Stream {
     }
 }
 
-/// Standard output and standard error, up to a limit each.
+/// Standard output and standard error of a command, each up to a limit.
 #[derive(Debug)]
 pub(crate) struct Capture {
     out: Stream,
@@ -73,17 +73,18 @@ pub(crate) struct Capture {
     writers: Vec<JoinHandle<()>>,
 }
 
-/// A part of the output, with its place among those that are read ahead of the writer.
+/// A part of the output, with its permit: while the command runs, the number of permits limits the
+/// parts that are not written yet.
 type Part = (Vec<u8>, Option<OwnedSemaphorePermit>);
 
-/// A task that reads, and keeps what it reads.
+/// A task that reads one stream and keeps its bytes.
 struct Copy {
     reader: JoinHandle<()>,
     places: Arc<Semaphore>,
     stream: Stream,
 }
 
-/// The tasks that read.
+/// The tasks that read a command's streams.
 pub(crate) struct Copies(Vec<Copy>);
 
 impl Capture {
@@ -91,7 +92,7 @@ impl Capture {
         Self { out: Stream::default(), err: Stream::default(), limit, writers: Vec::new() }
     }
 
-    /// Copies the child's output to our own streams, and keeps it.
+    /// Starts to copy the child's output to the program's own streams, and to keep it.
     pub(crate) fn begin(&mut self, child: &mut Child) -> Copies {
         let mut copies = Vec::new();
         if let Some(from) = child.stdout.take() {
@@ -116,24 +117,26 @@ impl Capture {
         Copy { reader: tokio::spawn(reading), places, stream }
     }
 
-    /// Standard output, standard error, and whether they are incomplete.
+    /// Returns standard output, standard error, and true if one of them is incomplete.
     pub(crate) fn take(&self) -> (Output, Output, bool) {
         let ((out, out_cut), (err, err_cut)) = (self.out.take(), self.err.take());
         (out, err, out_cut || err_cut)
     }
 
-    /// Waits until all that was read is written to our own streams, or nobody reads them any more.
+    /// Waits until everything that was read is written to the program's own streams, or until the
+    /// reader of these streams has closed them.
     pub(crate) async fn written(&mut self) {
         for writer in self.writers.drain(..) {
-            // It does not fail.
+            // The writer's task returns no error.
             drop(writer.await);
         }
     }
 }
 
 impl Copies {
-    /// Reads what is left after the command's end, however slowly our own output is read. What is
-    /// not at its end by then is held open by another process.
+    /// Reads the rest of the output after the command has ended, however slowly the program's own
+    /// output is read. A stream that has not ended after `LAST` is held open by another process,
+    /// and is cut.
     pub(crate) async fn end(self) {
         self.0.iter().for_each(|copy| copy.places.close());
         let until = Instant::now() + LAST;
@@ -146,7 +149,8 @@ impl Copies {
     }
 }
 
-/// Reads and keeps. While the command runs it is a little ahead of the writer at most.
+/// Reads a stream and keeps its bytes. While the command runs, the number of permits limits how far
+/// it is ahead of the writer.
 async fn read(
     mut from: impl AsyncRead + Unpin,
     to: UnboundedSender<Part>,
@@ -157,16 +161,16 @@ async fn read(
     let mut buffer = vec![0; 16 * 1024];
     while let Ok(n @ 1..) = from.read(&mut buffer).await {
         stream.add(&buffer[..n], limit);
-        // None after the command's end.
+        // The semaphore is closed when the command has ended; there is no permit then.
         let place = Arc::clone(&places).acquire_owned().await.ok();
-        // The writer ends after this.
+        // Sending fails only after the writer has ended, and then the part is not needed.
         drop(to.send((buffer[..n].to_vec(), place)));
     }
 }
 
 async fn write(mut parts: UnboundedReceiver<Part>, mut to: impl AsyncWrite + Unpin) {
     while let Some((part, place)) = parts.recv().await {
-        // The reader may close our output; the command goes on.
+        // The reader of the program's output may close it; the command continues.
         drop(to.write_all(&part).await);
         drop(to.flush().await);
         drop(place);

@@ -28,18 +28,18 @@ use crate::signals::Signals;
 use crate::warnings;
 use crate::watchdog::{MARGIN, Report, Watchdog, now};
 
-/// How often the lease is looked at.
+/// Interval between two checks of the lease.
 const LOOK: Duration = Duration::from_millis(50);
-/// How long processes that were killed may take to be gone.
+/// Longest wait until processes that were killed have ended.
 pub(crate) const DIES: Duration = Duration::from_millis(250);
 
-/// A lease that a command runs under.
+/// A lease under which a command runs.
 pub(crate) trait Held {
-    /// The time until it ends without a renewal; zero after it was lost.
+    /// Returns the time until the lease ends without a renewal; zero after it was lost.
     fn remaining(&self) -> Duration;
-    /// Resolves when it is lost.
+    /// Resolves when the lease is lost.
     fn lost(&self) -> impl Future<Output = ()>;
-    /// Resolves when somebody asks for it.
+    /// Resolves when another process requests the lease, with a text about the request.
     fn asked(&self) -> impl Future<Output = String> {
         std::future::pending()
     }
@@ -77,38 +77,38 @@ impl Held for Context {
     }
 }
 
-/// What to run.
+/// A command to run.
 #[derive(Clone, Debug)]
 pub(crate) struct Command {
-    /// The program and its arguments.
+    /// Program and its arguments.
     pub(crate) argv: Vec<OsString>,
-    /// Between TERM and KILL, inside the lease.
+    /// Time between TERM and KILL. Both are sent before the lease ends.
     pub(crate) grace: Duration,
-    /// The longest time that the command may run.
+    /// Longest time that the command may run.
     pub(crate) at_most: Option<Duration>,
-    /// Environment variables that it does not get.
+    /// Names of the environment variables that are removed for the command.
     pub(crate) withheld: Vec<String>,
 }
 
-/// How a command ended.
+/// The end of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// By itself, with this code.
+    /// The command exited with this code.
     Code(u8),
-    /// By this signal; by 0 if it is unknown how it ended.
+    /// This signal ended the command; 0 if the cause of its end is unknown.
     Signal(i32),
-    /// It was not started; this is the exit code for that.
+    /// The command was not started; this is the exit code of the program.
     Cannot(u8),
-    /// It ran for too long.
+    /// The command ran for longer than `at_most` and was ended.
     TooLong,
-    /// The lease was about to end, or was lost.
+    /// The command was ended because the lease was about to end, or was lost.
     Lost,
-    /// Somebody asked for the lease.
+    /// The command was ended because another process requested the lease.
     Asked,
 }
 
 impl Ended {
-    /// The end of the command, or of the starter that did not become it.
+    /// Returns the end of the command, or of the starter if that did not become the command.
     fn of(status: ExitStatus, became: bool) -> Self {
         use std::os::unix::process::ExitStatusExt as _;
         match (status.code(), status.signal()) {
@@ -118,19 +118,19 @@ impl Ended {
         }
     }
 
-    /// The exit code that says so.
+    /// Returns the exit code of the program for this end.
     pub(crate) fn code(self) -> u8 {
         match self {
             Self::Code(code) | Self::Cannot(code) => code,
             Self::Signal(signal) => 128_u8.saturating_add(signal as u8),
-            // As `timeout` has it.
+            // 124 is the exit code of `timeout`, too.
             Self::TooLong => 124,
             Self::Lost | Self::Asked => LOST,
         }
     }
 }
 
-/// Why a command is being ended.
+/// Reason for which a command is being ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ending {
     Lost,
@@ -138,8 +138,8 @@ enum Ending {
     Asked,
 }
 
-/// Runs a command to its end. Processes that it leaves in its process group are killed, too.
-/// After an error nothing was started. From here on what the library warns of is shown.
+/// Runs a command to its end. Processes that the command leaves in its process group are killed. An
+/// error means that no process was started. From this call on, warnings of the library are shown.
 pub(crate) async fn run(
     command: &Command,
     env: &[(&str, String)],
@@ -150,7 +150,8 @@ pub(crate) async fn run(
     warnings::show(say);
     let mut watchdog = Watchdog::start(now() + held.remaining()).await?;
     let group = watchdog.group();
-    // One that came until now ends this program, and is not for a command that it would start.
+    // A signal that arrived before this point ends this program; it is not passed on to a command
+    // that would be started only now.
     if let Some(signal) = signals.came() {
         watchdog.end().await;
         return Ok(Ended::Cannot(128 + signal as u8));
@@ -177,7 +178,8 @@ pub(crate) async fn run(
     Ok(ended)
 }
 
-/// From the start to the end of the command.
+/// Waits for the end of the command: renews its watchdogs' deadline, passes signals on, and ends
+/// the command before its lease ends.
 async fn attend(
     (child, report): (&mut Child, Report),
     watchdog: &mut Watchdog,
@@ -257,7 +259,7 @@ async fn attend(
     }
 }
 
-/// Reports what became of a watchdog that ended; false if its place is empty.
+/// Reports the result of replacing a watchdog; returns false if there is no new one.
 fn say_replaced(replaced: &io::Result<()>, say: Say) -> bool {
     match replaced {
         Ok(()) => {
@@ -276,13 +278,14 @@ fn say_replaced(replaced: &io::Result<()>, say: Say) -> bool {
     replaced.is_ok()
 }
 
-/// It was started, so this is not the same as an error before that.
+/// Reports that the end of the command could not be read. The command was started, so this is not
+/// an error of starting it.
 fn unseen(e: &io::Error, say: Say) -> Ended {
     say.warn("unseen", json!({}), &format!("it is unknown how the command ended: {e}"));
     Ended::Signal(0)
 }
 
-/// What the command's end counts as: it was ended for `ending`, and its lease is `over` or not.
+/// Returns the end of a command that was ended for `ending`; `over` is true if its lease was over.
 fn how_it_ended(ending: Option<&Ending>, over: bool, status: Ended) -> Ended {
     match ending {
         Some(Ending::TooLong) if !over => Ended::TooLong,
@@ -293,12 +296,13 @@ fn how_it_ended(ending: Option<&Ending>, over: bool, status: Ended) -> Ended {
     }
 }
 
-/// Fails if the group has already ended, which is no error.
+/// Sends a signal to the group. An error is ignored: the group has already ended.
 fn send(group: Pid, signal: Signal) {
     let _ = killpg(group, signal);
 }
 
-/// Signals the group, and the command itself if it has left the group, as `setsid` does.
+/// Sends a signal to the group, and to the command itself if it has left the group, as `setsid`
+/// does.
 fn send_all(child: &Child, group: Pid, signal: Signal) {
     send(group, signal);
     if let Some(pid) = pid(child)
@@ -308,8 +312,8 @@ fn send_all(child: &Child, group: Pid, signal: Signal) {
     }
 }
 
-/// Kills the group and the command. The watchdogs are in the group, so killing that succeeds also
-/// if the command may not be killed.
+/// Kills the group and the command. The watchdogs are members of the group, so killing the group
+/// succeeds even if the command cannot be killed; the command itself is checked separately.
 fn kill(child: &Child, group: Pid, say: Say) {
     send_all(child, group, Signal::SIGKILL);
     let Some(pid) = pid(child) else { return };
@@ -326,7 +330,8 @@ fn pid(child: &Child) -> Option<Pid> {
     child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw)
 }
 
-/// Continues a command that was stopped from the terminal, because its lease does not wait.
+/// Continues a command that was stopped from the terminal, because its lease is not extended for
+/// it.
 fn go_on(child: &Child, group: Pid) {
     let Some(pid) = pid(child) else { return };
     let flags = WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG;
@@ -335,7 +340,7 @@ fn go_on(child: &Child, group: Pid) {
     }
 }
 
-/// Ends what is left of the group, as far as it is this user's.
+/// Ends the processes that are left in the group, except those of another user.
 async fn clear(group: Pid, grace: Duration, held: &impl Held, say: Say) {
     if killpg(group, None) == Err(Errno::ESRCH) {
         return;
@@ -356,7 +361,7 @@ async fn clear(group: Pid, grace: Duration, held: &impl Held, say: Say) {
     }
 }
 
-/// Kills what is left of the group on drop: its watchdog has ended, and nobody else would.
+/// Kills the rest of the group on drop: its watchdogs have ended, so no other process would.
 struct Killed(Pid);
 
 impl Drop for Killed {
@@ -365,7 +370,8 @@ impl Drop for Killed {
     }
 }
 
-/// Waits until no process of the group is left that could be ended, while there is `time`.
+/// Waits until no process of the group is left that could be ended, for at most `within`, while
+/// `time` returns true.
 async fn gone(group: Pid, within: Duration, time: impl Fn() -> bool) {
     let until = Instant::now() + within;
     while killpg(group, None).is_ok() && Instant::now() < until && time() {
@@ -373,18 +379,19 @@ async fn gone(group: Pid, within: Duration, time: impl Fn() -> bool) {
     }
 }
 
-/// The terminal, while the command's process group owns it.
+/// The terminal, while the command's process group is its foreground group.
 struct Terminal;
 
 impl Terminal {
-    /// Makes the group the terminal's, if this program reads from a terminal that is its own.
+    /// Makes the group the terminal's foreground group, if this program reads from a terminal and
+    /// is in its foreground.
     fn give(group: Pid) -> Option<Self> {
         let stdin = io::stdin();
         if !stdin.is_terminal() || tcgetpgrp(&stdin).ok()? != getpgrp() {
             return None;
         }
         tcsetpgrp(&stdin, group).ok()?;
-        // It may have tried to read before.
+        // The command is continued in case it was stopped because it read from the terminal before.
         send(group, Signal::SIGCONT);
         Some(Self)
     }
@@ -392,7 +399,7 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // Otherwise this would stop us in the background.
+        // Without the mask, SIGTTOU would stop this program, because it is in the background.
         let mut mask = SigSet::empty();
         mask.add(Signal::SIGTTOU);
         if mask.thread_block().is_ok() {

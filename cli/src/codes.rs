@@ -1,29 +1,30 @@
 //! Exit codes, and errors that end the program with one.
 
-/// What was asked for makes no sense as things are.
+/// Exit code of a command that cannot be executed in the present state.
 pub(crate) const REFUSED: u8 = 2;
-/// Wrong use, as in `sysexits`.
+/// Exit code of wrong use, as in `sysexits`.
 pub(crate) const USAGE: u8 = 64;
-/// The key was used for another command.
+/// Exit code if the key was used for another command.
 pub(crate) const MISMATCH: u8 = 65;
-/// The nodes could not be reached, or too few of them.
+/// Exit code if no node, or too few nodes, could be reached.
 pub(crate) const UNAVAILABLE: u8 = 69;
-/// A local failure, unrelated to the nodes.
+/// Exit code of a local failure that is unrelated to the nodes.
 pub(crate) const INTERNAL: u8 = 70;
-/// Somebody else holds it; `-E` changes the code. A command asks for another run with this code.
+/// Exit code if another process holds the lock; `-E` changes it. A command that exits with it
+/// requests another run.
 pub(crate) const NOT_ACQUIRED: u8 = 75;
-/// The command was found and could not be run.
+/// Exit code if the command was found and could not be run.
 pub(crate) const CANNOT_RUN: u8 = 126;
-/// The command was not found.
+/// Exit code if the command was not found.
 pub(crate) const NOT_FOUND: u8 = 127;
-/// The lock was lost while the command ran, so the command was ended.
+/// Exit code if the lock was lost while the command ran, so that the command was ended.
 pub(crate) const LOST: u8 = 200;
-/// It is unknown whether an earlier run took effect; a person has to decide.
+/// Exit code if it is unknown whether an earlier run took effect; a person has to decide.
 pub(crate) const PARKED: u8 = 201;
-/// The command ran, and its result is not known to be stored.
+/// Exit code if the command ran, and its result is not known to be stored.
 pub(crate) const NOT_RECORDED: u8 = 202;
 
-/// Their descriptions in `--help`.
+/// Descriptions of the exit codes in `--help`.
 pub(crate) const TABLE: &str = "\
 Exit codes:
   that of the command; 128+N if signal N ended it
@@ -39,7 +40,7 @@ Exit codes:
   201  parked: an earlier run may have taken effect; see `palisade idem` (once)
   202  the command ran, and its result is not known to be stored (once)";
 
-/// Why the program could not do its task.
+/// A failure of the program, with its exit code.
 #[derive(Debug)]
 pub(crate) struct Fail {
     pub(crate) code: u8,
@@ -52,7 +53,7 @@ impl Fail {
     }
 }
 
-/// What is wrong with the command line or a setting.
+/// Creates the failure for an error in the command line or in a setting.
 impl From<String> for Fail {
     fn from(why: String) -> Self {
         Self { code: USAGE, why }

@@ -1,4 +1,4 @@
-//! `palisade doctor`.
+//! The command `palisade doctor`.
 
 use clap::Args;
 use palisade_ops::doctor::Doctor;
@@ -7,7 +7,8 @@ use crate::settings::Settings;
 use crate::span::Span;
 use crate::{Done, block_on};
 
-/// Examines a deployment: what would lose locks, why, and the command that corrects it.
+/// Examines a deployment and prints each fault that can lose locks, its reason, and the command
+/// that corrects it.
 ///
 /// Reads only, except for a lock with a random name that it acquires and releases on each node.
 #[derive(Debug, Args)]

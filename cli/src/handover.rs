@@ -1,4 +1,4 @@
-//! `palisade handover`.
+//! The command `palisade handover`.
 
 use std::io::Write as _;
 use std::process::Command;
@@ -14,23 +14,23 @@ use crate::settings::Settings;
 use crate::span::Span;
 use crate::{Done, block_on};
 
-/// A planned handover of a group, or restart of a lone server, that loses no lock and no key.
+/// Hands a group over to a replica, or restarts a lone server, without losing a lock or a key.
 ///
-/// One node at a time. A group is handed over to one of its replicas. A lone server is closed, and
-/// restarted by the command behind `--`, or by hand while this waits; it needs persistence.
+/// Name one node. A group is handed over to one of its replicas. A lone server is closed, and
+/// restarted by the command after `--`, or by hand while this command waits; it needs persistence.
 #[derive(Debug, Args)]
 pub(crate) struct HandoverArgs {
     #[command(flatten)]
     settings: Settings,
 
-    /// The longest time that the server stays closed if nobody opens it again
+    /// Longest time that the server stays closed if it is not opened again
     /// [default: 20s for a group, 60s for a lone server]
     #[arg(long, value_name = "SPAN")]
     closed_for: Option<Span>,
-    /// Each step and what it came to as JSON
+    /// Print each step and its result as JSON
     #[arg(long)]
     json: bool,
-    /// Restarts the lone server
+    /// Command that restarts the lone server
     #[arg(last = true, value_name = "COMMAND")]
     restart: Vec<String>,
 }
@@ -47,7 +47,7 @@ impl HandoverArgs {
         if let Some(Span(error)) = settings.clock_error {
             handover = handover.clock_error(error);
         }
-        // Its reader has closed it and read enough.
+        // An error means that the reader has closed standard error, so it is ignored.
         let json = self.json;
         let tell = |step: &str| {
             let line =
@@ -89,8 +89,8 @@ fn whole(done: &HandedOver) -> Value {
     json!({ "outcome": outcome, "at": at, "closed_ms": closed, "text": done.to_string() })
 }
 
-/// Runs it to its end, or until a signal ends this program: then a closed server is opened, and
-/// what has become of the handover is the error.
+/// Runs `work` to its end, or until a signal ends this program. Then a closed server is opened
+/// again, and the result of the handover is the error.
 async fn unless_stopped<T>(
     handover: &Handover,
     work: impl Future<Output = T>,

@@ -1,4 +1,4 @@
-//! `palisade init`.
+//! The command `palisade init`.
 
 use clap::Args;
 use palisade_ops::{Init, Initialised};
@@ -7,35 +7,38 @@ use serde_json::{Value, json};
 use crate::settings::Settings;
 use crate::{Done, block_on};
 
-/// Marks a new deployment: its nodes grant at once, and remember every key from the beginning.
+/// Marks a new deployment: its nodes grant at once, and have a record of every key from the
+/// beginning.
 ///
-/// Run it once, for all nodes together, when the servers are set up and their replicas attached,
-/// with `--new` if the whole deployment is new: an emptied server looks the same, so this is what
-/// only a person can say. A server that was replaced or emptied while other nodes
-/// have data joins by itself after one quarantine; marked as new, it would deny keys that it
-/// forgot, and a handler would run twice. A server is refused if it has a key with the prefix.
-/// Nodes that are marked already are left as they are, so that it can be run again. Where
-/// programs came first, it can be run later, too, as long as nothing shows earlier use.
+/// Run it once, for all nodes together, when the servers are installed and their replicas attached,
+/// with `--new` if the whole deployment is new: an emptied server looks the same, so only a person
+/// can distinguish the two. A server that was replaced or emptied while other nodes have data joins
+/// by itself after one quarantine; if it were marked as new, it would deny keys that it has lost,
+/// and a handler would run twice. A server is refused if it has a key with the prefix. Nodes that
+/// are marked already are left as they are, so the command can be repeated. If programs used the
+/// nodes first, it can still be run as long as no key shows earlier use.
 #[derive(Debug, Args)]
 pub(crate) struct InitArgs {
     #[command(flatten)]
     settings: Settings,
 
-    /// The application's prefix; without it any key that looks like palisade's leads to a refusal
+    /// Prefix of the application; without it any key that looks like palisade's leads to a refusal
     #[arg(long, value_name = "TEXT", default_value = "")]
     prefix: String,
     /// The whole deployment is new: no key was ever used with it
     #[arg(long, conflicts_with = "lost_everything")]
     new: bool,
-    /// It had data, and they are lost for good: keys used before count as new, so they run again
+    /// The deployment had data that are lost for good: keys used before count as new, so they run
+    /// again
     #[arg(long, conflicts_with = "prefix")]
     lost_everything: bool,
-    /// What was done at each node, as JSON
+    /// Print the result for each node as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// An emptied server looks like a new one: a person has to say which it is.
+/// Message for a call without `--new`: an emptied server looks like a new one, so a person has to
+/// state which one it is.
 const WHICH: &str = "say what the servers are: with --new, if no key was ever used with them; if \
                      they had data, that would let used keys run again: see `palisade idem \
                      incidents`, or add --lost-everything if nothing can be brought back";

@@ -24,7 +24,7 @@ use codes::{Fail, INTERNAL, USAGE};
 use say::Say;
 use serde_json::json;
 
-/// The result of a command.
+/// The result of a command: the text to print, and the exit code.
 struct Done {
     text: String,
     code: u8,
@@ -37,7 +37,7 @@ fn main() -> ExitCode {
     let line = match args::read() {
         Ok(line) => line,
         Err(e) => {
-            // Help and version are not errors.
+            // clap reports help and version as errors, but they are none.
             let _ = e.print();
             return if e.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS };
         }
@@ -46,9 +46,10 @@ fn main() -> ExitCode {
     let say = Say::new(json, false);
     let code = match line.run() {
         Ok(done) => {
-            // The reader may close the pipe. What a command wrote may still be on its way there.
+            // The reader may close the pipe, so an error is ignored. The command's own output is
+            // not affected.
             if !done.text.is_empty() {
-                // `idem show` prints an object always.
+                // `idem show` always prints a JSON object.
                 let json = json || done.text.starts_with('{');
                 let text = if json { say::escaped(&done.text) } else { done.text };
                 let _ = std::io::stdout().write_all(text.as_bytes());
@@ -64,17 +65,18 @@ fn main() -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Runs it to its end on this thread: a command is killed with the thread that started it.
+/// Runs a future to its end on this thread. A command is killed when the thread that started it
+/// ends, so it has to be started here.
 fn block_on<T>(work: impl Future<Output = T>) -> Result<T, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|e| format!("cannot start the runtime: {e}"))?;
     let done = runtime.block_on(work);
-    // Output that nobody reads does not keep the program from ending.
+    // Output without a reader must not prevent the program from ending.
     runtime.shutdown_background();
     Ok(done)
 }
 
-/// The same of a verb.
+/// Runs the future of a verb to its end on this thread.
 fn run<T>(work: impl Future<Output = Result<T, Fail>>) -> Result<T, Fail> {
     block_on(work).map_err(|why| Fail::new(INTERNAL, why))?
 }

@@ -1,7 +1,8 @@
-//! Messages of the program: on standard error, because standard output belongs to the command.
+//! Messages of the program. They go to standard error, because standard output belongs to the
+//! command.
 //!
-//! They are written by a thread of their own: a reader who does not read must not keep a lease from
-//! being renewed, a command from being ended or a signal from being seen.
+//! A separate thread writes the messages: a reader who does not read them must not prevent a lease
+//! from being renewed, a command from being ended or a signal from being received.
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Write as _};
@@ -13,23 +14,24 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-/// How long the program waits for a message to be written, so that it comes before what follows.
+/// Longest wait until a message is written, so that it comes before later output.
 const AT_ONCE: Duration = Duration::from_millis(50);
-/// How long the last messages may take to be written.
+/// Longest time for writing the last messages.
 const LAST: Duration = Duration::from_secs(2);
-/// How many messages may wait for their reader.
+/// Largest number of messages that wait to be written.
 const WAITING: usize = 256;
 
-/// The form of messages.
+/// Form of messages: text or JSON, with or without progress.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Say {
     json: bool,
-    /// Whether progress is shown: on a terminal, or on request.
+    /// True if progress is shown: on a terminal, or on request.
     progress: bool,
 }
 
 impl Say {
-    /// With `json` each line is an object. Progress is shown on a terminal, as JSON, or on request.
+    /// Creates the form of messages. With `json`, each line is an object. Progress is shown on a
+    /// terminal, as JSON, or if `verbose` is set.
     pub(crate) fn new(json: bool, verbose: bool) -> Self {
         Self { json, progress: json || verbose || std::io::stderr().is_terminal() }
     }
@@ -41,7 +43,7 @@ impl Say {
         }
     }
 
-    /// Reports something that a person has to know.
+    /// Reports an event that a person has to know about.
     pub(crate) fn warn(self, event: &str, fields: Value, text: &str) {
         let Some(writer) = Writer::get() else {
             return put(&self.line(event, fields, text));
@@ -68,14 +70,14 @@ impl Say {
     }
 }
 
-/// Waits until the messages are written, as long as that may take at the end.
+/// Waits until the messages are written, for at most `LAST`.
 pub(crate) fn end() {
     if let Some(writer) = Writer::get() {
         writer.written(LAST);
     }
 }
 
-/// Settings as the library's sentences name them, and the options that set them here.
+/// Names of settings in the library's sentences, and the options that replace them in messages.
 const OPTIONS: [(&str, &str); 4] = [
     (" (in tests: `trust_fresh(true)`)", ""),
     ("`map_address`", "--map"),
@@ -83,13 +85,13 @@ const OPTIONS: [(&str, &str); 4] = [
     ("raise ttl and max_ttl", "raise --ttl and --max-ttl"),
 ];
 
-/// A sentence of the library with the names of this program's options.
+/// Replaces the library's names of settings by the names of this program's options.
 fn own_words(text: &str) -> String {
     OPTIONS.iter().fold(text.to_owned(), |text, (name, option)| text.replace(name, option))
 }
 
-/// Text as a terminal may get it. Parts of it are another process's or a server's words: they
-/// command no terminal, and no line of theirs looks like a message.
+/// Returns text that is safe on a terminal. Parts of the text come from another process or a
+/// server: they must not control the terminal, and none of their lines may look like a message.
 pub(crate) fn plain(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
@@ -102,12 +104,12 @@ pub(crate) fn plain(text: &str) -> String {
     shown
 }
 
-/// Returns the same JSON values, with characters that command a terminal as `\u` escapes.
+/// Returns the same JSON values, with the characters that control a terminal as `\u` escapes.
 pub(crate) fn escaped(json: &str) -> String {
     let mut shown = String::with_capacity(json.len());
     for c in json.chars() {
         if commands(c) && c != '\n' {
-            // Writing to a text does not fail.
+            // Writing to a `String` does not fail.
             let _ = write!(shown, "\\u{:04x}", u32::from(c));
         } else {
             shown.push(c);
@@ -116,8 +118,8 @@ pub(crate) fn escaped(json: &str) -> String {
     shown
 }
 
-/// Whether a terminal takes this character as a command, or as one to show the text around it in
-/// another order.
+/// Returns true if a terminal takes this character as a command, or as one that changes the order
+/// of the text around it.
 fn commands(c: char) -> bool {
     let turns = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}'
         | '\u{2066}'..='\u{2069}');
@@ -125,21 +127,21 @@ fn commands(c: char) -> bool {
 }
 
 fn put(line: &str) {
-    // The reader may close the pipe.
+    // The reader may close the pipe, so an error is ignored.
     drop(writeln!(std::io::stderr(), "{line}"));
 }
 
-/// Hands lines to the thread that writes them.
+/// Sends lines to the thread that writes them.
 struct Writer {
     lines: SyncSender<String>,
-    /// How many are not written yet.
+    /// Number of lines that are not written yet.
     waiting: Arc<(Mutex<usize>, Condvar)>,
-    /// How many found no room.
+    /// Number of messages that were left out because the queue was full.
     left_out: AtomicUsize,
 }
 
 impl Writer {
-    /// The program's; none if it could not be started.
+    /// Returns the writer of this program; `None` if its thread could not be started.
     fn get() -> Option<&'static Self> {
         static WRITER: OnceLock<Option<Writer>> = OnceLock::new();
         WRITER.get_or_init(Self::start).as_ref()
@@ -160,7 +162,8 @@ impl Writer {
         Some(Self { lines, waiting, left_out: AtomicUsize::new(0) })
     }
 
-    /// Without room for it, so many messages are left out.
+    /// Queues a line. If the queue is full, adds `messages` to the number of those that were left
+    /// out.
     fn write(&self, line: String, messages: usize) {
         let first = {
             let mut waiting = self.waiting.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -171,7 +174,8 @@ impl Writer {
             *waiting += 1;
             *waiting == 1
         };
-        // Where an earlier one already waits for its reader, this one does not hold anything up.
+        // If an earlier line already waits for its reader, waiting for this one would block the
+        // program without a use.
         if first {
             self.written(AT_ONCE);
         }

@@ -1,5 +1,5 @@
-//! Settings from the command line, the environment and a file, in this order. Their names are the
-//! library's: `--ttl` is `PALISADE_TTL` in the environment and `ttl` in the file.
+//! Settings from the command line, the environment and a file, in this order. Their names are those
+//! of the library: `--ttl` is `PALISADE_TTL` in the environment and `ttl` in the file.
 
 use std::path::{Path, PathBuf};
 
@@ -11,25 +11,25 @@ use serde::{Deserialize, Deserializer};
 use crate::codes::Fail;
 use crate::span::Span;
 
-/// Help text of every command.
+/// Text at the end of the help of every command.
 pub(crate) const SECRETS: &str = "\
 Options that are not given are taken from the environment (PALISADE_URLS, PALISADE_TTL, ...), then
 from --config, $PALISADE_CONFIG or /etc/palisade.toml (urls, ttl, ...). Passwords come from the
 environment (PALISADE_PASSWORD, PALISADE_SENTINEL_PASSWORD) or a file, never from the command
 line.";
 
-/// The default file, if it exists.
+/// Path of the default file, which is read if it exists.
 const FILE: &str = "/etc/palisade.toml";
 
-/// The variables of passwords.
+/// Environment variable with the data servers' password.
 const PASSWORD: &str = "PALISADE_PASSWORD";
 const SENTINEL_PASSWORD: &str = "PALISADE_SENTINEL_PASSWORD";
 
-/// The answer where no node is named.
+/// Message if no node is named.
 const START: &str = "no server is named: start one with `redis-server` and add `--node \
                      redis://127.0.0.1` (or set PALISADE_URLS), or use `--embedded`, which \
                      protects from this one process only";
-/// The same, for a command that reads or changes what servers have.
+/// Message if no node is named, for a command that reads or changes the servers' data.
 const WHICH: &str = "no server is named: add `--node redis://HOST:PORT` for each, or `--node \
                      sentinel://…` (or set PALISADE_URLS), as the programs that use them have it";
 const NO_SERVERS: &str = "--embedded: there are no servers to look at";
@@ -54,13 +54,13 @@ pub(crate) struct Settings {
     /// Length of the lease; it is renewed while a command runs [default: 15s]
     #[arg(long, value_name = "SPAN", env = "PALISADE_TTL")]
     ttl: Option<Span>,
-    /// The longest lease of any client of these nodes [default: 15s, or --ttl if that is longer]
+    /// Longest lease of any client of these nodes [default: 15s, or --ttl if that is longer]
     #[arg(long, value_name = "SPAN", env = "PALISADE_MAX_TTL")]
     pub(crate) max_ttl: Option<Span>,
     /// Largest error of any clock [default: 2s, at most a quarter of --max-ttl]
     #[arg(long, value_name = "SPAN", env = "PALISADE_CLOCK_ERROR")]
     pub(crate) clock_error: Option<Span>,
-    /// Time that one node has for its answer [default: 250ms]
+    /// Time for one node's answer [default: 250ms]
     #[arg(long, value_name = "SPAN", env = "PALISADE_NODE_DEADLINE")]
     node_deadline: Option<Span>,
     /// Time-out for each server and Sentinel that is examined or changed [default: 2s]
@@ -75,7 +75,7 @@ pub(crate) struct Settings {
     /// ACL user at the Sentinels
     #[arg(long, value_name = "NAME", env = "PALISADE_SENTINEL_USERNAME", help_heading = "Login")]
     sentinel_username: Option<String>,
-    /// As --password-file, for the Sentinels
+    /// File with the Sentinels' password, as its first line
     #[arg(
         long,
         value_name = "FILE",
@@ -83,17 +83,17 @@ pub(crate) struct Settings {
         help_heading = "Login"
     )]
     sentinel_password_file: Option<PathBuf>,
-    /// Root certificate (PEM) in place of the system's. Addresses say what uses TLS: `rediss://…`,
+    /// Root certificate (PEM) in place of the system's. Addresses select TLS: `rediss://…`,
     /// `sentinel://…/master?tls=true&sentinel_tls=true`
     #[arg(long, value_name = "FILE", env = "PALISADE_CACERT", help_heading = "TLS")]
     cacert: Option<PathBuf>,
     /// Client certificate (PEM)
     #[arg(long, value_name = "FILE", env = "PALISADE_CERT", help_heading = "TLS")]
     cert: Option<PathBuf>,
-    /// Its key (PEM)
+    /// Key of the client certificate (PEM)
     #[arg(long, value_name = "FILE", env = "PALISADE_KEY", help_heading = "TLS")]
     key: Option<PathBuf>,
-    /// Of the commands that have it.
+    /// Prefix of names, for commands that have the option.
     #[arg(skip)]
     prefix: Option<String>,
     #[arg(skip)]
@@ -105,7 +105,7 @@ pub(crate) struct Settings {
 pub(crate) struct HandleArgs {
     #[command(flatten)]
     settings: Settings,
-    /// Keep everything in this process's memory: protects from this one process only
+    /// Keep all data in this process's memory: protects from this one process only
     #[arg(long, help_heading = "Nodes", conflicts_with = "urls")]
     embedded: bool,
     /// Prefix of every name; the same in every program that shares the names
@@ -116,14 +116,14 @@ pub(crate) struct HandleArgs {
 /// A handle over the nodes that the settings name.
 pub(crate) struct Opened {
     pub(crate) redlock: Redlock,
-    /// The servers; none if the nodes are in this process's memory.
+    /// The servers; `None` if the nodes are in this process's memory.
     pub(crate) servers: Option<Deployment>,
-    /// The environment variables that hold passwords.
+    /// Names of the environment variables that hold passwords.
     pub(crate) secrets: Vec<String>,
 }
 
 impl Settings {
-    /// These settings, and those of the file for what they lack.
+    /// Returns these settings, completed by those of the file.
     pub(crate) fn with_file(self) -> Result<Self, String> {
         let below = match &self.config {
             Some(path) if !path.is_file() => {
@@ -137,10 +137,10 @@ impl Settings {
         Ok(self.over(below))
     }
 
-    /// This layer, with `below` for the settings that it lacks. The nodes are one setting.
+    /// Returns these settings, completed by `below`. The nodes are one setting.
     fn over(self, below: Self) -> Self {
         let names_nodes = self.embedded || !self.urls.is_empty();
-        // A password in the environment comes before the file that the settings below name.
+        // A password in the environment precedes a password file that `below` names.
         let file = |own: Option<PathBuf>, variable, below: Option<PathBuf>| {
             own.or_else(|| below.filter(|_| std::env::var_os(variable).is_none()))
         };
@@ -178,7 +178,7 @@ impl Settings {
         self.urls().any(|url| url.starts_with("sentinel://"))
     }
 
-    /// The nodes, for people who operate them.
+    /// Returns the deployment, for commands that operate the nodes.
     pub(crate) fn deployment(&self) -> Result<Deployment, String> {
         let mut deployment = self.urls().fold(Deployment::new(), Deployment::node);
         if let Some(Span(timeout)) = self.timeout {
@@ -204,7 +204,7 @@ impl Settings {
 
     #[cfg(feature = "tls")]
     fn secured(&self, deployment: Deployment) -> Result<Deployment, String> {
-        // A program chooses the TLS provider; a library leaves the choice to its program.
+        // rustls needs a TLS provider, and only the program, not a library, may choose it.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let pem =
             |path: &PathBuf| std::fs::read(path).map_err(|e| format!("{}: {e}", path.display()));
@@ -236,7 +236,7 @@ impl Settings {
         Ok(deployment)
     }
 
-    /// The servers themselves, and the prefix of the names that are looked for.
+    /// Returns the deployment, and the prefix of the names to read.
     pub(crate) fn servers(self, prefix: Option<String>) -> Result<(Deployment, String), Fail> {
         let settings = Self { prefix, ..self }.with_file()?;
         if settings.embedded {
@@ -260,7 +260,8 @@ impl Settings {
             builder = builder.prefix(prefix);
         }
         if let Some(Span(ttl)) = self.ttl {
-            // A shorter ttl here is no reason to expect shorter leases of all other clients.
+            // A short ttl here does not mean that the leases of other clients are short, so
+            // `max_ttl` is not reduced.
             builder = builder.ttl(ttl).max_ttl(ttl.max(palisade::Config::default().max_ttl));
         }
         if let Some(Span(max_ttl)) = self.max_ttl {
@@ -281,7 +282,7 @@ impl HandleArgs {
         Settings { embedded: self.embedded, prefix: self.prefix, ..self.settings }.with_file()
     }
 
-    /// A handle over the nodes, and the servers themselves if there are any.
+    /// Returns a handle over the nodes, and their servers if there are any.
     pub(crate) fn open(self) -> Result<Opened, Fail> {
         let settings = self.settings()?;
         let redlock = settings.redlock()?;
@@ -289,7 +290,7 @@ impl HandleArgs {
         Ok(Opened { redlock, servers, secrets: secret_variables() })
     }
 
-    /// The idempotency keys of a namespace, on the servers themselves.
+    /// Returns the idempotency keys of a namespace, read from the servers.
     pub(crate) fn records(self, namespace: &str) -> Result<Records, Fail> {
         let settings = self.settings()?;
         if settings.embedded {
@@ -300,7 +301,7 @@ impl HandleArgs {
     }
 }
 
-/// The environment variables that hold a password, by themselves or in an address.
+/// Returns the environment variables that hold a password, alone or in an address.
 fn secret_variables() -> Vec<String> {
     let has_login = std::env::var_os("PALISADE_URLS").is_some_and(|urls| {
         let urls = urls.to_string_lossy();
@@ -310,22 +311,22 @@ fn secret_variables() -> Vec<String> {
     [PASSWORD, SENTINEL_PASSWORD].into_iter().chain(urls).map(str::to_owned).collect()
 }
 
-/// A password from a file, or from its variable if no file is named.
+/// Returns a password from a file, or from its variable if no file is named.
 fn secret(file: Option<&PathBuf>, variable: &str) -> Result<Option<String>, String> {
     let Some(path) = file else { return Ok(std::env::var(variable).ok()) };
     let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
     Ok(Some(text.lines().next().unwrap_or_default().to_owned()))
 }
 
-/// The settings of a TOML file.
+/// Reads the settings of a TOML file.
 fn from_file(path: &Path) -> Result<Settings, String> {
     let file = path.display();
     let text = std::fs::read_to_string(path).map_err(|e| format!("{file}: {e}"))?;
     of_text(&text).map_err(|why| format!("{file}: {why}"))
 }
 
-/// The settings of a TOML text. An error shows no part of the text and no value, because they may
-/// hold passwords.
+/// Parses the settings of a TOML text. An error contains no part of the text and no value, because
+/// they may be passwords.
 fn of_text(text: &str) -> Result<Settings, String> {
     let table: toml::Table = toml::from_str(text).map_err(|e: toml::de::Error| {
         let before = e.span().map_or("", |span| text.get(..span.start).unwrap_or_default());
@@ -343,7 +344,7 @@ fn of_text(text: &str) -> Result<Settings, String> {
     table.try_into().map_err(|_| "the settings contradict each other".to_owned())
 }
 
-/// One text or a list of texts.
+/// Deserializes one text or a list of texts.
 fn texts<'de, D: Deserializer<'de>>(de: D) -> Result<Vec<String>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]

@@ -1,4 +1,4 @@
-//! The signals that end this program, or that it passes on to its command.
+//! Receives the signals that end this program, or that it passes on to its command.
 
 use std::cell::RefCell;
 use std::io;
@@ -16,15 +16,17 @@ const ALL: [Signal; 6] = [
     Signal::SIGUSR2,
 ];
 
-/// Receives them from the start to the end of the program.
+/// Receives signals from the start to the end of the program.
 pub(crate) struct Signals {
     heard: RefCell<Vec<(Signal, unix::Signal)>>,
-    /// Where SIGCHLD is ignored, as a parent may leave it, nobody learns how a command ended.
+    /// Keeps SIGCHLD handled: if a parent process left it ignored, the end of a command could not
+    /// be read.
     _children: Option<unix::Signal>,
 }
 
 impl Signals {
-    /// Those that this program was not started to ignore, as `nohup` does with SIGHUP.
+    /// Receives all signals except those that this program was started to ignore, as `nohup` does
+    /// with SIGHUP.
     pub(crate) fn new() -> io::Result<Self> {
         let ignored = ignored();
         let heard = ALL.into_iter().filter(|signal| ignored >> (*signal as u32 - 1) & 1 == 0);
@@ -34,17 +36,17 @@ impl Signals {
         Ok(Self { heard: RefCell::new(heard), _children: children })
     }
 
-    /// Receives none: each does to this program what it does to any other.
+    /// Receives no signals: each has its default effect on this program.
     pub(crate) fn none() -> Self {
         Self { heard: RefCell::default(), _children: None }
     }
 
-    /// The next one.
+    /// Waits for the next signal.
     pub(crate) async fn next(&self) -> Signal {
         std::future::poll_fn(|cx| self.poll(cx)).await
     }
 
-    /// One that came before.
+    /// Returns a signal that has arrived already, if any.
     pub(crate) fn came(&self) -> Option<Signal> {
         match self.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(signal) => Some(signal),
@@ -52,7 +54,7 @@ impl Signals {
         }
     }
 
-    /// The next one.
+    /// Polls for the next signal.
     pub(crate) fn poll(&self, cx: &mut Context<'_>) -> Poll<Signal> {
         let came = |(signal, stream): &mut (Signal, unix::Signal)| {
             stream.poll_recv(cx).is_ready().then_some(*signal)
@@ -61,7 +63,7 @@ impl Signals {
     }
 }
 
-/// The mask of ignored signals; empty where it cannot be read.
+/// Returns the mask of ignored signals; zero if it cannot be read.
 fn ignored() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -1,4 +1,4 @@
-//! Spans of time as people write them.
+//! Parses spans of time as people write them.
 
 use std::fmt;
 use std::time::Duration;

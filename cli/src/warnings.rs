@@ -1,4 +1,4 @@
-//! Warnings of the library, as messages of the program: the beginning of trouble and its end.
+//! Warnings of the library as messages of the program: when trouble begins, and when it ends.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -13,14 +13,14 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::say::Say;
 
-/// Trouble of a node or a lease that ends: the event of its beginning and that of its end.
+/// Trouble of a node or a lease that ends: the event at its beginning, and the event at its end.
 const ENDS: [(&str, &str); 4] = [
     ("down", "up"),
     ("quarantine_begun", "quarantine_ended"),
     ("min_replicas_missing", "min_replicas_restored"),
     ("renewal_failed", "renewed"),
 ];
-/// Most warnings that are kept until they are shown.
+/// Largest number of warnings that are kept until they are shown.
 const KEPT: usize = 64;
 
 static STATE: Mutex<State> =
@@ -29,9 +29,9 @@ static STATE: Mutex<State> =
 struct State {
     shown: bool,
     kept: Vec<Message>,
-    /// Warnings that found no room in `kept`.
+    /// Number of warnings for which `kept` had no room.
     left_out: u64,
-    /// Trouble that was reported and has not ended: its first event, and whose it is.
+    /// Trouble that was reported and has not ended: its first event, and its node or lease.
     trouble: BTreeSet<(&'static str, String)>,
 }
 
@@ -41,7 +41,7 @@ struct Message {
     text: String,
 }
 
-/// Keeps what the library warns of from here on, for [`show`].
+/// Keeps the warnings of the library from now on, until [`show`].
 pub(crate) fn keep(say: Say) {
     static KEEPS: Once = Once::new();
     KEEPS.call_once(|| {
@@ -52,8 +52,8 @@ pub(crate) fn keep(say: Say) {
     });
 }
 
-/// Shows what was kept, and from here on each warning when it comes. A program that ends before
-/// this ends with an error that says it all.
+/// Shows the warnings that were kept, and from now on each warning at once. A program that ends
+/// before this call ends with an error that contains the cause.
 pub(crate) fn show(say: Say) {
     keep(say);
     let (kept, left_out) = {
@@ -99,7 +99,7 @@ impl<S: Subscriber> Layer<S> for Warnings {
 }
 
 impl State {
-    /// Event name in the program's output; `None` if suppressed.
+    /// Returns the event's name in the program's output; `None` if it is not shown.
     fn kind(&mut self, is_warning: bool, parts: &Parts) -> Option<&'static str> {
         if is_warning {
             if let Some((begin, _)) = ENDS.iter().find(|(begin, _)| *begin == parts.event) {
@@ -116,7 +116,7 @@ impl State {
 #[derive(Default)]
 struct Parts {
     message: String,
-    /// The library's `event` field.
+    /// Value of the library's `event` field.
     event: String,
     fields: Map<String, Value>,
 }
@@ -150,7 +150,7 @@ impl Parts {
         }
     }
 
-    /// The node or the lease that it is about.
+    /// Returns the node or the lease that the event is about.
     fn whose(&self) -> String {
         let named = ["node", "of"].into_iter().find_map(|name| self.fields.get(name));
         named.and_then(Value::as_str).unwrap_or_default().to_owned()

@@ -1,13 +1,13 @@
-//! Two helper modes of the binary, watchdog and starter, which only `palisade` itself starts.
+//! Two helper modes of the binary, watchdog and starter. Only `palisade` itself starts them.
 //!
-//! A *watchdog* ends a command's process group before its lease is over. It is a process of its
-//! own, so it does that also where `palisade` itself is stopped, starved or killed. Each group has
-//! a pair of watchdogs, and each is enough: `palisade` replaces one that was killed, and if it
-//! cannot, because it is stopped, the other one still ends the group in time. Both are members of
-//! the group, so the group's number stays taken as long as it may be used.
+//! A *watchdog* ends a command's process group before its lease is over. It is a separate process,
+//! so it works even if `palisade` itself is stopped, starved or killed. Each group has a pair of
+//! watchdogs, and each is enough: `palisade` replaces one that was killed, and if it cannot,
+//! because it is stopped, the other one still ends the group in time. Both are members of the
+//! group, so the group's number stays in use as long as it is needed.
 //!
-//! The *starter* has itself killed with `palisade` (PDEATHSIG) and becomes the command. It reports
-//! on a pipe whether it has: every exit code may also be one of the command's own.
+//! The *starter* requests to be killed with `palisade` (PDEATHSIG) and becomes the command. It
+//! reports the success on a pipe, because every exit code may also be one of the command.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -31,24 +31,24 @@ use crate::codes::{CANNOT_RUN, INTERNAL, NOT_FOUND};
 const WATCH: &str = "--watch-a-group";
 const START: &str = "--start-a-command";
 
-/// Report of the starter just before it becomes the command.
+/// Byte that the starter writes just before it becomes the command.
 const BECOMES: u8 = b'+';
-/// Report of the starter after that if it could not.
+/// Byte that the starter writes if it could not become the command.
 const FAILED: u8 = b'-';
-/// Directory of a process's own descriptors.
+/// Directory with the descriptors of the reading process.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const DESCRIPTORS: &str = "/proc/self/fd";
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 const DESCRIPTORS: &str = "/dev/fd";
 
-/// Time before the end of the lease at which the group is killed.
+/// Time between the killing of the group and the end of the lease.
 pub(crate) const MARGIN: Duration = Duration::from_millis(100);
-/// Longest sleep: a machine that was suspended is noticed this soon after it wakes.
+/// Longest sleep: after a machine was suspended, the deadline is checked this soon after it wakes.
 const LOOK: Duration = Duration::from_millis(250);
-/// Longest time for writing a line to the watchdog, which may be stopped, too.
+/// Longest time for writing a line to the watchdog, which may be stopped.
 const WRITE: Duration = Duration::from_millis(50);
 
-/// The clock of leases: it goes on while the machine is suspended.
+/// Returns the time of the clock by which leases end. It continues while the machine is suspended.
 pub(crate) fn now() -> Moment {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     const CLOCK: ClockId = ClockId::CLOCK_BOOTTIME;
@@ -58,7 +58,7 @@ pub(crate) fn now() -> Moment {
     Moment::from_nanos(u64::try_from(read.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// Runs one of the two if this process was started for it.
+/// Runs a helper mode, if this process was started for one.
 pub(crate) fn run() -> Option<ExitCode> {
     let mut args = std::env::args_os().skip(1);
     match args.next()?.to_str()? {
@@ -72,7 +72,7 @@ pub(crate) fn run() -> Option<ExitCode> {
     }
 }
 
-/// Becomes the command.
+/// Prepares the process and becomes the command. Returns only if that fails.
 fn start(parent: Pid, report: RawFd, command: Vec<OsString>) -> ExitCode {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     if let Err(e) = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL) {
@@ -93,14 +93,15 @@ fn start(parent: Pid, report: RawFd, command: Vec<OsString>) -> ExitCode {
     let mut words = command.into_iter();
     let program = words.next().unwrap_or_default();
     let why = Command::new(&program).args(words).exec();
-    // Nobody reads it if `palisade` is gone.
+    // The pipe has no reader if `palisade` is gone, so an error is ignored.
     drop(report.write_all(&[FAILED]));
     let code = if why.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { CANNOT_RUN };
     eprintln!("palisade: {}: {why}", program.display());
     ExitCode::from(code)
 }
 
-/// The pipe for the report, which the command does not inherit, after the first report on it.
+/// Opens the pipe for the report, so that the command does not inherit it, and writes the first
+/// byte.
 fn becoming(inherited: RawFd) -> io::Result<File> {
     let mut report = File::options().write(true).open(format!("{DESCRIPTORS}/{inherited}"))?;
     nix::unistd::close(inherited)?;
@@ -108,10 +109,10 @@ fn becoming(inherited: RawFd) -> io::Result<File> {
     Ok(report)
 }
 
-/// Reads deadlines and kills its own group at the last one, or when `palisade` is gone and cannot
-/// move it.
+/// Reads deadlines, and kills its own group at the last one, or when `palisade` is gone and cannot
+/// move the deadline.
 fn watch() -> ExitCode {
-    // Signals for the command reach the whole group.
+    // Signals for the command are sent to the whole group, and must not end the watchdog.
     let mut deaf = SigSet::all();
     deaf.remove(Signal::SIGKILL);
     if deaf.thread_block().is_err() {
@@ -138,7 +139,7 @@ fn watch() -> ExitCode {
                 Err(_) => return ExitCode::SUCCESS,
             },
             Err(RecvTimeoutError::Timeout) => {}
-            // `palisade` is gone.
+            // The pipe is closed without a last line: `palisade` is gone.
             Err(RecvTimeoutError::Disconnected) => break,
         }
     }
@@ -146,20 +147,21 @@ fn watch() -> ExitCode {
     ExitCode::from(INTERNAL)
 }
 
-/// Report of a starter.
+/// The pipe on which a starter reports.
 pub(crate) struct Report(PipeReader);
 
 impl Report {
-    /// Returns true if the starter became the command. It, or the command, has ended.
+    /// Returns true if the starter became the command. Call it after the starter, or the command,
+    /// has ended.
     pub(crate) fn became(mut self) -> bool {
         let mut reports = [0; 2];
         matches!(self.0.read(&mut reports), Ok(1)) && reports[0] == BECOMES
     }
 }
 
-/// This program as it runs, also where another file has its name by now.
+/// Returns the command for this program as it runs, even if another file has its path by now.
 fn myself() -> tokio::process::Command {
-    // What process lists show.
+    // Process lists show this name.
     let name = std::env::args_os().next().unwrap_or_else(|| "palisade".into());
     #[cfg(any(target_os = "linux", target_os = "android"))]
     let program = "/proc/self/exe";
@@ -170,7 +172,7 @@ fn myself() -> tokio::process::Command {
     command
 }
 
-/// Both watchdogs of a group, as `palisade` sees them.
+/// Both watchdogs of a group, as `palisade` controls them.
 pub(crate) struct Watchdog {
     pair: [WatchdogProcess; 2],
     group: Pid,
@@ -184,7 +186,7 @@ struct WatchdogProcess {
 }
 
 impl WatchdogProcess {
-    /// Starts one that leads a new group, or joins one.
+    /// Starts a watchdog that leads a new group, or joins an existing one.
     fn start(group: Option<Pid>) -> io::Result<Self> {
         let mut command = myself();
         command.arg(WATCH).process_group(group.map_or(0, Pid::as_raw));
@@ -216,7 +218,7 @@ impl WatchdogProcess {
         if !said {
             drop(self.child.start_kill());
         }
-        // The watchdog has nothing else to do; one that is stopped is killed.
+        // The watchdog ends at once after its last line; one that is stopped is killed.
         if tokio::time::timeout(LOOK, self.child.wait()).await.is_err() {
             drop(self.child.start_kill());
             drop(self.child.wait().await);
@@ -225,7 +227,7 @@ impl WatchdogProcess {
 }
 
 impl Watchdog {
-    /// Starts both; the group is to be killed at `end` unless that moves.
+    /// Starts both watchdogs. They kill the group shortly before `end`, unless that is moved.
     pub(crate) async fn start(end: Moment) -> io::Result<Self> {
         let first = WatchdogProcess::start(None)?;
         let id = first.child.id().ok_or_else(|| io::Error::other("the watchdog ended at once"))?;
@@ -236,18 +238,19 @@ impl Watchdog {
         Ok(watchdog)
     }
 
-    /// The group that they watch over.
+    /// Returns the process group that the watchdogs end.
     pub(crate) fn group(&self) -> Pid {
         self.group
     }
 
-    /// Starts a command in the group; its words, environment and streams are added to the starter.
+    /// Starts a command in the group. `add` sets the command's words, environment and streams.
     pub(crate) fn spawn(
         &self,
         add: impl FnOnce(&mut tokio::process::Command),
     ) -> io::Result<(Child, Report)> {
         let (reader, writer) = io::pipe()?;
-        // No other process gets it: this thread is the only one that starts any.
+        // No other process inherits the descriptor: this thread is the only one that starts
+        // processes.
         fcntl(&writer, FcntlArg::F_SETFD(FdFlag::empty()))?;
         let mut command = myself();
         command.arg(START).arg(std::process::id().to_string());
@@ -257,7 +260,8 @@ impl Watchdog {
         Ok((command.spawn()?, Report(reader)))
     }
 
-    /// Resolves when one of them has ended, with its place. It can be dropped and called again.
+    /// Resolves when a watchdog has ended, and returns its index in the pair. The future can be
+    /// dropped and the call repeated.
     pub(crate) async fn ended(&mut self) -> usize {
         let [first, second] = &mut self.pair;
         tokio::select! {
@@ -267,21 +271,21 @@ impl Watchdog {
         }
     }
 
-    /// Starts another one at the place of one that has ended. It fails if the group has ended, too.
+    /// Starts a new watchdog in place of one that has ended. Fails if the group has ended, too.
     pub(crate) async fn replace(&mut self, place: usize, end: Moment) -> io::Result<()> {
         self.pair[place] = WatchdogProcess::start(Some(self.group))?;
         self.pair[place].until(end).await;
         Ok(())
     }
 
-    /// Moves the end of the lease.
+    /// Sends the new end of the lease to both watchdogs.
     pub(crate) async fn until(&mut self, end: Moment) {
         for one in &mut self.pair {
             one.until(end).await;
         }
     }
 
-    /// The command has ended: nothing has to be killed any more.
+    /// Ends the watchdogs without killing the group: the command has ended.
     pub(crate) async fn end(self) {
         let [first, second] = self.pair;
         tokio::join!(first.end(), second.end());

@@ -1,4 +1,4 @@
-//! The nodes that an operation is about, and how to log in at them.
+//! The nodes of a deployment, and the logins of their servers.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,7 +9,7 @@ use super::login::{Login, Lone, by_hand};
 use palisade::internal::{self, GroupAccess, NodeUrl, Secrets};
 use palisade::{ConfigError, RedlockBuilder, Settings};
 
-/// The nodes that an operation is about, how to log in there, and how long to wait.
+/// The nodes of a deployment, the logins of their servers, and the time-out of each server.
 ///
 /// Nodes are named by the addresses of [`Redlock::from_urls`](palisade::Redlock::from_urls).
 ///
@@ -32,7 +32,8 @@ pub struct Deployment {
     redis_cli: String,
 }
 
-/// PEM: a root certificate in place of the system's, and a client certificate with its key.
+/// Certificates as PEM: a root certificate that replaces the system's, and a client certificate
+/// with its key.
 #[derive(Clone)]
 #[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "nothing to give them to"))]
 struct Certificates {
@@ -61,16 +62,16 @@ pub(super) struct Access {
 /// A group with its logins.
 pub(super) struct GroupLogin {
     pub(super) name: String,
-    /// `host:port` of the Sentinels that were named.
+    /// `host:port` of the Sentinels that the user named.
     pub(super) sentinels: Vec<String>,
-    /// At the data servers.
+    /// Login at the data servers.
     pub(super) data: Login,
-    /// At the Sentinels.
+    /// Login at the Sentinels.
     pub(super) sentinel: Login,
 }
 
 impl Access {
-    /// The passwords that are sent. User names are not secret: findings contain them.
+    /// Returns the passwords of all logins. User names are not secret: findings contain them.
     pub(super) fn secrets(&self) -> Secrets {
         let logins = self.groups.iter().flat_map(|g| [&g.data.like, &g.sentinel.like]);
         let all = logins.chain(self.lone.iter().map(|lone| &lone.target));
@@ -79,7 +80,7 @@ impl Access {
 }
 
 impl Deployment {
-    /// No nodes yet.
+    /// Creates a deployment without nodes.
     pub fn new() -> Self {
         Self {
             settings: Settings::default(),
@@ -90,15 +91,15 @@ impl Deployment {
         }
     }
 
-    /// A node by its address: `redis://…` for a lone server, `sentinel://host,host,host/master` for
-    /// a group, as in `PALISADE_URLS`.
+    /// Adds a node by its address: `redis://…` for a lone server,
+    /// `sentinel://host,host,host/master` for a group, as in `PALISADE_URLS`.
     pub fn node(mut self, url: impl Into<String>) -> Self {
         self.settings.urls.push(url.into());
         self
     }
 
-    /// Sentinels (`host:port`) and the names of the masters that they monitor: each master is one
-    /// node.
+    /// Adds groups: Sentinels (`host:port`), and the names of the masters that they monitor. Each
+    /// master is one node.
     pub fn groups<S, M>(self, sentinels: S, masters: M) -> Self
     where
         S: IntoIterator,
@@ -111,47 +112,48 @@ impl Deployment {
         masters.into_iter().map(Into::into).fold(self, |all, master: String| all.node(url(master)))
     }
 
-    /// The ACL user at data servers whose address has no login.
+    /// Sets the ACL user for data servers whose address has no login.
     pub fn username(mut self, name: impl Into<String>) -> Self {
         self.settings.username = Some(name.into());
         self
     }
 
-    /// The password at data servers whose address has no login.
+    /// Sets the password for data servers whose address has no login.
     pub fn password(mut self, password: impl Into<String>) -> Self {
         self.settings.password = Some(password.into());
         self
     }
 
-    /// The ACL user at the Sentinels.
+    /// Sets the ACL user for the Sentinels.
     pub fn sentinel_username(mut self, name: impl Into<String>) -> Self {
         self.settings.sentinel_username = Some(name.into());
         self
     }
 
-    /// The password at the Sentinels.
+    /// Sets the password for the Sentinels.
     pub fn sentinel_password(mut self, password: impl Into<String>) -> Self {
         self.settings.sentinel_password = Some(password.into());
         self
     }
 
-    /// How long each server and Sentinel may take for all its answers, connecting included; 50 ms
-    /// to one minute, default 2 s. All are queried concurrently.
+    /// Sets the time in which each server and Sentinel has to connect and to send all its answers:
+    /// 50 ms to one minute, default 2 s. All are queried concurrently.
     pub fn timeout(mut self, within: Duration) -> Self {
         self.within = within;
         self
     }
 
-    /// The address under which a server that Sentinels report is reached from here (NAT, container
-    /// networks), both as `host:port`; as in `SentinelNodeBuilder::map_address`.
+    /// Maps the address that Sentinels report for a server to the address at which this process
+    /// reaches that server (NAT, container networks). Both are `host:port`, as in
+    /// `SentinelNodeBuilder::map_address`.
     pub fn map_address(mut self, reported: impl Into<String>, reached: impl Into<String>) -> Self {
         self.map.insert(reported.into(), reached.into());
         self
     }
 
-    /// Certificates (PEM) for every connection over TLS: a root in place of the system's and, if
-    /// given, a client certificate with its key. Addresses say which connections use TLS:
-    /// `rediss://…`, and `?tls=true&sentinel_tls=true` for a group.
+    /// Sets the certificates (PEM) for all TLS connections: a root certificate that replaces the
+    /// system's and, if given, a client certificate with its key. The addresses select the
+    /// connections that use TLS: `rediss://…`, and `?tls=true&sentinel_tls=true` for a group.
     #[cfg(feature = "tls")]
     pub fn certificates(
         mut self,
@@ -162,14 +164,15 @@ impl Deployment {
         self
     }
 
-    /// Options that `redis-cli` needs for TLS, such as `--cacert ca.pem`. Findings put them into
-    /// their commands, so they must not contain secrets.
+    /// Sets the options that `redis-cli` needs for TLS, such as `--cacert ca.pem`. The commands in
+    /// findings contain these options, so they must not contain secrets.
     pub fn redis_cli(mut self, options: &str) -> Self {
         options.clone_into(&mut self.redis_cli);
         self
     }
 
-    /// A builder of a handle over these nodes, one vote each, to which more settings can be added.
+    /// Returns a builder of a handle over these nodes, one vote each. More settings can be added to
+    /// it.
     ///
     /// # Errors
     /// [`ConfigError`] if no node is named, or an address or a login is invalid.
@@ -182,7 +185,7 @@ impl Deployment {
         Ok(builder)
     }
 
-    /// Whether the settings are valid.
+    /// Checks that the settings are valid.
     fn check(&self) -> Result<(), ConfigError> {
         let of = &self.settings;
         if of.urls.is_empty() {
@@ -194,8 +197,8 @@ impl Deployment {
             ("sentinel_username", &of.sentinel_username, &of.sentinel_password),
         ] {
             if let (Some(name), None) = (name, password) {
-                // Without a password a client would stay the default user: the wrong user would be
-                // examined.
+                // Without a password, a client would not log in as the named user but remain the
+                // default user, and the wrong user would be examined.
                 let rule = "needs its password; give an empty one if it has none";
                 return Err(ConfigError::new(field, format!("{name:?}"), rule));
             }
@@ -219,7 +222,8 @@ impl Deployment {
                     let GroupAccess { name, sentinels, data, sentinel } =
                         internal::group_access(&node)?;
                     if !is_plain(&name) {
-                        // The name goes into commands to paste; Sentinels accept no others either.
+                        // The master's name becomes part of commands to paste, and Sentinels accept
+                        // no other characters.
                         let rule = "a master's name has letters, digits and . _ - only";
                         return Err(ConfigError::new("master", format!("{name:?}"), rule));
                     }
@@ -241,12 +245,12 @@ impl Deployment {
         Ok(access)
     }
 
-    /// Returns the address at which a server is reached that a Sentinel names so.
+    /// Returns the address at which this process reaches a server that Sentinels report as `at`.
     pub(super) fn reach<'a>(&'a self, at: &'a str) -> &'a str {
         self.map.get(at).map_or(at, String::as_str)
     }
 
-    /// The builders of all nodes, as an application has them.
+    /// Returns the builders of all nodes, as an application makes them.
     pub(super) fn nodes(&self) -> Result<Vec<NodeUrl>, ConfigError> {
         let nodes = internal::nodes(&self.settings)?.into_iter();
         nodes.map(|node| self.with_certificates(node)).collect()

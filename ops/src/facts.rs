@@ -1,5 +1,5 @@
-//! What was read from the deployment. Checks use nothing else: all facts are gathered first, and a
-//! test can make up any deployment.
+//! The facts that were read from a deployment. Checks use nothing else: all facts are gathered
+//! first, so a test can make up any deployment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,18 +10,19 @@ use palisade::internal::LAG_SLACK;
 /// Names with their values, as `INFO`, `CONFIG GET` and Sentinels report them.
 pub(crate) type Fields = BTreeMap<String, String>;
 
-/// An answer, or why there is none.
+/// The answer to a request, or the reason for which there is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Read<T> {
     Got(T),
-    /// Not allowed, or not known there: "CONFIG not allowed".
+    /// The command is not allowed or unknown at the server: "CONFIG not allowed".
     Closed(String),
-    /// No answer before the deadline, a broken connection, garbage.
+    /// The answer did not arrive before the deadline, the connection broke, or the answer is
+    /// garbage.
     Failed(String),
 }
 
 impl<T> Read<T> {
-    /// The answer, or the reason as a finding shows it.
+    /// Returns the answer, or the reason as a finding contains it.
     pub(crate) fn known(&self) -> Result<&T, String> {
         match self {
             Self::Got(value) => Ok(value),
@@ -34,18 +35,18 @@ impl<T> Read<T> {
     }
 }
 
-/// Everything that was read.
+/// All facts of a deployment.
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
-    /// Sentinel-watched groups: one node each.
+    /// Sentinel-watched groups; each is one node.
     pub(crate) groups: Vec<Group>,
-    /// Lone servers: one node each.
+    /// Lone servers; each is one node.
     pub(crate) nodes: Vec<Server>,
-    /// The application's longest lease.
+    /// Longest lease of the application.
     pub(crate) max_ttl: Duration,
-    /// E, as the application has it.
+    /// E as set in the application.
     pub(crate) clock_error: Duration,
-    /// A trial lock on each node and, if there are several, on all together.
+    /// Results of the trial lock on each node and, if there are several nodes, on all together.
     pub(crate) trials: Vec<Trial>,
 }
 
@@ -53,74 +54,77 @@ pub(crate) struct Facts {
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
     pub(crate) name: String,
-    /// Those given and those that they name.
+    /// The Sentinels that the user named, and those that these Sentinels name.
     pub(crate) sentinels: Vec<Sentinel>,
-    /// Those that a majority of the Sentinels names as master or replica.
+    /// The servers that a majority of the Sentinels names as master or replica.
     pub(crate) servers: Vec<Server>,
-    /// Addresses that were named, but not by enough Sentinels to log in there, or too many.
+    /// Addresses that were not examined: too few Sentinels name them to log in there, or there are
+    /// too many.
     pub(crate) skipped: BTreeSet<String>,
 }
 
-/// One Sentinel, asked about one group.
+/// One Sentinel, with its answers about one group.
 #[derive(Clone, Debug)]
 pub(crate) struct Sentinel {
-    /// `host:port`, as it was asked.
+    /// Address of the Sentinel as it was queried, `host:port`.
     pub(crate) at: String,
-    /// Named by the user, not by another Sentinel.
+    /// True if the user named it, false if another Sentinel did.
     pub(crate) given: bool,
-    /// How to reach it by hand: `redis-cli -h 10.0.0.1 -p 26379`.
+    /// Beginning of a command line to it: `redis-cli -h 10.0.0.1 -p 26379`.
     pub(crate) hand: String,
-    /// Connected and logged in.
+    /// `Ok` if the connection and the login succeeded; else the reason.
     pub(crate) reached: Result<(), String>,
-    /// `SENTINEL MYID`.
+    /// Answer to `SENTINEL MYID`.
     pub(crate) id: Read<String>,
-    /// `SENTINEL MASTER`.
+    /// Answer to `SENTINEL MASTER`.
     pub(crate) master: Read<Fields>,
-    /// `SENTINEL REPLICAS`.
+    /// Answer to `SENTINEL REPLICAS`.
     pub(crate) replicas: Read<Vec<Fields>>,
-    /// `SENTINEL SENTINELS`: the others.
+    /// Answer to `SENTINEL SENTINELS`: the other Sentinels.
     pub(crate) others: Read<Vec<Fields>>,
-    /// `SENTINEL CKQUORUM`, also its refusals (`NOQUORUM …`).
+    /// Answer to `SENTINEL CKQUORUM`; its refusals (`NOQUORUM …`) count as answers.
     pub(crate) quorum: Read<String>,
 }
 
-/// A data server.
+/// A data server, with its answers.
 #[derive(Clone, Debug)]
 pub(crate) struct Server {
-    /// `host:port` or a socket's path, as it was asked.
+    /// Address of the server as it was queried: `host:port` or a socket's path.
     pub(crate) at: String,
-    /// Named by the user, not by a Sentinel.
+    /// True if the user named it, false if a Sentinel did.
     pub(crate) given: bool,
-    /// How to reach it by hand: `redis-cli -h 10.0.0.1 -p 6379`.
+    /// Beginning of a command line to it: `redis-cli -h 10.0.0.1 -p 6379`.
     pub(crate) hand: String,
-    /// Connected and logged in.
+    /// `Ok` if the connection and the login succeeded; else the reason.
     pub(crate) reached: Result<(), String>,
-    /// `ROLE`.
+    /// Answer to `ROLE`.
     pub(crate) role: Read<Role>,
-    /// `INFO`, the default sections.
+    /// Answer to `INFO`, the default sections.
     pub(crate) info: Read<Fields>,
-    /// `CONFIG GET` of [`SETTINGS`].
+    /// Answers to `CONFIG GET` for each of [`SETTINGS`].
     pub(crate) config: Read<Fields>,
-    /// `TIME` against this machine's wall clock.
+    /// Difference between the answer to `TIME` and this machine's wall clock.
     pub(crate) clock: Read<Clock>,
-    /// What palisade keeps on it for itself.
+    /// The marker `palisade:generation` of the server.
     pub(crate) marker: Read<Marker>,
-    /// `ACL WHOAMI`.
+    /// Answer to `ACL WHOAMI`.
     pub(crate) user: Read<String>,
-    /// `ACL DRYRUN` of what the library sends: the command and, if it may not be sent, why.
+    /// Answers to `ACL DRYRUN` for each command that the library sends: the command and, if it may
+    /// not be sent, the reason.
     pub(crate) may: Read<Vec<(String, Option<String>)>>,
-    /// `ACL DRYRUN` of [`REPLAYED`] for the user `default`: why it may not, if so.
+    /// Answer to `ACL DRYRUN` of [`REPLAYED`] for the user `default`: the reason if the command may
+    /// not run.
     pub(crate) replays: Read<Option<String>>,
 }
 
-/// What an append-only file holds, as the user `default` replays it.
+/// A write command as the user `default` replays it from an append-only file.
 pub(crate) const REPLAYED: &str = "SET palisade:doctor x";
 
-/// The settings that are read. `CONFIG GET *` would also bring the passwords.
+/// The settings that are read. `CONFIG GET *` would also return the passwords.
 pub(crate) const SETTINGS: &[&str] =
     &["min-replicas-to-write", "min-replicas-max-lag", "appendfsync", "save", "replica-priority"];
 
-/// What the library sends to a data server, as `ACL DRYRUN` is asked about it.
+/// The commands that the library sends to a data server, as arguments of `ACL DRYRUN`.
 pub(crate) const COMMANDS: &[&str] = &[
     "EVALSHA 0000000000000000000000000000000000000000 1 palisade:generation",
     "SCRIPT LOAD x",
@@ -145,7 +149,7 @@ pub(crate) const COMMANDS: &[&str] = &[
     "SUBSCRIBE palisade:changed:x",
 ];
 
-/// What a server says it is.
+/// The role that a server reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Master,
@@ -153,12 +157,12 @@ pub(crate) enum Role {
     Sentinel,
 }
 
-/// A server's wall clock against this machine's.
+/// A server's wall clock, compared with this machine's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Clock {
-    /// Microseconds it is ahead; negative: behind.
+    /// Microseconds by which the server's clock is ahead; negative if it is behind.
     pub(crate) ahead: i64,
-    /// It may be more or less by so many microseconds: half of the round trip.
+    /// Largest error of `ahead` in microseconds: half of the round trip.
     pub(crate) error: u64,
 }
 
@@ -172,18 +176,19 @@ pub(crate) struct Trial {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// Granted and released; how long each took.
+    /// The lock was granted and released; the time that each request took.
     Granted { granted: Duration, released: Duration },
-    /// Granted, but the release was not confirmed.
+    /// The lock was granted, but the release was not confirmed.
     NotReleased(String),
-    /// It grants nothing for so long, as after every restart or failover.
+    /// The node grants nothing for this time, as after every restart or failover.
     Quarantined(Duration),
-    /// Refused, with the cause; whether a person has to change a setting.
+    /// The lock was refused because of `why`; `misconfigured` is true if a person has to change a
+    /// setting.
     Refused { why: String, misconfigured: bool },
 }
 
 impl Facts {
-    /// Every data server with its name in findings.
+    /// Returns every data server with its name in findings.
     pub(crate) fn servers(&self) -> impl Iterator<Item = (String, &Server)> {
         let named = |of: &str, s: &Server| format!("{of} {}", s.at);
         let of_group = move |g: &Group, s| (named(&g.name, s), s);
@@ -192,12 +197,12 @@ impl Facts {
         of_groups.chain(self.nodes.iter().map(move |s| (named("node", s), s)))
     }
 
-    /// The same of those that were reached.
+    /// Returns every data server that was reached, with its name in findings.
     pub(crate) fn reached(&self) -> impl Iterator<Item = (String, &Server)> {
         self.servers().filter(|(_, s)| s.reached.is_ok())
     }
 
-    /// Every node with the server that speaks for it now, if it was reached.
+    /// Returns every node with the server that is its master now, if that was reached.
     pub(crate) fn masters(&self) -> impl Iterator<Item = (String, &Server)> {
         let of_groups = self.groups.iter().filter_map(|g| Some((g.name.clone(), g.master()?)));
         let all = of_groups.chain(self.nodes.iter().map(|s| (format!("node {}", s.at), s)));
@@ -205,19 +210,20 @@ impl Facts {
         all.filter(move |(_, s)| s.reached.is_ok() && is_master(s))
     }
 
-    /// Whether anything at all could be reached.
+    /// Returns true if at least one server or Sentinel was reached.
     pub(crate) fn any_reached(&self) -> bool {
         self.reached().next().is_some() || self.groups.iter().any(|g| g.heard().next().is_some())
     }
 }
 
 impl Group {
-    /// The Sentinels that could be reached.
+    /// Returns the Sentinels that were reached.
     pub(crate) fn heard(&self) -> impl Iterator<Item = &Sentinel> {
         self.sentinels.iter().filter(|s| s.reached.is_ok())
     }
 
-    /// Whether a majority of the Sentinels names this address. Commands to paste contain no others.
+    /// Returns true if a majority of the Sentinels names this address. Commands to paste contain no
+    /// other addresses.
     pub(crate) fn is_agreed(&self, at: &str) -> bool {
         let names = |s: &&Sentinel| {
             let lists = [s.replicas.ok(), s.others.ok()].into_iter().flatten().flatten();
@@ -227,7 +233,7 @@ impl Group {
         votes >= majority(&self.sentinels)
     }
 
-    /// The master that most Sentinels name, of the servers that a majority names at all.
+    /// Returns the master that most Sentinels name, among the servers that a majority names.
     pub(crate) fn master_at(&self) -> Option<String> {
         let mut votes: BTreeMap<String, usize> = BTreeMap::new();
         for at in self.heard().filter_map(Sentinel::master_at) {
@@ -243,18 +249,19 @@ impl Group {
         self.servers.iter().find(|s| s.at == at)
     }
 
-    /// All servers but the master.
+    /// Returns all servers except the master.
     pub(crate) fn replicas(&self) -> impl Iterator<Item = &Server> {
         let master = self.master_at();
         self.servers.iter().filter(move |s| Some(&s.at) != master.as_ref())
     }
 
-    /// The servers that could be reached.
+    /// Returns the servers that were reached.
     pub(crate) fn reached(&self) -> impl Iterator<Item = &Server> {
         self.servers.iter().filter(|s| s.reached.is_ok())
     }
 
-    /// L: for how long a replaced master may go on granting, whichever of the servers it was.
+    /// Returns L: the longest time for which a replaced master may go on granting, whichever server
+    /// was the master.
     pub(crate) fn window(&self) -> Result<Duration, String> {
         let lags: Vec<u64> =
             self.reached().map(|s| s.number("min-replicas-max-lag")).collect::<Result<_, _>>()?;
@@ -262,7 +269,7 @@ impl Group {
         Ok(Duration::from_secs(longest).saturating_add(LAG_SLACK))
     }
 
-    /// The shortest `down-after-milliseconds` of any Sentinel.
+    /// Returns the shortest `down-after-milliseconds` of all Sentinels.
     pub(crate) fn down_after(&self) -> Option<Duration> {
         let all = self.heard().filter_map(|s| s.number("down-after-milliseconds"));
         all.min().map(Duration::from_millis)
@@ -270,109 +277,111 @@ impl Group {
 }
 
 impl Sentinel {
-    /// Its name in findings.
+    /// Returns the Sentinel's name in findings.
     pub(crate) fn subject(&self, of: &Group) -> String {
         format!("{} Sentinel {}", of.name, self.at)
     }
 
-    /// A number in `SENTINEL MASTER`.
+    /// Returns a field of `SENTINEL MASTER` as a number.
     pub(crate) fn number(&self, name: &str) -> Option<u64> {
         self.master.ok()?.get(name)?.parse().ok()
     }
 
-    /// The quorum, and how many other Sentinels it knows; or why that is unknown.
+    /// Returns the quorum and the number of other Sentinels that this Sentinel reports, or the
+    /// reason for which they are unknown.
     pub(crate) fn counts(&self) -> Result<(u64, u64), String> {
         self.master.known()?;
         let number = |name| self.number(name).ok_or_else(|| format!("the Sentinel sent no {name}"));
         Ok((number("quorum")?, number("num-other-sentinels")?))
     }
 
-    /// The master that it names.
+    /// Returns the master that the Sentinel names.
     pub(crate) fn master_at(&self) -> Option<String> {
         place(self.master.ok()?)
     }
 
-    /// A command to it as a person would type it.
+    /// Returns a command to the Sentinel as a person types it.
     pub(crate) fn by_hand(&self, command: &str) -> String {
         format!("{} {command}", self.hand)
     }
 }
 
 impl Server {
-    /// A setting, or why it is unknown.
+    /// Returns a setting, or the reason for which it is unknown.
     pub(crate) fn setting(&self, name: &str) -> Result<&str, String> {
         let all = self.config.known()?;
         all.get(name).map(String::as_str).ok_or_else(|| format!("this server has no {name}"))
     }
 
-    /// A setting that is a number, or why it is unknown.
+    /// Returns a setting that is a number, or the reason for which it is unknown.
     pub(crate) fn number(&self, name: &str) -> Result<u64, String> {
         let text = self.setting(name)?;
         text.parse().map_err(|_| format!("{name} is {text:?}, not a number"))
     }
 
-    /// A line of `INFO`, or why it is unknown.
+    /// Returns a line of `INFO`, or the reason for which it is unknown.
     pub(crate) fn info(&self, name: &str) -> Result<&str, String> {
         let all = self.info.known()?;
         all.get(name).map(String::as_str).ok_or_else(|| format!("INFO has no {name}"))
     }
 
-    /// `INFO` as it was sent, in another order.
+    /// Returns `INFO` as text; the order of its lines is not that of the server.
     pub(crate) fn info_text(&self) -> Result<String, String> {
         let all = self.info.known()?;
         let lines = all.iter().flat_map(|(name, value)| [name, ":", value, "\r\n"]);
         Ok(lines.collect())
     }
 
-    /// The replicas in its `INFO`: `ip=10.0.0.2,port=6379,state=online,offset=1000,lag=0`.
+    /// Returns the replicas in the server's `INFO`, each a line such as
+    /// `ip=10.0.0.2,port=6379,state=online,offset=1000,lag=0`.
     pub(crate) fn replica_lines(&self) -> impl Iterator<Item = BTreeMap<&str, &str>> {
         let lines = (0..).map_while(|n| self.info(&format!("slave{n}")).ok());
         lines.map(|line| line.split(',').filter_map(|pair| pair.split_once('=')).collect())
     }
 
-    /// A command to it as a person would type it.
+    /// Returns a command to the server as a person types it.
     pub(crate) fn by_hand(&self, command: &str) -> String {
         format!("{} {command}", self.hand)
     }
 
-    /// The commands that change a setting now and for the next start.
+    /// Returns the commands that change a setting now and for the next start.
     pub(crate) fn set(&self, name: &str, value: &str) -> Vec<String> {
         vec![self.by_hand(&format!("CONFIG SET {name} {value}")), self.by_hand("CONFIG REWRITE")]
     }
 }
 
-/// How many Sentinels are a majority. Sentinels that do not answer count, unless only other
-/// Sentinels name them: those may be long gone.
+/// Returns the number of Sentinels that is a majority. Sentinels that do not answer count, except
+/// those that only other Sentinels name: they may have been removed long ago.
 pub(crate) fn majority(sentinels: &[Sentinel]) -> usize {
     sentinels.iter().filter(|s| s.given || s.reached.is_ok()).count() / 2 + 1
 }
 
-/// `host:port` of what a Sentinel describes.
+/// Returns the `host:port` of the instance that these fields of a Sentinel describe.
 pub(crate) fn place(fields: &Fields) -> Option<String> {
     let (host, port) = (fields.get("ip")?, fields.get("port")?);
     let number = port.bytes().all(|b| b.is_ascii_digit());
     (is_plain(host) && is_plain(port) && number).then(|| join(host, port))
 }
 
-/// Whether a text is safe in a command line without quotes. Text from servers goes into commands
-/// that people paste, so other host and user names are rejected.
+/// Returns true if a text is safe in a command line without quotes. Text from servers becomes part
+/// of commands that people paste, so other host and user names are rejected.
 pub(crate) fn is_plain(text: &str) -> bool {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"._:%@+=,/-".contains(&b);
     !text.is_empty() && !text.starts_with('-') && text.bytes().all(plain)
 }
 
-/// Host and port as one, an IPv6 address in brackets.
+/// Returns `host:port`, with an IPv6 address in brackets.
 pub(crate) fn join(host: &str, port: &str) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
-/// The host of `host:port`.
+/// Returns the host of `host:port`.
 pub(crate) fn host_of(at: &str) -> &str {
     let host = at.rsplit_once(':').map_or(at, |(host, _)| host);
     host.trim_start_matches('[').trim_end_matches(']')
 }
 
-/// Whether a Sentinel's flags (`slave,s_down`) hold this one.
+/// Returns true if a Sentinel's flags (`slave,s_down`) contain this one.
 pub(crate) fn flagged(fields: &Fields, flag: &str) -> bool {
     fields.get("flags").is_some_and(|all| all.split(',').any(|f| f == flag))
 }

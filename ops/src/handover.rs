@@ -1,41 +1,40 @@
 //! A planned handover: of a group to one of its replicas, or of a lone server to itself after a
 //! restart. No lock and no key is lost, and the interruption is short.
 //!
-//! # How, and why nothing is lost
+//! # The steps, and why nothing is lost
 //!
-//! 1. The master is *closed*: its marker says so for a time D. From then on the master refuses
+//! 1. The master is *closed*: its marker is changed for a time D. From then on the master refuses
 //!    every whole batch, so it confirms nothing. Opening it again (by a person, or by the first
 //!    batch after D) removes the mark first.
 //! 2. Every known replica confirms that it has the closing. Replication keeps the order of writes,
-//!    so each replica has everything that was ever confirmed; and because the mark closes replicas
-//!    too, none of them would answer if it were promoted.
-//! 3. A Sentinel is asked for a failover. The old master immediately becomes a replica of the new
-//!    one, in one transaction that also reads its mark: the mark is still there, so nothing was
-//!    confirmed since step 1, and nothing will be.
-//! 4. The new master goes on. The script checks two things itself: its data hold this closing, so
-//!    they hold all earlier writes and were not used since; and the time is more than twice E (the
-//!    most that two clocks differ) before the closing ends, so no other server with the mark can
-//!    have opened by itself. So its data are everything that was ever confirmed. Its memory is as
-//!    complete as the old master's was, it continues the same data history, and there is nothing to
-//!    wait for.
+//!    so each replica has everything that was ever confirmed. The mark closes replicas too, so none
+//!    of them would answer if it were promoted.
+//! 3. A Sentinel is requested to fail over. The old master immediately becomes a replica of the new
+//!    one, in one transaction that also reads its mark. The mark is still there, so the old master
+//!    confirmed nothing since step 1, and will confirm nothing.
+//! 4. The new master goes on. The script checks two conditions. Its data hold this closing, so they
+//!    hold all earlier writes and were not used since. And the closing ends later than twice E from
+//!    now (the most that two clocks differ), so no other server with the mark can have opened by
+//!    itself. So its data are everything that was ever confirmed, as complete as the old master's
+//!    were; it continues the same data history, and needs no quarantine.
 //!
 //! One thing changes: leases now end by the new server's clock, which may be ahead by twice E. So
-//! for the length of one quarantine a recently used name that is free by that clock is kept for
-//! twice E from the first request for it, and claims last that much longer. Names and keys that
-//! were not in use are granted at once. During this time it cannot be handed over again: the next
-//! server would not know of those leases.
+//! for the length of one quarantine, a recently used name that is free by that clock is kept for
+//! twice E from the first request for it, and claims last twice E longer. Names and keys that were
+//! not in use are granted at once. During this time the server cannot be handed over again: the
+//! next server would have no record of those leases.
 //!
-//! Wherever this stops (a replica does not confirm, nobody or another one is promoted, the old
-//! master is not reached any more), nothing is lost that a failover would keep. The mark is removed
-//! from the old master or, if a replica was promoted, from that replica, which then begins its
-//! quarantine at once. If that is impossible, because this process dies, the old master opens by
-//! itself when D is over; a new one stays closed until then and begins its quarantine only then. A
-//! copy of the mark that appears later has no effect, because its time is over. A second failover
-//! soon after begins its own data history, with its own quarantine: a server goes on only if its
-//! mark is *this* closing, unused.
+//! Wherever a handover stops (a replica does not confirm, no replica or another one is promoted,
+//! the old master can no longer be reached), nothing is lost that a failover would keep. The mark
+//! is removed from the old master or, if a replica was promoted, from that replica, which then
+//! begins its quarantine at once. If that is impossible, because this process dies, the old master
+//! opens by itself when D is over; a new master stays closed until then and begins its quarantine
+//! only then. A copy of the mark that appears later has no effect, because its time is over. A
+//! second failover soon after begins another data history, with a quarantine: a server goes on only
+//! if its mark is *this* closing, unused.
 //!
-//! This does not cover replicas that lose data that they confirmed (killed, back with an older
-//! disk, and promoted, all within D); no durability level does.
+//! A handover does not cover replicas that lose data that they confirmed (killed, restarted with an
+//! older disk, and promoted, all within D); no durability level does.
 //!
 //! A restart of a lone server is a handover to itself: the data that it reads from its disk hold
 //! the closing, or writes are missing. The closing is a transaction, as every grant is, so a server
@@ -58,11 +57,11 @@ use super::script;
 use palisade::ConfigError;
 use palisade::internal::default_clock_error;
 
-/// Interval of the checks for progress.
+/// Interval between two checks for progress.
 pub(super) const LOOK: Duration = Duration::from_millis(50);
-/// Longest wait for the replicas to have the closing.
+/// Longest wait until the replicas have the closing.
 const REPLICAS: Duration = Duration::from_millis(1_500);
-/// Time left for the last steps when a promotion is no longer waited for.
+/// Time reserved for the last steps: the wait for a promotion ends this much earlier.
 const LAST_STEPS: Duration = Duration::from_secs(2);
 
 /// A planned handover of one node.
@@ -72,7 +71,7 @@ pub struct Handover {
     pub(super) deployment: Deployment,
     closed_for: Duration,
     clock_error: Duration,
-    /// How far it has come, until a server is open again; for [`give_up`](Self::give_up).
+    /// Progress until a server is open again; read by [`give_up`](Self::give_up).
     shut: Arc<Mutex<Option<Shut>>>,
 }
 
@@ -80,27 +79,28 @@ pub struct Handover {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HandedOver {
-    /// The new server goes on where the old one stopped.
+    /// The new server continues the old server's data history.
     Done {
-        /// The server that serves now.
+        /// The server that is the master now.
         at: String,
         /// Time for which no request was answered.
         closed: Duration,
     },
-    /// Nothing was changed, or every change was undone, or the server undoes it by itself: why, and
-    /// what to do.
+    /// Nothing was changed, or every change was undone, or the server undoes it by itself. The text
+    /// has the reason and what to do.
     Refused(String),
-    /// The handover failed: another server may serve now, and begins with a quarantine.
+    /// The handover failed: another server may be the master now, and begins with a quarantine.
     FellBack(String),
-    /// The last step got no answer: the new server goes on where the old one stopped, or the
-    /// handover failed.
+    /// The last step was not answered: the new server continues the data history, or the handover
+    /// failed.
     Unknown(String),
-    /// Nobody could be reached.
+    /// No server could be reached.
     Unreachable(String),
 }
 
 impl HandedOver {
-    /// 0 done, 2 not, 69 not reached, before or at the end.
+    /// Returns the exit code: 0 if the handover is done, 2 if not, 69 if a server could not be
+    /// reached, before or at the end.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Done { .. } => 0,
@@ -130,44 +130,45 @@ impl fmt::Display for HandedOver {
     }
 }
 
-/// Cause that stopped it.
+/// Reason for which a promotion stopped.
 pub(super) enum Stopped {
-    /// Before anything was changed, or where it could be opened again.
+    /// Nothing was changed, or the old master could still be opened again.
     Back(String),
-    /// Where another server may have been promoted.
+    /// Another server may have been promoted.
     Late(String),
 }
 
-/// Reason for which the new server may not go on.
+/// Reason for which the new server may not continue the data history.
 enum Unfinished {
     Failed(String),
-    /// It may, but for all answers that came.
+    /// The new server may continue, but no answer shows it.
     Unknown(String),
 }
 
 /// A master that is closed.
 pub(super) struct Closed {
-    /// The marker as the closing left it.
+    /// The marker after the closing.
     pub(super) marker: String,
     since: Instant,
 }
 
 impl Handover {
-    /// Of the one node that this deployment names. A master stays closed for at most 20 s.
+    /// Creates a handover of the one node that this deployment names. A master stays closed for at
+    /// most 20 s.
     pub fn new(deployment: Deployment) -> Self {
         let clock_error = default_clock_error(palisade::Config::default().max_ttl);
         Self { deployment, closed_for: Duration::from_secs(20), clock_error, shut: Arc::default() }
     }
 
-    /// D: longest time for which the server stays closed if it is not opened again; one second to
-    /// ten minutes. It has to be enough for the failover or the restart, and more than twice
-    /// `clock_error` besides.
+    /// Sets D: the longest time for which the server stays closed if it is not opened again, one
+    /// second to ten minutes. D has to be long enough for the failover or the restart and, in
+    /// addition, more than twice `clock_error`.
     pub fn closed_for(mut self, span: Duration) -> Self {
         self.closed_for = span;
         self
     }
 
-    /// E: how far any server's clock may be off, as the application has it. Default 2 s.
+    /// Sets E: the largest error of any server's clock, as in the application. Default 2 s.
     pub fn clock_error(mut self, error: Duration) -> Self {
         self.clock_error = error;
         self
@@ -176,12 +177,12 @@ impl Handover {
     /// Hands a group over to one of its replicas. `tell` is called with each step that is done.
     ///
     /// # Errors
-    /// What was given makes no sense, or names no group or more than one. What the servers did is
-    /// in the result.
+    /// [`ConfigError`] if a setting is invalid, or if the deployment does not name exactly one
+    /// group. Failures of the servers are in the result.
     ///
     /// # Cancellation safety
-    /// Dropped at an await the master opens again by itself after `closed_for`; if a replica was
-    /// promoted by then, that was an ordinary failover.
+    /// If the future is dropped at an await, the master opens again by itself after `closed_for`.
+    /// If a replica was promoted by then, that was an ordinary failover.
     pub async fn group(&self, tell: impl Fn(&str)) -> Result<HandedOver, ConfigError> {
         let access = self.deployment.access()?;
         self.check(access.groups.len() == 1 && access.lone.is_empty(), "group")?;
@@ -230,15 +231,15 @@ impl Handover {
     }
 
     /// Hands a lone server over to itself: closes it, awaits `restart`, which restarts it with its
-    /// data, and lets it go on. `tell` is called with each step that is done.
+    /// data, and lets it continue. `tell` is called with each step that is done.
     ///
     /// # Errors
-    /// What was given makes no sense, or names no lone server or more than one. What the server did
-    /// is in the result.
+    /// [`ConfigError`] if a setting is invalid, or if the deployment does not name exactly one lone
+    /// server. Failures of the server are in the result.
     ///
     /// # Cancellation safety
-    /// Dropped at an await the server opens again by itself after `closed_for`; if it was restarted
-    /// by then, it begins with a quarantine.
+    /// If the future is dropped at an await, the server opens again by itself after `closed_for`.
+    /// If it was restarted by then, it begins with a quarantine.
     pub async fn lone(
         &self,
         restart: impl Future<Output = Result<(), String>>,
@@ -301,12 +302,12 @@ impl Handover {
         Ok(())
     }
 
-    /// Returns the time after which a promotion or restart is too late to be finished.
+    /// Returns the time after which a promotion or restart is too late for the last steps.
     pub(super) fn until(&self, closed: &Closed) -> Instant {
         closed.since + self.closed_for.saturating_sub(2 * self.clock_error + LAST_STEPS)
     }
 
-    /// Closes the master, and waits until every replica has it.
+    /// Closes the master, and waits until every replica has the closing.
     async fn close(&self, master: &Master) -> Result<Closed, String> {
         let conn = master.open(&self.deployment).await?;
         let since = Instant::now();
@@ -345,7 +346,7 @@ impl Handover {
         format!("; if it is closed, it opens by itself within {:?}", self.closed_for)
     }
 
-    /// Opens the master again after a failure, and reports its state.
+    /// Opens the master again after a failure, and returns the result with its state.
     async fn open(&self, master: &Master, closed: &Closed, why: String) -> HandedOver {
         let at = &master.at;
         let conn = match master.open(&self.deployment).await {
@@ -381,7 +382,7 @@ impl Handover {
         })
     }
 
-    /// Returns true if another process answers, with its data loaded.
+    /// Returns true if another process answers at the master's address, with its data loaded.
     async fn is_another(&self, master: &Master) -> bool {
         let Ok(conn) = master.open(&self.deployment).await else { return false };
         let facts = conn.say("INFO", "INFO").await.then("INFO", info);
@@ -390,9 +391,9 @@ impl Handover {
         facts.contains_key("run_id") && !is("run_id", &master.run_id) && !is("loading", "1")
     }
 
-    /// Lets the server go on as soon as it takes writes. An answer that was lost is asked for
-    /// again: the script tells what it has done before from what it has not.
-    /// Returns how long it was closed.
+    /// Lets the server continue as soon as it accepts writes, and returns the time for which it was
+    /// closed. A request whose answer was lost is sent again: the script recognises its own earlier
+    /// run.
     async fn finish(
         &self,
         shutter: Shutter,
@@ -400,7 +401,7 @@ impl Handover {
         closed: &Closed,
     ) -> Result<Duration, Unfinished> {
         let apart = (2 * self.clock_error).as_millis().to_string();
-        // An earlier request may have been executed.
+        // True once a request may have been executed without an answer.
         let mut sent = false;
         loop {
             let why = match masters::open(&shutter.target, &self.deployment).await {
@@ -415,13 +416,14 @@ impl Handover {
                         Err(script::Refusal::Changed(why)) if sent => {
                             return Err(Unfinished::Unknown(why));
                         }
-                        // A new master takes no writes before a replica follows it.
+                        // A new master refuses writes until a replica follows it, so the request is
+                        // sent again.
                         Err(script::Refusal::Failed(why)) => {
                             sent = true;
                             why
                         }
                         Err(refusal) => {
-                            // It did nothing, nor did an earlier one.
+                            // Neither this request nor an earlier one changed anything.
                             self.shut(Some(Shut::Closed(shutter)));
                             return Err(Unfinished::Failed(format!("{at}: {}", refusal.reason())));
                         }
@@ -429,7 +431,7 @@ impl Handover {
                 }
                 Err(why) => why,
             };
-            // Whoever answers after the closing is over says what has become of it.
+            // After the closing is over, the server's next answer shows whether it continued.
             let over = closed.since.elapsed().saturating_sub(self.closed_for);
             if sent && over > LAST_STEPS {
                 return Err(Unfinished::Unknown(why));
@@ -440,7 +442,8 @@ impl Handover {
         }
     }
 
-    /// Returns the result if the new server may not go on; opens that again if it is closed.
+    /// Returns the result if the new server may not continue; opens that server again if it is
+    /// closed.
     async fn ended(&self, at: &str, why: Unfinished) -> HandedOver {
         match why {
             Unfinished::Failed(why) => {
@@ -466,7 +469,7 @@ fn not_one(what: &'static str) -> ConfigError {
     ConfigError::new(what, "another number", rule)
 }
 
-/// The only node there is.
+/// Returns the only node that was named.
 fn only(found: Vec<Found>) -> Result<Master, HandedOver> {
     let Some(found) = found.into_iter().next() else {
         return Err(HandedOver::Refused(

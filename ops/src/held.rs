@@ -1,4 +1,4 @@
-//! Which locks and leaderships are held on the nodes now. Reads only, by SCAN.
+//! Lists the locks and leaderships that are held on the nodes now. Only reads, by `SCAN`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,44 +19,46 @@ use palisade::internal::{self, check_prefix, is_nobodys, of_key};
 use palisade::node::spi::{Holder, LockKeys, OwnerToken};
 
 const READ: &str = include_str!("lua/held.lua");
-/// So many names are read at once: their metadata have room in one answer.
+/// Number of names that are read at once: their metadata fit into one answer.
 const PAGE: usize = 64;
 
-/// What is held.
+/// The locks and elections that are held on the nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HeldList {
-    /// Each lock and each election that somebody holds on a node, in order of their names.
+    /// Each lock and each election that an attempt holds on a node, in the order of their names.
     pub held: Vec<Held>,
-    /// Of how many nodes there are.
+    /// Number of nodes.
     pub nodes: usize,
-    /// Nodes that could not be read, each with why. What only they have is missing.
+    /// Nodes that could not be read, each with the reason. Names that only these nodes have are
+    /// missing from `held`.
     pub unread: Vec<(String, String)>,
 }
 
-/// A lock or an election that somebody holds.
+/// A lock or an election that an attempt holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Held {
-    /// Which.
+    /// The lock or election.
     pub of: Resource,
-    /// Names the attempt that holds it, as [`LockHolder::owner`](palisade::LockHolder::owner).
+    /// Owner of the attempt that holds it, as in
+    /// [`LockHolder::owner`](palisade::LockHolder::owner).
     pub owner: String,
-    /// The largest of its nodes' fences; not below its fencing token.
+    /// Largest fence of the nodes on which the owner holds it; not below its fencing token.
     pub fence: FencingToken,
-    /// On how many nodes. On fewer than a majority nobody holds it: an attempt is under way, or a
-    /// release has not reached every node.
+    /// Number of nodes on which the owner holds it. On fewer than a majority it is not held: an
+    /// attempt is under way, or a release has not reached every node.
     pub on: usize,
-    /// Until a majority is gone if it is not renewed; zero if it has none.
+    /// Time until fewer than a majority hold it, if it is not renewed; zero if fewer do now.
     pub remaining: Duration,
-    /// Of an election: the leader, as it published itself. None if it published nothing yet, or
+    /// The leader of an election as it published itself. `None` if it has published nothing yet, or
     /// more than is listed (4 KiB).
     pub leader: Option<Leader>,
-    /// Of a lock: the reason of a [takeover](palisade::Mutex::take_over).
+    /// The reason of a lock's [takeover](palisade::Mutex::take_over).
     pub note: Option<String>,
 }
 
-/// What one node has of a name.
+/// One node's answer about a name.
 #[derive(Clone, Debug)]
 struct Seen {
     owner: OwnerToken,
@@ -65,16 +67,16 @@ struct Seen {
     meta: Option<Arc<[u8]>>,
 }
 
-/// Lists the locks and elections of this prefix that are held, of all nodes, as they are now; with
-/// an empty prefix those of all handles. It reads each node's whole key space in steps (`SCAN`),
-/// which takes a while on large ones and stops nobody. What classic clients of other libraries
-/// hold is not listed.
+/// Lists the locks and elections with this prefix that are held on any node now; with an empty
+/// prefix, those of all handles. It reads each node's whole key space in steps (`SCAN`), which
+/// takes a while if the key space is large, and blocks no other client. Locks of classic clients of
+/// other libraries are not listed.
 ///
 /// # Errors
-/// What was given makes no sense. What was found at the nodes is in the result.
+/// [`ConfigError`] if a setting is invalid. Failures of the nodes are in the result.
 ///
 /// # Cancellation safety
-/// Reads only.
+/// The function only reads.
 pub async fn held(deployment: &Deployment, prefix: &str) -> Result<HeldList, ConfigError> {
     check_prefix(prefix)?;
     let (_, found) = masters::find_masters(deployment).await?;
@@ -101,10 +103,10 @@ pub async fn held(deployment: &Deployment, prefix: &str) -> Result<HeldList, Con
     Ok(HeldList { held: held.collect(), nodes, unread })
 }
 
-/// What the nodes that have the name say together, of so many nodes.
+/// Combines the answers of those of `n` nodes that have the name.
 fn together(of: Resource, seen: &[Seen], n: usize) -> Held {
     let by = |owner: OwnerToken| seen.iter().filter(move |s| s.owner == owner);
-    // At least one node has it, or it would not be here.
+    // At least one node has the name, or it would not have been read.
     let owner = seen.iter().map(|s| s.owner).max_by_key(|owner| (by(*owner).count(), *owner));
     let owner = owner.unwrap_or(OwnerToken::from_random(0));
     let mut left: Vec<_> = by(owner).map(|s| s.left).collect();
@@ -126,7 +128,7 @@ fn together(of: Resource, seen: &[Seen], n: usize) -> Held {
     Held { of, owner: digest(owner), fence, on, remaining, leader, note }
 }
 
-/// All that is held on one server, by key.
+/// Reads everything that is held on one server, by key.
 async fn read(
     deployment: &Deployment,
     master: &Master,
@@ -135,7 +137,7 @@ async fn read(
     let (mut all, mut cursor) = (BTreeMap::new(), "0".to_owned());
     let pattern = format!("{}*", escaped(prefix));
     loop {
-        // Each page has the time of one question.
+        // Each page gets its own connection, and so the whole time-out.
         let conn = master.open(deployment).await?;
         let (next, keys) = scan_for(&conn, &cursor, Some(&pattern)).await?;
         let keys = keys.into_iter().filter_map(|key| String::from_utf8(key).ok());
@@ -168,7 +170,7 @@ fn seen(found: Value) -> Option<Seen> {
     Some(Seen {
         owner: OwnerToken::parse(&owner).filter(|owner| !is_nobodys(*owner))?,
         fence: Some(fence).filter(|fence| *fence < 1 << 53)?,
-        // A negative number would wrap as an unsigned one.
+        // Lua may return a negative number, which would become a huge unsigned one.
         left: Duration::from_millis(u64::try_from(left).ok()?),
         meta: (!meta.is_empty()).then(|| meta.into()),
     })
@@ -190,7 +192,7 @@ mod tests {
     }
 
     fn of(cells: &str) -> Held {
-        // An owner and the seconds that it has left.
+        // A cell is an owner, and the seconds until its lease ends.
         let seen = |cell: &str| Seen {
             owner: OwnerToken::from_random(u128::from(cell.as_bytes()[0])),
             fence: u64::from(cell.as_bytes()[0]),

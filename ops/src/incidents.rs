@@ -1,4 +1,4 @@
-//! Losses of data that still make idempotency keys forgotten, and one decision for each
+//! Losses of data that still make idempotency keys forgotten, and the decisions about them
 //! (idempotency 20).
 
 use std::collections::BTreeSet;
@@ -12,16 +12,16 @@ use palisade::idempotency::{Decided, Decision, Idempotency, RunError};
 use palisade::internal::{self, Read, Record, ask_each, read_decision, store_decision};
 use palisade::node::spi::{Loss, Reply};
 
-/// Losses of several nodes belong together if no more than this lies between them.
+/// Longest time in milliseconds between losses of several nodes that belong to one incident.
 const APART: u64 = 60_000;
 
-/// Loss of one node.
+/// A loss of data on one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NodeLoss {
     /// The node's name.
     pub node: Arc<str>,
-    /// What it lost.
+    /// The writes that the node may lack.
     pub loss: Loss,
 }
 
@@ -29,9 +29,9 @@ pub struct NodeLoss {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Incident {
-    /// Each loss, in the order in which the data after them began.
+    /// The losses, in the order in which the data after them began.
     pub losses: Vec<NodeLoss>,
-    /// For how long it concerns keys without a birth.
+    /// Time for which the incident still concerns keys without a birth.
     pub remaining: Duration,
 }
 
@@ -41,31 +41,31 @@ pub struct Incident {
 pub struct Incidents {
     /// The incidents, the latest last.
     pub incidents: Vec<Incident>,
-    /// Nodes that gave no answer. What only they lost is missing.
+    /// Nodes that gave no answer, with their errors. Losses of only these nodes are missing.
     pub unread: Vec<(Arc<str>, NodeError)>,
-    /// How many nodes there are.
+    /// Number of nodes.
     pub nodes: usize,
 }
 
-/// Result of a decision for one loss.
+/// Result of a decision about one loss.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[must_use = "another decision may stand"]
 pub struct DecidedLoss {
-    /// The loss.
+    /// The loss that was decided about.
     pub loss: Loss,
-    /// The decision that stands now.
+    /// The decision that is valid now.
     pub stands: Decided,
-    /// True if it was stored by this call; false if it stood before.
+    /// True if this call stored the decision; false if it was stored before.
     pub is_new: bool,
-    /// How many nodes show it.
+    /// Number of nodes that have the decision.
     pub on: usize,
 }
 
-/// Asks every node for the losses of data that still concern keys of this namespace.
+/// Reads from every node the losses of data that still concern keys of this namespace.
 ///
 /// # Cancellation safety
-/// Reads only.
+/// The function only reads.
 pub async fn incidents(keys: &Idempotency) -> Incidents {
     let answers = losses(keys).await;
     let (nodes, mut all, mut unread) = (answers.len(), Vec::new(), Vec::new());
@@ -74,7 +74,8 @@ pub async fn incidents(keys: &Idempotency) -> Incidents {
             Ok((losses, remaining)) => {
                 let last = losses.iter().map(|loss| loss.to).max().unwrap_or_default();
                 all.extend(losses.into_iter().map(|loss| {
-                    // Each ends as much earlier as the loss did.
+                    // `remaining` is that of the latest loss: an earlier loss ends earlier by their
+                    // distance.
                     let rest = remaining.saturating_sub(Duration::from_millis(last - loss.to));
                     (NodeLoss { node: Arc::clone(&node), loss }, rest)
                 }));
@@ -85,9 +86,9 @@ pub async fn incidents(keys: &Idempotency) -> Incidents {
     Incidents { incidents: together(all), unread, nodes }
 }
 
-/// Joins losses that overlap or are near each other. One of unproved length counts as its end.
+/// Joins losses that overlap or are near each other. A loss of unproved length counts at its end.
 fn together(mut all: Vec<(NodeLoss, Duration)>) -> Vec<Incident> {
-    // A clock that went back has the end before the beginning.
+    // If the clock went back, the end of a loss is before its beginning.
     let begin = |loss: &Loss| if loss.from == 0 { loss.to } else { loss.from.min(loss.to) };
     all.sort_by_key(|(one, _)| (begin(&one.loss), one.loss.to));
     let (mut joined, mut end) = (Vec::<Incident>::new(), 0);
@@ -112,17 +113,17 @@ fn together(mut all: Vec<(NodeLoss, Duration)>) -> Vec<Incident> {
 }
 
 impl Incident {
-    /// The number by which the incident is named: that of its first loss.
+    /// Returns the number by which the incident is named: that of its first loss.
     pub fn number(&self) -> String {
         self.losses.first().map(|one| one.loss.number()).unwrap_or_default()
     }
 
-    /// Returns true if this is the number of one of its losses.
+    /// Returns true if `number` is that of one of the incident's losses.
     pub fn is_named(&self, number: &str) -> bool {
         self.losses.iter().any(|one| one.loss.number() == number)
     }
 
-    /// The range of writes that contains all its losses.
+    /// Returns the range of writes that contains all losses of the incident.
     pub fn span(&self) -> Loss {
         let from = self.losses.iter().map(|one| one.loss.from).min().unwrap_or_default();
         let to = self.losses.iter().map(|one| one.loss.to).max().unwrap_or_default();
@@ -130,20 +131,20 @@ impl Incident {
         Loss { from, began, to }
     }
 
-    /// Its losses without duplicates: two nodes may have the same.
+    /// Returns the losses without duplicates: two nodes may have the same loss.
     fn distinct(&self) -> Vec<Loss> {
         let mut losses: Vec<Loss> = self.losses.iter().map(|one| one.loss).collect();
         losses.dedup_by_key(|loss| (loss.from, loss.began));
         losses
     }
 
-    /// Reads the decision about each loss for the keys of this namespace; `None`: undecided.
+    /// Reads the decision about each loss for the keys of this namespace; `None` if there is none.
     ///
     /// # Errors
-    /// Too few nodes answered, or what is stored cannot be read.
+    /// [`RunError`] if too few nodes answered, or if a stored decision cannot be read.
     ///
     /// # Cancellation safety
-    /// Reads only.
+    /// The function only reads.
     pub async fn decisions(
         &self,
         keys: &Idempotency,
@@ -156,17 +157,21 @@ impl Incident {
     }
 
     /// Decides about all losses of the incident, for every key of the namespace that they concern
-    /// and in every process that uses it: within seconds, held messages and parked requests that
-    /// come again are run, or parked for good. It is written to the log with by whom and why.
+    /// and in every process that uses the namespace: within seconds, held messages and parked
+    /// requests that come again are run, or parked for good. The decision is written to the log
+    /// with its author and reason.
     ///
-    /// The first decision stands, and is returned to whoever decides otherwise. To park may be
-    /// replaced by to run (`replace`). To run is final: keys have run by it since.
+    /// The first decision is valid; a later call with another decision gets the first one back. A
+    /// decision to park can be replaced by a decision to run (`replace`). A decision to run is
+    /// final: keys have run since.
     ///
     /// # Errors
-    /// [`RunError`]: of a loss it is not known that the decision is stored. Decide again.
+    /// [`RunError`] if it is not known whether the decision about a loss is stored. Call again
+    /// then.
     ///
     /// # Cancellation safety
-    /// If dropped, it may be decided about some losses; deciding the same again is safe.
+    /// If the future is dropped, some losses may be decided about. Calling again with the same
+    /// decision is safe.
     pub async fn decide(
         &self,
         keys: &Idempotency,
@@ -198,8 +203,8 @@ impl Incident {
     }
 }
 
-/// Stores a decision about a loss, unless there is one. `replace`: to run after it was decided to
-/// park. Returns what stands now; true if it is this one.
+/// Stores a decision about a loss, unless there is one. With `replace`, a decision to run replaces
+/// one to park. Returns the decision that is valid now, and true if it is this one.
 async fn decide(
     keys: &Idempotency,
     loss: Loss,
@@ -219,8 +224,8 @@ async fn decide(
     }
 }
 
-/// Returns for each node the losses that concern keys of the namespace without a birth, and for how
-/// long; or why it gave no answer.
+/// Returns, for each node, the losses that concern keys of the namespace without a birth and the
+/// time for which they do; or the node's error.
 async fn losses(keys: &Idempotency) -> Vec<(Arc<str>, Result<(Vec<Loss>, Duration), NodeError>)> {
     let losses = |answer| match answer {
         Ok(Reply::Record { losses, unsure, .. }) => Ok((losses, unsure)),
@@ -231,7 +236,7 @@ async fn losses(keys: &Idempotency) -> Vec<(Arc<str>, Result<(Vec<Loss>, Duratio
     answers.map(|(node, answer)| (node, losses(answer))).collect()
 }
 
-/// Returns how many nodes show a record of the decision.
+/// Returns the number of nodes that have the decision.
 async fn copies(keys: &Idempotency, loss: Loss, decided: &Decided) -> usize {
     let mut most = 0;
     for record in [Record::First, Record::Replaced] {
@@ -252,7 +257,8 @@ impl fmt::Display for Incident {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let nodes: BTreeSet<&str> = self.losses.iter().map(|one| &*one.node).collect();
         let nodes: Vec<&str> = nodes.into_iter().collect();
-        // One by one: the span of several contains much that none of them lost.
+        // Each loss is written by itself: a span of several would contain writes that none of them
+        // lost.
         let losses: Vec<String> = self.distinct().iter().map(Loss::to_string).collect();
         let (number, losses) = (self.number(), losses.join("; "));
         write!(f, "loss {number}: {losses} on {}", nodes.join(", "))
@@ -308,11 +314,11 @@ mod tests {
         assert_eq!(joined(&[(1_000, 2_000), (1_500, 3_000)]), [[2_000, 3_000]]);
         assert_eq!(joined(&[(1_000, 2_000), (2_000 + m, 3_000 + m)]), [[2_000, 3_000 + m]]);
         assert_eq!(joined(&[(1_000, 2_000), (2_001 + m, 3_000 + m)]).len(), 2);
-        // Nodes that were emptied one after the other, and a loss long before that.
+        // Two nodes were emptied one after the other; a third loss was long before.
         let long_ago = (1_000, 2_000);
         let emptied = joined(&[(0, 9 * m), long_ago, (0, 9 * m + 5_000)]);
         assert_eq!(emptied, [vec![2_000], vec![9 * m, 9 * m + 5_000]]);
-        // A long one has short ones within it.
+        // Short losses lie within a long one.
         assert_eq!(joined(&[(1, 9 * m), (2 * m, 3 * m), (7 * m, 8 * m)]), [[3 * m, 8 * m, 9 * m]]);
     }
 }

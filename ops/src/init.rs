@@ -1,16 +1,17 @@
-//! Marks a new deployment, so that its nodes grant at once and remember everything.
+//! Marks a new deployment, so that its nodes grant at once and have a complete record.
 //!
-//! A server without palisade's marker is new or was emptied, and palisade cannot tell which: it
-//! grants nothing for one quarantine, and may have forgotten any idempotency key that it does not
-//! know. The operator who has just set it up knows that it is new. `init` writes the marker, and
-//! refuses if there is already one, or a key that shows earlier use. Every client writes the marker
-//! before anything else, so no client can begin between the check and the write. If applications
-//! connected to the empty server and are still in its first quarantine, their marker is replaced:
-//! nothing can have been granted there. Later only the loss of all that was before is taken out of
-//! it: locks were granted by the rest.
+//! A server without palisade's marker is new or was emptied, and palisade cannot distinguish the
+//! two: the server grants nothing for one quarantine, and every idempotency key that it does not
+//! have counts as possibly forgotten. The operator who has just installed the server can tell that
+//! it is new. `init` writes the marker, and refuses if there is already one, or a key that shows
+//! earlier use. Every client writes the marker before anything else, so no client can begin between
+//! the check and the write. If applications connected to the empty server and are still in its
+//! first quarantine, `init` replaces their marker: no lock can have been granted there. After that
+//! quarantine, `init` removes only the loss of all earlier data from the marker, because locks were
+//! granted under its other fields.
 //!
-//! A server that was replaced or emptied while other nodes have data is not new: it has forgotten
-//! what it had confirmed, and must not deny it. So all nodes are examined together.
+//! A server that was replaced or emptied while other nodes have data is not new: it has lost what
+//! it had confirmed, and must not deny it. So all nodes are examined together.
 
 use std::fmt;
 use std::time::Duration;
@@ -24,66 +25,67 @@ use super::script;
 use palisade::ConfigError;
 use palisade::internal::{DECISIONS, MARKER};
 
-/// Keys asked for at once.
+/// Number of keys requested per `SCAN`.
 const SCAN: usize = 1_000;
-/// How long replicas may take to have the marker.
+/// Longest wait until the replicas have the marker.
 const REPLICAS: Duration = Duration::from_millis(1_500);
 
 /// The result of `init`, node by node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "it may contain a refusal"]
 pub struct Initialised {
-    /// Each node with what was done there.
+    /// Each node with its result.
     pub nodes: Vec<(String, Init)>,
 }
 
-/// What was done at a node.
+/// The result of `init` for one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Init {
     /// The server at `at` is marked, and `replicas` replicas have the marker.
     Marked {
-        /// `host:port`.
+        /// Address of the server, `host:port`.
         at: String,
-        /// All that the server has.
+        /// Number of replicas: all that the server has.
         replicas: usize,
-        /// What the operator has to know besides.
+        /// Further information for the operator.
         note: Option<String>,
     },
     /// Nothing had to be done: the server has the marker already.
     Already {
-        /// `host:port`.
+        /// Address of the server, `host:port`.
         at: String,
-        /// Since when or by what, in words.
+        /// The origin of the marker, in words.
         note: String,
     },
-    /// Nothing was written there, because another node was refused.
+    /// Nothing was written, because another node was refused.
     Left {
-        /// `host:port`.
+        /// Address of the server, `host:port`.
         at: String,
     },
-    /// Nothing was written there, because another node has data: the deployment is not new, so
-    /// this server was replaced or emptied. It joins by itself.
+    /// Nothing was written, because another node has data: the deployment is not new, so this
+    /// server was replaced or emptied. It joins by itself.
     Replaced {
-        /// `host:port`.
+        /// Address of the server, `host:port`.
         at: String,
     },
-    /// Nothing was written there: why, and what to do.
+    /// Nothing was written. The text has the reason and what to do.
     Refused(String),
-    /// It could not be reached.
+    /// The server could not be reached.
     Unreachable(String),
-    /// It was marked, but not on all its replicas: what to do.
+    /// The server was marked, but not all its replicas have the marker. The text has what to do.
     Doubtful(String),
 }
 
 impl Initialised {
-    /// Whether every node is marked, now or before.
+    /// Returns true if every node is marked, by this call or before.
     pub fn is_done(&self) -> bool {
         let is_marked = |done: &Init| matches!(done, Init::Marked { .. } | Init::Already { .. });
         self.nodes.iter().all(|(_, done)| is_marked(done))
     }
 
-    /// 0 if every node is marked, 2 if one was refused or replaced, 69 if one could not be reached.
+    /// Returns the exit code: 0 if every node is marked, 2 if one was refused or replaced, 69 if
+    /// one could not be reached.
     pub fn exit_code(&self) -> u8 {
         let any = |is: fn(&Init) -> bool| self.nodes.iter().any(|(_, done)| is(done));
         if self.is_done() {
@@ -147,23 +149,23 @@ impl fmt::Display for Initialised {
 const REPLACED: &str = "other nodes have data, so it was replaced or emptied: do not initialise \
                         it, not even alone; it joins by itself after one quarantine";
 const DECIDED: &str = "an operator has decided about keys that it lost";
-/// The way on for a person who knows that nothing can be brought back.
+/// Advice to a person who has made sure that the data cannot be restored.
 const LOST: &str = "what waits because of the loss is in `palisade idem incidents`; if everything \
                     was lost and cannot be restored, `--lost-everything` marks it all the same: \
                     keys used before then count as new, so they may run again";
 
-/// Marks all nodes of a new deployment, or none of them if one cannot be.
+/// Marks all nodes of a new deployment, or none of them if one of them must not be marked.
 ///
 /// Name all nodes in one call: a server that was replaced or emptied while the others have data
-/// must not be marked; it joins by itself after one quarantine. Nodes that all have the marker
-/// already are left as they are, and that is success; a marker that applications wrote too early,
-/// and in whose first quarantine they still are, is replaced. A node is refused if it has a
-/// key with `prefix` or, with an empty prefix, a key that looks like one
-/// of palisade's: a fence or a record. A group needs its replicas attached: a server takes a new
-/// replication id when its first replica connects.
+/// must not be marked; it joins by itself after one quarantine. If all nodes have the marker
+/// already, they are left as they are, and the call succeeds. A marker that applications wrote too
+/// early is replaced if they are still in its first quarantine. A node is refused if it has a key
+/// with `prefix` or, with an empty prefix, a key that looks like one of palisade's: a fence or a
+/// record. A group needs its replicas attached: a server takes a new replication id when its first
+/// replica connects.
 ///
 /// # Errors
-/// The settings are invalid. Faults of the nodes are in the result.
+/// [`ConfigError`] if a setting is invalid. Failures of the nodes are in the result.
 ///
 /// # Cancellation safety
 /// If the future is dropped at an await, some of the nodes may be marked; the next call reports
@@ -172,23 +174,24 @@ pub async fn init(deployment: &Deployment, prefix: &str) -> Result<Initialised, 
     mark_all(deployment, Some(prefix)).await
 }
 
-/// As [`init`], for a deployment that lost everything: keys used before count as new, so they may
+/// Marks all nodes of a deployment that lost everything: keys used before count as new, so they may
 /// run again.
 ///
-/// It marks what [`init`] refuses because there were data: servers at which a program found its
-/// data gone, and those that began empty while others have data. Quarantines last as long as they
-/// would have. Nodes that have their data are left as they are.
+/// It also marks the nodes that [`init`] refuses because there were data: servers whose data a
+/// program found missing, and servers that began empty while others have data. Quarantines last as
+/// long as without the call. Nodes that have their data are left as they are.
 ///
 /// # Errors
-/// As [`init`].
+/// The same as for [`init`].
 ///
 /// # Cancellation safety
-/// As [`init`].
+/// The same as for [`init`].
 pub async fn init_lost(deployment: &Deployment) -> Result<Initialised, ConfigError> {
     mark_all(deployment, None).await
 }
 
-/// `prefix`: of the keys that show that a server is not new; `None`: whatever was there is lost.
+/// Marks all nodes, or none. `prefix` is that of the keys that show that a server is not new;
+/// `None` means that all earlier data are lost.
 async fn mark_all(
     deployment: &Deployment,
     prefix: Option<&str>,
@@ -205,7 +208,7 @@ async fn mark_all(
     let looks = join_all(looks).await;
     let has_data = |look: &Result<(), Not>| matches!(look, Err(Not::New(_) | Not::Marked(_)));
     let in_use = looks.iter().any(has_data);
-    // Those that are in order stay as they are.
+    // Nodes that are marked already stay as they are.
     let is_lost = prefix.is_none();
     let all_new =
         looks.iter().all(|look| look.is_ok() || is_lost && matches!(look, Err(Not::Marked(_))));
@@ -225,18 +228,18 @@ async fn mark_all(
     Ok(Initialised { nodes })
 }
 
-/// Why a server is not marked.
+/// Reason for which a server is not marked.
 enum Not {
-    /// It is marked already.
+    /// The server is marked already.
     Marked(Init),
-    /// It has data.
+    /// The server has data.
     New(String),
-    /// Something else is in the way.
+    /// Something else prevents the mark for now.
     Now(Init),
 }
 
-/// Checks that the server may be marked: it has nothing of palisade, or nothing that is older than
-/// its data.
+/// Checks that the server may be marked: it has no keys of palisade, or none that is older than its
+/// data.
 async fn look(deployment: &Deployment, master: &Master, prefix: Option<&str>) -> Result<(), Not> {
     let unreachable = |why: String| Not::Now(Init::Unreachable(format!("{}: {why}", master.at)));
     let conn = master.open(deployment).await.map_err(unreachable)?;
@@ -253,7 +256,7 @@ async fn look(deployment: &Deployment, master: &Master, prefix: Option<&str>) ->
     let Some(prefix) = prefix else { return Ok(()) };
     let mut cursor = "0".to_owned();
     loop {
-        // Each page has its own deadline.
+        // Each page gets its own connection, and so the whole time-out.
         let conn = master.open(deployment).await.map_err(unreachable)?;
         let (next, keys) = scan(&conn, &cursor, prefix).await.map_err(unreachable)?;
         if keys.iter().any(|key| is_decision(key)) {
@@ -280,12 +283,12 @@ async fn look(deployment: &Deployment, master: &Master, prefix: Option<&str>) ->
     }
 }
 
-/// As an argument of a script.
+/// Returns a boolean as an argument of a script.
 fn flag(is: bool) -> &'static str {
     if is { "1" } else { "0" }
 }
 
-/// The first of these keys that has a record from before the server's data began.
+/// Returns the first of these keys that has a record from before the server's data began.
 async fn older(conn: &Conn, keys: Vec<Vec<u8>>, began: &str) -> Result<Option<Vec<u8>>, String> {
     if keys.is_empty() {
         return Ok(None);
@@ -297,12 +300,12 @@ async fn older(conn: &Conn, keys: Vec<Vec<u8>>, began: &str) -> Result<Option<Ve
 }
 
 async fn scan(conn: &Conn, from: &str, prefix: &str) -> Result<(String, Vec<Vec<u8>>), String> {
-    // A lock's side keys have the prefix behind a brace.
+    // The keys that belong to a lock have the prefix after a brace, so the pattern begins with `*`.
     let pattern = (!prefix.is_empty()).then(|| format!("*{}*", escaped(prefix)));
     scan_for(conn, from, pattern.as_deref()).await
 }
 
-/// One page of the keys, of those that match.
+/// Returns the next cursor and one page of the keys that match the pattern.
 pub(super) async fn scan_for(
     conn: &Conn,
     from: &str,
@@ -322,14 +325,14 @@ pub(super) fn escaped(prefix: &str) -> String {
     prefix.chars().flat_map(|c| special(c).then_some('\\').into_iter().chain([c])).collect()
 }
 
-/// Returns true for the key of a decision about lost data: its author knows of earlier data.
+/// Returns true for the key of a decision about lost data: the decision shows that there were
+/// earlier data.
 fn is_decision(key: &[u8]) -> bool {
     String::from_utf8_lossy(key).contains(&format!("idem:{DECISIONS}:"))
 }
 
-/// Returns true if the key is one of a deployment with this prefix, or without a prefix looks like
-/// one of palisade's.
-/// The script examines the marker.
+/// Returns true if the key is one of a deployment with this prefix or, without a prefix, looks like
+/// one of palisade's. The marker is excluded, because the script examines it.
 fn is_palisades(key: &[u8], prefix: &str) -> bool {
     let key = String::from_utf8_lossy(key);
     if key == MARKER {
@@ -350,7 +353,7 @@ async fn mark(deployment: &Deployment, master: &Master, is_lost: bool) -> Init {
     };
     let used = match script::run(&conn, script::INIT, &["mark", flag(is_lost)]).await {
         Ok(used) => used,
-        // By another call, since it was looked at.
+        // Another call marked the server since it was examined.
         Err(script::Refusal::Marked(note)) => return Init::Already { at: master.at.clone(), note },
         Err(refusal) => return Init::Refused(format!("{}: {}", master.at, refusal.reason())),
     };

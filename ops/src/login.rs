@@ -1,4 +1,4 @@
-//! How to log in, and the `redis-cli` options for that without a secret.
+//! Logins, and the `redis-cli` options for them without a secret.
 
 use super::facts::{host_of, is_plain};
 use palisade::internal::Endpoint;
@@ -6,14 +6,14 @@ use palisade::internal::Endpoint;
 /// A lone server.
 #[derive(Clone)]
 pub(crate) struct Lone {
-    /// `host:port`, or a socket's path.
+    /// Address of the server: `host:port`, or a socket's path.
     pub(crate) at: String,
-    /// The beginning of a `redis-cli` command line to it.
+    /// Beginning of a `redis-cli` command line to it.
     pub(crate) hand: String,
     pub(crate) target: Endpoint,
 }
 
-/// Login and transport at servers whose addresses become known later.
+/// Login and transport for servers whose addresses are learned later.
 #[derive(Clone)]
 pub(crate) struct Login {
     pub(crate) like: Endpoint,
@@ -28,14 +28,14 @@ impl Login {
         Endpoint::at(host_of(at), port, &self.like)
     }
 
-    /// The beginning of a `redis-cli` command line to `host:port`.
+    /// Returns the beginning of a `redis-cli` command line to `host:port`.
     pub(crate) fn by_hand(&self, at: &str) -> String {
         by_hand(at, self.like.login(), self.like.is_tls(), &self.more)
     }
 }
 
-/// The beginning of a `redis-cli` command line to `host:port` or a socket's path. `redis-cli` asks
-/// for the password, so it is never in the command line.
+/// Returns the beginning of a `redis-cli` command line to `host:port` or a socket's path.
+/// `redis-cli` asks for the password, so it is never in the command line.
 pub(crate) fn by_hand(at: &str, login: (Option<&str>, bool), is_tls: bool, more: &str) -> String {
     let (user, has_password) = login;
     let mut command = if at.contains('/') {
@@ -61,7 +61,7 @@ pub(crate) fn by_hand(at: &str, login: (Option<&str>, bool), is_tls: bool, more:
     command
 }
 
-/// Quoted for a shell.
+/// Returns a word quoted for a shell.
 fn quoted(word: &str) -> String {
     if is_plain(word) { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
 }

@@ -1,49 +1,52 @@
-//! A server's marker, as operators look at it.
+//! A server's marker, with the fields that operators need.
 
 use std::time::Duration;
 
 use palisade::node::spi::Loss;
 
-/// A server's marker.
+/// The marker of a server, or its absence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Marker {
-    /// There is no marker.
+    /// The server has no marker.
     Absent,
     Kept(Kept),
 }
 
-/// The parts of a marker that matter to operators. The script that writes it documents its fields.
+/// The fields of a marker that matter to operators. The script that writes the marker documents all
+/// its fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Kept {
-    /// How long the node grants nothing after it was restarted or replaced.
+    /// Time for which the node grants nothing after it was restarted or replaced.
     pub(crate) quarantine: Duration,
-    /// How long that lasts although no client requires it.
+    /// Time for which that length still holds although no client requires it.
     pub(crate) agreed: Duration,
-    /// How long ago its history began without any palisade data, if it did.
+    /// Age of the history if it began without any palisade data.
     pub(crate) empty_for: Option<Duration>,
-    /// Its history began without data that clients knew of.
+    /// True if the history began without data that clients had a record of.
     pub(crate) lost_everything: bool,
-    /// Data history in which it was written.
+    /// Data history in which the marker was written.
     pub(crate) history: String,
-    /// When that history began, in ms since 1970; 0: the server never lost anything.
+    /// Time when that history began, in ms since 1970; 0 if the server never lost anything.
     pub(crate) since: u64,
-    /// In µs.
+    /// Smallest fencing token of this history, in µs.
     pub(crate) floor: u64,
-    /// The server's clock when it was written, in ms.
+    /// The server's clock when the note was written, in ms.
     pub(crate) note: u64,
-    /// The server's clock when it was read, in ms.
+    /// The server's clock when the marker was read, in ms.
     pub(crate) now: u64,
-    /// What the data may lack, the latest last.
+    /// Losses: the writes that the data may lack, the latest last.
     pub(crate) losses: Vec<Loss>,
 }
 
 impl Kept {
-    /// For how long a server that began without data grants nothing.
+    /// Returns the rest of the quarantine of a server that began without data; `None` if it is
+    /// over.
     pub(crate) fn quarantine_left(&self) -> Option<Duration> {
         Some(self.quarantine.saturating_sub(self.empty_for?)).filter(|left| !left.is_zero())
     }
 
-    /// The latest loss, if it still concerns keys that are kept for `retention`, and for how long.
+    /// Returns the latest loss, if it still concerns keys that are kept for `retention`, and the
+    /// time for which it does.
     pub(crate) fn loss(&self, retention: Duration) -> Option<(Loss, Duration)> {
         let loss = *self.losses.last()?;
         let until = Duration::from_millis(loss.to).saturating_add(retention);
@@ -51,8 +54,8 @@ impl Kept {
         (!left.is_zero()).then_some((loss, left))
     }
 
-    /// Reads the marker at this time of the server's, in ms. Of a quarantine that is not over the
-    /// length stays until its end.
+    /// Parses the marker; `now_ms` is the server's time in ms. The length of a quarantine cannot be
+    /// shortened before the quarantine is over, so `agreed` lasts at least until its end.
     pub(crate) fn parse(text: &str, now_ms: u64) -> Option<Self> {
         let words: Vec<&str> = text.split(' ').collect();
         let number = |at: usize| words.get(at)?.parse::<u64>().ok();
@@ -78,7 +81,7 @@ impl Kept {
     }
 }
 
-/// A loss whose window is zero.
+/// Returns a loss whose window is zero.
 #[cfg(test)]
 pub(crate) fn between(from: u64, to: u64) -> Loss {
     Loss { from, began: to, to }
@@ -104,7 +107,7 @@ mod tests {
         assert_eq!(lengths(read), (30_000, 60_000));
         let read = of(0, 30_000, 90_000, "s0000000123456 0000000000000");
         assert_eq!(lengths(read), (30_000, 0));
-        // In quarantine the length stays until that is over.
+        // In quarantine, the length stays until the quarantine is over.
         assert_eq!(lengths(of(95_000, 30_000, 90_000, "-")), (30_000, 25_000));
         let two = "-0000000000000 0000000099000 0000000000000-0000000000007-0000000000007 \
                    0000000000006-0000000000009-0000000000009";

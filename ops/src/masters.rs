@@ -1,4 +1,4 @@
-//! The server that an operation may change: the master of each node, if the node is in order.
+//! Finds the server that an operation may change: the master of each node that has no fault.
 
 use std::collections::BTreeSet;
 
@@ -12,13 +12,13 @@ use palisade::internal::{SENTENCE_MAX, Secrets};
 
 /// The result for one node.
 pub(super) struct Found {
-    /// The group's name, or `node`.
+    /// The group's name, or `node` with the server's address.
     pub(super) node: String,
-    /// The server that may be written to, or why there is none.
+    /// The server that may be written to, or the reason for which there is none.
     pub(super) master: Result<Master, Absent>,
 }
 
-/// Why no server may be written to.
+/// Reason for which no server may be written to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Absent {
     Unreachable(String),
@@ -26,7 +26,7 @@ pub(super) enum Absent {
 }
 
 impl Absent {
-    /// Without secrets and control characters: it contains text from servers.
+    /// Removes secrets and control characters: the text may come from servers.
     fn clean(self, secrets: &Secrets) -> Self {
         let clean = |text: &str| secrets.sentence(text, SENTENCE_MAX);
         match self {
@@ -39,25 +39,25 @@ impl Absent {
 /// A server that may be written to.
 #[derive(Clone)]
 pub(super) struct Master {
-    /// `host:port`, as it is known in the group.
+    /// Address of the server in the group, `host:port`.
     pub(super) at: String,
     pub(super) target: Endpoint,
-    /// The replicas. All known ones follow.
+    /// Addresses of the replicas. All known replicas follow this server.
     pub(super) replicas: Vec<String>,
-    /// Whether a first replica would begin a new history.
+    /// True if the server begins a new data history when its first replica connects.
     pub(super) without_backlog: bool,
-    /// The process that was examined.
+    /// Run id of the process that was examined.
     pub(super) run_id: String,
-    /// A restart empties it, as far as its settings show.
+    /// True if a restart empties the server, according to its settings.
     pub(super) keeps_nothing: bool,
 }
 
-/// Examines all nodes. A group must have replicas, all of them online.
+/// Examines all nodes. The replicas of a group must be attached and online.
 pub(super) async fn find(deployment: &Deployment) -> Result<(Access, Vec<Found>), ConfigError> {
     find_with(deployment, true).await
 }
 
-/// The same, whatever the groups' replicas do.
+/// Examines all nodes as [`find`] does, but ignores the replicas of groups.
 pub(super) async fn find_masters(
     deployment: &Deployment,
 ) -> Result<(Access, Vec<Found>), ConfigError> {
@@ -101,7 +101,7 @@ async fn find_with(
     Ok((access, found))
 }
 
-/// The server that a majority of the known Sentinels name, if it is a master and not down.
+/// Returns the server that a majority of the known Sentinels name, if it is a master and not down.
 fn of_group(group: &Group) -> Result<&Server, Absent> {
     let heard: Vec<&Sentinel> = group.heard().collect();
     if heard.is_empty() {
@@ -154,12 +154,12 @@ fn is_master(server: &Server) -> Result<(), Absent> {
     }
 }
 
-/// Every replica that any Sentinel knows.
+/// Returns every replica that any Sentinel names.
 fn known_replicas(group: &Group) -> BTreeSet<String> {
     group.heard().filter_map(|s| s.replicas.ok()).flatten().filter_map(place).collect()
 }
 
-/// All replicas of the server, if each follows and no Sentinel knows more.
+/// Returns all replicas of the server, if each follows it and no Sentinel names another one.
 fn following(server: &Server, known: &BTreeSet<String>) -> Result<Vec<String>, Absent> {
     let refused = |why: String| Err(Absent::Refused(format!("{}: {why}", server.at)));
     let mut online = Vec::new();
@@ -193,13 +193,13 @@ fn master(server: &Server, target: Endpoint, replicas: Vec<String>) -> Master {
 }
 
 impl Master {
-    /// A connection whose questions end after the deployment's time-out.
+    /// Opens a connection whose requests end after the deployment's time-out.
     pub(super) async fn open(&self, deployment: &Deployment) -> Result<Conn, String> {
         open(&self.target, deployment).await
     }
 }
 
-/// As [`Master::open`], to any server.
+/// Opens a connection to any server, as [`Master::open`] does.
 pub(super) async fn open(target: &Endpoint, deployment: &Deployment) -> Result<Conn, String> {
     let until = tokio::time::Instant::now() + deployment.within;
     Conn::open(target, until).await

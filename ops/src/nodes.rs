@@ -1,4 +1,5 @@
-//! What each node keeps of itself: data history, quarantine, token floor, losses. Reads only.
+//! The marker of each node as operators read it: data history, quarantine, token floor, losses.
+//! Only reads.
 
 use std::fmt;
 use std::time::Duration;
@@ -16,55 +17,58 @@ pub(super) const LOST_EVERYTHING: &str = "keys of before wait or are parked: lis
     `palisade idem incidents`, and decide about it by `palisade idem decide`; only where no key of \
     before can come again, mark all nodes as new by `palisade init --lost-everything`";
 
-/// What one node keeps of itself. Shown as a few lines for people; times are in UTC.
+/// The marker of one node. `Display` writes a few lines for people, with times in UTC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NodeData {
     /// The group's name, or `node host:port`.
     pub node: String,
-    /// The server that was read, `host:port`; for a group its master. Empty if there is none.
+    /// Address of the server that was read, `host:port`; for a group, its master. Empty if there is
+    /// none.
     pub server: String,
-    /// What it keeps; `None` if it has no palisade data. Or why it could not be read.
+    /// The fields of its marker; `None` if it has no palisade data; or the reason for which it
+    /// could not be read.
     pub kept: Result<Option<KeptData>, String>,
 }
 
-/// The facts by which a node grants or refuses. Times are by the server's clock, in milliseconds
-/// since 1970.
+/// The facts of a marker by which a node grants or refuses. Times are by the server's clock, in
+/// milliseconds since 1970.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeptData {
-    /// Data history in which these were written (the server's `master_replid`).
+    /// Data history in which the marker was written (the server's `master_replid`).
     pub history: String,
-    /// The server's data history now. If it is another one, a quarantine begins with the next
-    /// request, and one more loss is added.
+    /// The server's data history now. If it differs from `history`, a quarantine begins with the
+    /// next request, and one more loss is added.
     pub history_now: String,
-    /// When the history began; `None`: it never lost anything.
+    /// Time when the history began; `None` if the server never lost anything.
     pub since: Option<u64>,
-    /// It began without any palisade data.
+    /// True if the history began without any palisade data.
     pub began_empty: bool,
-    /// It began without data that clients knew of: the server lost everything.
+    /// True if the history began without data that clients had a record of: the server lost
+    /// everything.
     pub lost_everything: bool,
     /// Length of a quarantine.
     pub quarantine: Duration,
     /// End of the last quarantine; `None` if there was none.
     pub quarantine_until: Option<u64>,
-    /// Rest of the quarantine; zero outside.
+    /// Rest of the quarantine; zero outside of a quarantine.
     pub quarantine_left: Duration,
-    /// No fencing token below this is handed out.
+    /// Smallest fencing token that is handed out.
     pub floor: FencingToken,
-    /// Age of the last note of the server's clock: it is the least that a crash now would lose.
+    /// Age of the last note of the server's clock. A crash now would lose at least this much.
     pub note_age: Duration,
-    /// What the data may lack, the latest last; at most eight.
+    /// Losses: the writes that the data may lack, the latest last; at most eight.
     pub losses: Vec<Loss>,
 }
 
-/// Reads what each node keeps of itself. Nothing is written.
+/// Reads the marker of each node. Nothing is written.
 ///
 /// # Errors
-/// What was given makes no sense. What was found at the nodes is in the result.
+/// [`ConfigError`] if a setting is invalid. Failures of the nodes are in the result.
 ///
 /// # Cancellation safety
-/// Reads only.
+/// The function only reads.
 pub async fn nodes(deployment: &Deployment) -> Result<Vec<NodeData>, ConfigError> {
     let access = deployment.access()?;
     let (groups, nodes) = gather::everything(deployment, &access, None).await;
@@ -128,7 +132,7 @@ impl fmt::Display for NodeData {
     }
 }
 
-/// Each line begins on a new one.
+/// Writes each line after a line break, so the text can follow a title.
 impl fmt::Display for KeptData {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut line = |name: &str, text: &dyn fmt::Display| write!(f, "\n  {name:<13}{text}");

@@ -1,4 +1,4 @@
-//! The steps of a handover that make a replica of a group its master.
+//! The steps of a handover that promote a replica of a group to its master.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use super::masters::{self, Absent, Master};
 use palisade::internal::Endpoint;
 use palisade::internal::MARKER;
 
-/// How long all servers may take afterwards to follow the new master.
+/// Longest wait until all servers follow the new master.
 const TOGETHER: Duration = Duration::from_secs(30);
 
-/// A group on its way from one master to the next.
+/// A promotion in a group, from one master to the next.
 pub(super) struct Promotion<'a> {
     pub(super) of: &'a Handover,
     pub(super) group: &'a GroupLogin,
@@ -24,7 +24,7 @@ pub(super) struct Promotion<'a> {
 }
 
 impl Promotion<'_> {
-    /// Whether our user may do the steps after the closing, as far as the server reports it.
+    /// Checks that the user may run the steps after the closing, as far as the server reports it.
     pub(super) async fn rights(&self) -> Result<(), String> {
         let at = &self.master.at;
         let conn = self.master.open(&self.of.deployment).await?;
@@ -33,7 +33,7 @@ impl Promotion<'_> {
         for step in ["MULTI", "EXEC", "REPLICAOF 127.0.0.1 1", "CONFIG REWRITE"] {
             let question = format!("ACL DRYRUN {user} {step}");
             let said = conn.say(&question, "ACL DRYRUN").await.then("ACL DRYRUN", text);
-            // Servers before 7.0 do not know ACL DRYRUN.
+            // Servers before 7.0 have no ACL DRYRUN; a missing answer counts as a permission.
             if let Some(why) = said.ok().filter(|said| *said != "OK") {
                 let why = conn.secrets().clean(why);
                 let step = step.split(" 127").next().unwrap_or_default();
@@ -46,7 +46,8 @@ impl Promotion<'_> {
         Ok(())
     }
 
-    /// Has a Sentinel promote a replica; which one, as soon as it calls itself master.
+    /// Makes a Sentinel promote a replica, and returns that replica's address as soon as it reports
+    /// the role of a master.
     pub(super) async fn promoted(&self, closed: &Closed) -> Result<String, Stopped> {
         let asked = self.ask_for_failover().await.map_err(Stopped::Back)?;
         let until = self.of.until(closed);
@@ -69,7 +70,7 @@ impl Promotion<'_> {
         }
     }
 
-    /// Asks one Sentinel after the other until one begins.
+    /// Requests a failover of one Sentinel after the other until one accepts; returns its address.
     async fn ask_for_failover(&self) -> Result<String, String> {
         let mut reasons = Vec::new();
         for at in &self.group.sentinels {
@@ -93,13 +94,13 @@ impl Promotion<'_> {
         masters::open(&self.group.sentinel.at(at), &self.of.deployment).await
     }
 
-    /// How to reach a server of the group.
+    /// Returns the endpoint of a server of the group.
     pub(super) fn target(&self, at: &str) -> Endpoint {
         self.group.data.at(self.of.deployment.reach(at))
     }
 
-    /// Makes the old master a replica of the new one, if it has answered nothing since it was
-    /// closed, in one transaction. Returns a note for the operator, or an empty text.
+    /// Makes the old master a replica of the new one in one transaction, if it has answered no
+    /// request since it was closed. Returns a note for the operator, or an empty text.
     pub(super) async fn demote(&self, new: &str, closed: &Closed) -> Result<String, String> {
         let old = &self.master.at;
         let doubt = |why: String| format!("{old}: {why}");
@@ -131,7 +132,7 @@ impl Promotion<'_> {
                     .to_owned(),
             ));
         }
-        // So that it is a replica after a restart, too.
+        // The configuration is written, so that the server is a replica after a restart, too.
         Ok(match conn.say("CONFIG REWRITE", "CONFIG REWRITE").await {
             Read::Got(_) => String::new(),
             Read::Closed(why) | Read::Failed(why) => format!(
@@ -165,7 +166,7 @@ impl Promotion<'_> {
     }
 }
 
-/// What a server calls itself.
+/// Returns the role that a server reports.
 async fn role(conn: &Conn) -> Option<String> {
     match conn.say("ROLE", "ROLE").await {
         Read::Got(Value::Array(parts)) => text(parts.first()?),

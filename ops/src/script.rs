@@ -1,4 +1,5 @@
-//! Scripts of operations: each is atomic on its server and answers `ok` or why not.
+//! Scripts of operations. Each is atomic on its server, and returns `ok` or the reason of a
+//! refusal.
 
 use redis::Value;
 
@@ -12,18 +13,19 @@ pub(super) const CLOSE: &str = include_str!("lua/close.lua");
 pub(super) const OPEN: &str = include_str!("lua/open.lua");
 pub(super) const FINISH: &str = include_str!("lua/finish.lua");
 
-/// Why a script did nothing.
+/// Reason for which a script changed nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
     /// The script refused: a precondition does not hold.
     Said(String),
-    /// It did nothing because the server is marked already.
+    /// The script refused, because the server is marked already.
     Marked(String),
-    /// It refused because the server's data are known to be lost.
+    /// The script refused, because the server's data are known to be lost.
     Lost(String),
-    /// It refused because something else was done since, perhaps by itself.
+    /// The script refused, because the server was changed since, perhaps by an earlier run of the
+    /// script.
     Changed(String),
-    /// No answer, so it may have been executed, or the server's refusal.
+    /// The server refused the command, or did not answer, so the script may have been executed.
     Failed(String),
 }
 
@@ -39,7 +41,7 @@ impl Refusal {
     }
 }
 
-/// Runs one; what it says besides `ok`.
+/// Runs a script, and returns the text that follows `ok` in its answer.
 pub(super) async fn run(conn: &Conn, script: &str, args: &[&str]) -> Result<String, Refusal> {
     let mut command = redis::cmd("EVAL");
     command.arg(script).arg(2).arg(MARKER).arg(SETTLED).arg(args);
@@ -47,7 +49,7 @@ pub(super) async fn run(conn: &Conn, script: &str, args: &[&str]) -> Result<Stri
         Read::Got(Value::Array(said)) => {
             let part = |n| said.get(n).and_then(text).unwrap_or_default();
             match &*part(0) {
-                // A marker has to come back whole.
+                // The marker is compared as a whole later, so it must be unchanged.
                 "ok" => Ok(said.get(1).and_then(raw).unwrap_or_default()),
                 "marked" => Err(Refusal::Marked(part(1))),
                 "lost" => Err(Refusal::Lost(part(1))),
@@ -60,7 +62,8 @@ pub(super) async fn run(conn: &Conn, script: &str, args: &[&str]) -> Result<Stri
     }
 }
 
-/// Waits until so many replicas have all that this connection wrote; how many have it.
+/// Waits until this many replicas have everything that this connection wrote, and returns the
+/// number of replicas that have it.
 pub(super) async fn wait(conn: &Conn, replicas: usize, within: std::time::Duration) -> usize {
     let ms = u64::try_from(within.as_millis()).unwrap_or(u64::MAX).max(1);
     let command = redis::cmd("WAIT").arg(replicas).arg(ms).take();

@@ -1,13 +1,13 @@
-//! The loop of one job in one process: derive the ticks that are due, look what became of each, and
-//! run those that nobody has run.
+//! The loop of one job in one process: derives the ticks that are due, reads the record of each,
+//! and runs those that no process has run.
 //!
 //! ```text
-//!  due ─▶ record ─▶ over: forget it
-//!            │ └──▶ runs elsewhere: look again
+//!  due ─▶ record ─▶ over: removed
+//!            │ └──▶ runs elsewhere: checked again
 //!            ▼
-//!         lock of the job ─▶ taken: look again      (not where runs may overlap)
+//!         lock of the job ─▶ taken: checked again   (not if runs may overlap)
 //!            ▼
-//!         due while an earlier one ran? ─▶ skipped, by policy
+//!         due during an earlier run? ─▶ skipped, by policy
 //!            ▼
 //!         claim, run, complete
 //! ```
@@ -41,30 +41,30 @@ use crate::span::{self, operation};
 use crate::time::Moment;
 use crate::token::FencingToken;
 
-/// Most ticks that run at the same time where they may.
+/// Largest number of ticks that run at the same time, if runs may overlap.
 const AT_ONCE: usize = 64;
-/// Most missed ticks that are counted at once.
+/// Largest number of missed ticks that are counted in one step.
 const MISSED: usize = 10_000;
-/// How long a tick waits before it is looked at again.
+/// Pause before a tick is checked again.
 const AGAIN: Duration = Duration::from_millis(200);
-/// How long the others leave a tick to the one that leads.
+/// Smallest and largest delay by which processes that do not lead wait for the one that leads.
 const HOLD_BACK: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 
-/// What is known of a tick that is not over.
+/// State of a tick that is due and not over.
 #[derive(Clone, Copy, Debug)]
 struct Due {
     backfilled: bool,
-    /// A run of it began here, and asked to be made again.
+    /// True if a run of the tick began, or had to wait for an earlier run.
     tried: bool,
-    /// When it is looked at next, in milliseconds since 1970.
+    /// Time of the next check, in milliseconds since 1970.
     look: u64,
 }
 
-/// What a look at a tick came to.
+/// Result of one check of a tick.
 enum Looked {
     Over,
     Again(Duration),
-    /// Its run asked to be made again.
+    /// The tick's run requested to be repeated.
     Retry(Duration),
 }
 
@@ -74,21 +74,21 @@ struct Engine<'a, F> {
     schedule: &'a Schedule,
     handler: &'a F,
     records: Idempotency,
-    /// The job's lock; none where runs may overlap.
+    /// The job's lock; `None` if runs may overlap.
     lock: Option<Mutex>,
     since: i64,
-    /// When this process began with the job.
+    /// Time when this process began with the job, in seconds since 1970.
     began: i64,
     by: String,
     meters: Arc<JobMeters>,
     overlaps: Overlaps,
-    /// The last tick that was looked at has to wait, and the log says why.
+    /// True if the last tick that was checked has to wait, and the log has the reason already.
     waits: AtomicBool,
 }
 
-/// The call under which a tick is claimed and completed.
+/// Returns the call under which a tick is claimed and completed.
 pub(super) fn call(records: &Idempotency, job: &Job, tick: i64) -> Call {
-    // Nobody can have run it before its time.
+    // No process can have run the tick before it was due, so that time is its birth.
     let born = UNIX_EPOCH + Duration::from_secs(tick.unsigned_abs());
     records.key(format!("{}@{tick}", job.name)).created_at(born)
 }
@@ -105,7 +105,7 @@ where
     E: Into<Failed>,
 {
     let records = cron.records(job)?;
-    // All settings are checked here: nothing that comes later is a wrong setting.
+    // All settings are checked before the first tick, so that a wrong one ends `run` at once.
     let lock = match job.overlap {
         Overlap::Allow => None,
         _ => Some(cron.redlock.mutex(format!("cron:{}", job.name)).acquire_timeout(AGAIN).build()?),
@@ -139,7 +139,8 @@ where
     }
 }
 
-/// Whether an instant that has been is further ahead than two right clocks can be apart.
+/// Returns true if an instant that has passed somewhere is further ahead of this clock than two
+/// correct clocks can differ.
 pub(super) fn is_ahead(cron: &Cron, instant: i64) -> bool {
     let apart = 2 * cron.core().config.clock_error;
     millis(instant) > cron.core().env.wall_micros() / 1_000 + apart.as_millis() as u64
@@ -155,7 +156,7 @@ where
         self.cron.core().env.wall_micros() / 1_000
     }
 
-    /// By the clock that nobody sets.
+    /// Returns the time of the monotonic clock.
     fn moment(&self) -> Moment {
         self.cron.core().env.now()
     }
@@ -164,7 +165,7 @@ where
         let mut due = BTreeMap::new();
         let mut running = FuturesUnordered::new();
         let at_once = if self.job.overlap == Overlap::Allow { AT_ONCE } else { 1 };
-        // Ticks of before the schedule are not missed ones.
+        // Ticks from before the schedule's beginning are not missed ticks.
         let mut seen = self.since().unwrap_or(self.cron.now());
         loop {
             let now = self.now();
@@ -182,7 +183,8 @@ where
             let next_look = due.values().map(|d| d.look).min().filter(|_| room);
             let next_tick = self.schedule.after(seen).map(millis);
             let next = next_look.into_iter().chain(next_tick).min().unwrap_or(u64::MAX);
-            // In pieces: the wall clock may be set, and the machine may sleep.
+            // The loop sleeps for at most `WATCH`: the wall clock may be set, and the machine may
+            // be suspended.
             let rest = Duration::from_millis(next.saturating_sub(now)).min(WATCH);
             tokio::select! {
                 biased;
@@ -192,7 +194,8 @@ where
                         Looked::Over => self.waits.store(false, Ordering::Relaxed),
                         Looked::Again(pause) | Looked::Retry(pause) => {
                             let look = self.now() + pause.as_millis() as u64;
-                            // A clock that has gone back since: not before its time.
+                            // The clock may have been set back since: a tick is not checked before
+                            // it is due.
                             d.look = look.max(millis(tick));
                             due.insert(tick, d);
                         }
@@ -203,13 +206,14 @@ where
         }
     }
 
-    /// Since when the schedule holds; unknown as long as that is ahead of the clock.
+    /// Returns the time since which the schedule holds; `None` while that time is ahead of the
+    /// clock.
     fn since(&self) -> Option<i64> {
         (!is_ahead(self.cron, self.since)).then_some(self.since)
     }
 
-    /// Follows a clock that was set back. The ticks that are on time by it are looked at again:
-    /// the records say which were run.
+    /// Follows a clock that was set back. The ticks that are on time by the new time are checked
+    /// again: the records show which were run.
     fn follow(&self, due: &mut BTreeMap<i64, Due>, seen: &mut i64) {
         let since = self.since();
         *seen = since.map_or(*seen, |since| since.max(*seen));
@@ -229,14 +233,14 @@ where
         }
     }
 
-    /// When a tick is looked at first, in milliseconds since 1970.
+    /// Returns the time of a tick's first check, in milliseconds since 1970.
     fn first_look(&self, tick: i64) -> u64 {
         let leads = self.cron.lead.term.borrow().is_some();
         let hold_back = if leads { Duration::ZERO } else { self.hold_back() };
         millis(tick) + self.job.jitter_of(tick) + hold_back.as_millis() as u64
     }
 
-    /// Adds the ticks that are due now, and forgets those that are too late.
+    /// Adds the ticks that are due now, and leaves out those that are too late.
     fn add_due(&self, due: &mut BTreeMap<i64, Due>, seen: &mut i64, now: u64) {
         let (seconds, late) = (whole(now / 1_000), whole(self.job.latest().as_secs()));
         let on_time = OnTime { late, newest_alone: self.job.late.is_none() };
@@ -244,7 +248,8 @@ where
             return;
         }
         let plan = plan(self.schedule, (*seen, seconds), on_time, self.job.missed);
-        // What became of ticks from before this process, others know: they are in the history.
+        // Ticks from before this process began are not reported: other processes may have run them,
+        // and the history has them.
         let left_out = plan.left_out.map(|(first, last)| (first.max(self.began + 1), last));
         if let Some((first, last)) = left_out.filter(|(first, last)| first <= last) {
             let missed = self.schedule.count((first, last), MISSED);
@@ -265,14 +270,14 @@ where
         (self.cron.core().config.ttl / 8).clamp(HOLD_BACK.0, HOLD_BACK.1)
     }
 
-    /// Looks at a tick, and runs it if that is to be done.
+    /// Checks a tick, and runs it unless another process runs or has run it.
     async fn look_at(&self, tick: i64, Due { backfilled, mut tried, .. }: Due) -> Looked {
         match call(&self.records, self.job, tick).lookup::<Run>().await {
             Ok(Status::Stored(_) | Status::NotKept) => return Looked::Over,
             Ok(Status::Running { remaining, .. }) => {
                 return Looked::Again(remaining.clamp(AGAIN / 10, AGAIN));
             }
-            // It was begun on time.
+            // The earlier run was begun on time, so the tick is not missed.
             Ok(Status::Lapsed { .. } | Status::Unsettled) => tried = true,
             Ok(_) => {}
             Err(e) => return self.later(&e),
@@ -290,7 +295,7 @@ where
             During::Waited | During::NoRun => None,
         };
         tried |= during == During::Waited;
-        // Not looked at in time, for the nodes could not be asked: missed.
+        // The tick was not checked in time, because no node could be reached: it is missed.
         if !backfilled && why.is_none() && self.is_missed(tick, tried) {
             self.meters.missed(1);
             return Looked::Over;
@@ -321,8 +326,8 @@ where
         }
     }
 
-    /// Returns true if the tick may not run any more: it is too late, or a later one is due. A tick
-    /// that was `tried`, or waited for a run, is not given up for a later one.
+    /// Returns true if the tick may not run any more, because it is too late or a later one is due.
+    /// A tick that was `tried`, or waited for a run, is not given up for a later one.
     fn is_missed(&self, tick: i64, tried: bool) -> bool {
         let (job, now) = (self.job, self.now());
         let of = |span: Duration| span.as_millis() as u64;
@@ -337,7 +342,7 @@ where
         }
     }
 
-    /// Counts what became of a tick.
+    /// Counts the result of a tick.
     fn over(&self, operation: span::Call, tick: i64, ended: &Result<Outcome<Run>, RunError>) {
         let outcome = match ended {
             Ok(Outcome::Executed { value: run, .. }) => {
@@ -356,9 +361,10 @@ where
                 }
             }
             Ok(Outcome::Parked(_)) => "parked",
-            // Its run failed, and may be repeated.
+            // The run failed, and may be repeated.
             Err(RunError::Handler { .. } | RunError::NotRecorded(_)) => "again",
-            // Somebody else's, or nobody could be asked: counted where it is decided.
+            // Another process has the tick, or too few nodes answered: the tick is counted by the
+            // process that decides it.
             Ok(_) => return operation.over("elsewhere"),
             Err(_) => return operation.over("no_quorum"),
         };
@@ -366,7 +372,8 @@ where
         operation.over(outcome);
     }
 
-    /// The job's lock: `None` where none is needed; when to look again if it cannot be had.
+    /// Acquires the job's lock: `None` if the job needs none, an error with the next check if it is
+    /// taken.
     async fn lock(&self) -> Result<Option<LockGuard>, Looked> {
         let Some(lock) = &self.lock else { return Ok(None) };
         match lock.acquire().await {
@@ -378,7 +385,7 @@ where
         }
     }
 
-    /// Returns what an earlier run, or the next tick, means for this one.
+    /// Returns the consequence of an earlier run, or of the next tick, for this tick.
     async fn during(&self, tick: i64) -> Result<During, RunError> {
         let next = self.schedule.after(tick).map(millis);
         match self.job.overlap {
@@ -411,7 +418,8 @@ where
                 None => self.attend(Tick::new(tick, backfilled, token, cx.clone()), guard).await?,
             };
             let least = if skipped.is_none() { self.job.at_least } else { Duration::ZERO };
-            // The wall clock may have been set: then it does not say how long the run took.
+            // The wall clock may have been set during the run, so the monotonic clock gives its
+            // length.
             let took = self.moment().since(began).max(least);
             let run = Run {
                 by: self.by.clone(),
@@ -429,14 +437,15 @@ where
             );
             Ok::<_, Failed>(run)
         };
-        // A tick that runs elsewhere is looked at again: nothing is waited for under the job's
-        // lock.
+        // `run_once` does not wait for a tick that runs elsewhere, because it holds the job's lock;
+        // the tick is checked again later.
         call(&self.records, self.job, tick).in_flight_timeout(Duration::ZERO).run(work).await
     }
 
-    /// A step failed: the tick waits. Also where its birth is ahead of a clock that went back.
+    /// Returns the pause after a failed step. A step also fails if the tick's birth is ahead of a
+    /// clock that was set back.
     fn later(&self, error: &RunError) -> Looked {
-        // The job asks for another run itself.
+        // The job itself requested another run.
         if let RunError::Handler { .. } = error {
             tracing::debug!(target: "palisade::cron", job = %self.job.name, %error, "looks again");
             return Looked::Retry(pause(error.advice()).min(Duration::from_secs(1)));
@@ -444,7 +453,8 @@ where
         self.waits(error, error.advice())
     }
 
-    /// The nodes give no answer that decides; the log says so once, until a tick is over.
+    /// Returns the pause after an answer that decides nothing. The log has its reason once, until a
+    /// tick is over.
     fn waits(&self, why: &dyn std::fmt::Display, advice: Advice) -> Looked {
         let job = &self.job.name;
         if self.waits.swap(true, Ordering::Relaxed) {
@@ -456,7 +466,7 @@ where
     }
 }
 
-/// Seconds as ticks have them.
+/// Converts seconds to the type that ticks have.
 pub(super) fn whole(seconds: u64) -> i64 {
     i64::try_from(seconds).unwrap_or(i64::MAX)
 }

@@ -1,15 +1,15 @@
-//! Why a job cannot be run at all.
+//! Errors that end a job.
 
 use crate::error::{Advice, ConfigError, advise};
 use crate::idempotency::RunError;
 
 advise!(CronError);
 
-/// Why [`Cron::run`](super::Cron::run) ended.
+/// Error of [`Cron::run`](super::Cron::run).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CronError {
-    /// The schedule, the name or a setting cannot be.
+    /// The schedule, the name or a setting is invalid.
     #[error("the job cannot be run: {0}")]
     Config(ConfigError),
     /// A record of the job could not be read or written.
@@ -18,7 +18,7 @@ pub enum CronError {
 }
 
 impl CronError {
-    /// What to do about it.
+    /// Returns the advice for the caller.
     pub fn advice(&self) -> Advice {
         match self {
             Self::Config(_) => Advice::Misconfigured,

@@ -10,57 +10,58 @@ use super::{HOUR, YEAR};
 use crate::error::ConfigError;
 use crate::name::check_name;
 
-/// Largest delay of a tick, unless the job allows more.
+/// Largest delay of a tick that counts as on time, unless the job sets another one.
 const LATE: Duration = Duration::from_secs(60);
-/// How long records of ticks are kept by default: longer than any weekly tick is away.
+/// Default retention of the records of ticks: longer than the interval of a weekly job.
 const RETENTION: Duration = Duration::from_secs(8 * 24 * 3_600);
 
-/// What becomes of ticks that were missed: nobody ran them within [`Job::late`], for no process was
-/// there or no node could be asked.
+/// Policy for ticks that were missed: no process ran them within [`Job::late`], because none was
+/// alive or no node could be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Missed {
-    /// They are left out.
+    /// Missed ticks are left out.
     Skip,
-    /// The latest one is run, unless a later one is on time.
+    /// The latest missed tick is run, unless a later one is on time.
     RunLatest,
-    /// Those of the last `window` are run in their order, the latest `max` of them.
+    /// Missed ticks of the last `window` are run in their order, the latest `max` of them.
     CatchUp {
-        /// How far back.
+        /// Largest age of a missed tick that is run.
         window: Duration,
-        /// How many at most.
+        /// Largest number of missed ticks that are run.
         max: usize,
     },
 }
 
-/// What becomes of a tick that is due while an earlier one still runs, on any process.
+/// Policy for a tick that is due while an earlier one still runs, in any process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Overlap {
-    /// It is left out.
+    /// The tick is left out.
     Skip,
-    /// The first one is run afterwards, the others are left out.
+    /// The first tick that is due during the run is run afterwards; the others are left out.
     BufferOne,
-    /// Both run at the same time.
+    /// Both ticks run at the same time.
     Allow,
-    /// The earlier run is cancelled. A run is cancelled when its next tick is due.
+    /// The earlier run is cancelled as soon as its next tick is due.
     CancelPrevious,
 }
 
-/// What becomes of a tick whose run began and left no result: the process died, or its lease was
+/// Policy for a tick whose run began and left no result, because the process died or its lease was
 /// lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Interrupted {
-    /// It is run again, with the next [`Tick::attempt`](super::Tick::attempt). For jobs whose
+    /// The tick is run again, with the next [`Tick::attempt`](super::Tick::attempt). For jobs whose
     /// effect recognises repeats.
     Rerun,
-    /// It is not run again; [`Cron::history`](super::Cron::history) shows it. For jobs that must
-    /// not run twice.
+    /// The tick is not run again; [`Cron::history`](super::Cron::history) contains it. For jobs
+    /// that must not run twice.
     Leave,
 }
 
-/// A job. Every process that runs it gives the same name and the same settings.
+/// A job: its name, schedule and policies. Every process that runs it uses the same name and
+/// settings.
 #[derive(Clone, Debug)]
 #[must_use = "a job does nothing until `Cron::run`"]
 pub struct Job {
@@ -79,13 +80,13 @@ pub struct Job {
 }
 
 impl Job {
-    /// A job with a cron expression: `minutes hours day-of-month month weekday`, with seconds in
-    /// front if there are six fields, or `@hourly` and its like. In UTC unless
-    /// [`zone`](Self::zone) says otherwise.
+    /// Creates a job with a cron expression: `minutes hours day-of-month month weekday`, preceded
+    /// by seconds if there are six fields, or `@hourly` and similar. The time zone is UTC unless
+    /// [`zone`](Self::zone) sets another one.
     ///
-    /// Without more words: the newest tick is run up to a minute late, older ones are left out, so
-    /// are those that are due while the job still runs, and a tick whose run was interrupted is run
-    /// again.
+    /// By default, the newest tick is run up to a minute late, and older ones are left out. Ticks
+    /// that are due while the job still runs are left out, and a tick whose run was interrupted is
+    /// run again.
     pub fn new(name: impl Into<String>, schedule: impl Into<String>) -> Self {
         Self {
             name: name.into().into(),
@@ -103,90 +104,92 @@ impl Job {
         }
     }
 
-    /// The zone in which the schedule is read, as `Europe/Zurich`.
+    /// Sets the time zone of the schedule, such as `Europe/Zurich`.
     ///
-    /// Where its clocks change: a schedule with fixed hours and minutes that names a time which is
-    /// skipped runs at the first instant after the gap, and one that names a time which comes twice
-    /// runs at the first of them. A schedule with `*` or `*/n` in seconds, minutes or hours goes on
-    /// at its interval, through both hours that look alike.
+    /// When the clocks of the zone change, a schedule with fixed hours and minutes runs as follows:
+    /// a time that is skipped runs at the first instant after the gap, and a time that occurs twice
+    /// runs at the first of the two. A schedule with `*` or `*/n` in seconds, minutes or hours
+    /// continues at its interval, through both hours with the same name.
     pub fn zone(mut self, zone: impl Into<String>) -> Self {
         self.zone = zone.into();
         self
     }
 
-    /// What becomes of missed ticks; default [`Missed::Skip`].
+    /// Sets the policy for missed ticks; default [`Missed::Skip`].
     pub fn missed(mut self, policy: Missed) -> Self {
         self.missed = policy;
         self
     }
 
-    /// What becomes of ticks that are due while an earlier one runs; default [`Overlap::Skip`].
+    /// Sets the policy for ticks that are due while an earlier one runs; default [`Overlap::Skip`].
     pub fn overlap(mut self, policy: Overlap) -> Self {
         self.overlap = policy;
         self
     }
 
-    /// What becomes of ticks whose run left no result; default [`Interrupted::Rerun`].
+    /// Sets the policy for ticks whose run left no result; default [`Interrupted::Rerun`].
     pub fn interrupted(mut self, policy: Interrupted) -> Self {
         self.interrupted = policy;
         self
     }
 
-    /// Sets the largest delay of a tick that still counts as on time. Default: until the next one
-    /// is due, at most a minute; so after an outage the newest tick alone is run, however many were
-    /// due. A tick whose run began, or that waited for an earlier run, has the minute in any case.
+    /// Sets the largest delay of a tick that still counts as on time. By default it is the time
+    /// until the next tick is due, at most a minute; so after an outage only the newest tick is
+    /// run, however many were due. A tick whose run began, or that waited for an earlier run, has a
+    /// minute in any case.
     ///
-    /// With a `late` that is longer than the schedule's interval all ticks of that time are run
-    /// after an outage, one right after the other. To lose no tick of a short interval, it has to
-    /// cover a failover and the lease of a process that died.
+    /// If `late` is longer than the schedule's interval, all ticks of that time are run after an
+    /// outage, one after the other. To lose no tick of a short interval, `late` has to cover a
+    /// failover and the lease of a process that died.
     pub fn late(mut self, late: Duration) -> Self {
         self.late = Some(late);
         self
     }
 
-    /// The longest time by which a tick is run late.
+    /// Returns the largest delay of a tick that is run.
     pub(super) fn latest(&self) -> Duration {
         self.late.unwrap_or(LATE)
     }
 
-    /// Ticks are run up to so much later, each by an amount of its own on which all processes
-    /// agree. Default: none.
+    /// Delays each tick by a random time below `jitter`, on which all processes agree. Default:
+    /// none.
     pub fn jitter(mut self, jitter: Duration) -> Self {
         self.jitter = jitter;
         self
     }
 
-    /// The job counts as running for so long at least, so that a later tick of a faster clock
-    /// overlaps it. Default: none. Not for [`Overlap::Allow`].
+    /// Sets the shortest time for which a run counts as running, so that a tick which is due early
+    /// by another machine's clock overlaps the run. Default: none. Not for [`Overlap::Allow`].
     pub fn at_least(mut self, span: Duration) -> Self {
         self.at_least = span;
         self
     }
 
-    /// A run is cancelled after so long. Default: never.
+    /// Cancels a run after this time. Default: never.
     pub fn at_most(mut self, span: Duration) -> Self {
         self.at_most = Some(span);
         self
     }
 
-    /// How long a cancelled run goes on before its future is dropped, so that it can end by itself
-    /// when [`Tick::cancelled`](super::Tick::cancelled) says so. If it returns `Ok` within that
-    /// time its tick is done. Under [`Overlap::CancelPrevious`] the next tick begins when it has
-    /// ended. Default: none.
+    /// Sets the time for which a cancelled run continues before its future is dropped, so that it
+    /// can end by itself when [`Tick::cancelled`](super::Tick::cancelled) resolves. If the run
+    /// returns `Ok` within that time, its tick is done. Under [`Overlap::CancelPrevious`] the next
+    /// tick begins when the cancelled run has ended. Default: none.
     pub fn grace(mut self, span: Duration) -> Self {
         self.grace = span;
         self
     }
 
-    /// How long the nodes keep what became of a tick; default 8 days. An older tick is never run,
-    /// so a process that was stopped for longer runs no tick a second time. One value for the job,
-    /// the same in every process, whatever its schedule is or becomes: raise it in all processes
-    /// before anything relies on it, and lower it only when no process has the larger one any more.
+    /// Sets the time for which the nodes keep the result of a tick; default 8 days. An older tick
+    /// is never run, so a process that was stopped for longer runs no tick a second time. The job
+    /// has one value, the same in every process, even if its schedule changes: raise it in all
+    /// processes before a setting relies on it, and lower it only when no process uses the larger
+    /// one any more.
     ///
-    /// At least an hour and twice the window of [`Missed::CatchUp`], at most 366 days; with
-    /// [`Missed::RunLatest`] also as long as the longest time between two ticks. A job that ticks
-    /// each second leaves 86,400 records a day, of about 200 bytes on each node: give it a shorter
-    /// retention.
+    /// The retention is at least an hour and twice the window of [`Missed::CatchUp`], at most 366
+    /// days; with [`Missed::RunLatest`] also at least the longest time between two ticks. A job
+    /// that ticks each second leaves 86,400 records a day, of about 200 bytes on each node: give it
+    /// a shorter retention.
     pub fn retention(mut self, retention: Duration) -> Self {
         self.retention = retention;
         self
@@ -199,7 +202,7 @@ impl Job {
         }
     }
 
-    /// Checks all settings.
+    /// Checks all settings, and returns the parsed schedule.
     pub(super) fn schedule(&self) -> Result<Schedule, ConfigError> {
         check_name("name", &self.name)?;
         if self.at_most.is_some_and(|most| most <= self.at_least) {
@@ -234,7 +237,7 @@ impl Job {
         Ok(())
     }
 
-    /// By how much this tick is run later, in milliseconds.
+    /// Returns the delay of this tick by the jitter, in milliseconds.
     pub(super) fn jitter_of(&self, tick: i64) -> u64 {
         let most = u64::try_from(self.jitter.as_millis()).unwrap_or(u64::MAX);
         let hash = Sha256::digest(format!("{}@{tick}", self.name).as_bytes());

@@ -1,6 +1,6 @@
-//! Singleton cron: every process runs the job, and each tick is run by one of them. A tick that no
-//! process could run in time is left out, and one whose run was interrupted is run again, unless
-//! the job says otherwise.
+//! Singleton cron: every process runs the job, and each tick is run by one of them. By default, a
+//! tick that no process could run in time is left out, and a tick whose run was interrupted is run
+//! again.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -14,7 +14,7 @@
 //!     println!("run for {tick}, token {}", tick.fencing_token());
 //!     Ok::<_, std::io::Error>(())
 //! });
-//! // … for as long as the process lives, beside its other work:
+//! // The job runs as long as the process lives, beside its other work:
 //! tokio::select! {
 //!     ended = run => ended?,
 //!     () = tokio::time::sleep(std::time::Duration::from_millis(1_500)) => {}
@@ -22,7 +22,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Once a night:
+//! A job that runs once a night:
 //!
 //! ```no_run
 //! # async fn nightly(redlock: palisade::Redlock) -> Result<(), palisade::cron::CronError> {
@@ -34,25 +34,25 @@
 //!     println!("the run of {tick}, attempt {}", tick.attempt());
 //!     Ok::<_, std::io::Error>(())
 //! })
-//! .await?; // for as long as the process lives
+//! .await?; // returns when the handle is closed
 //! # Ok(()) }
 //! ```
 //!
 //! A tick is an instant that follows from the schedule. Its run is claimed and completed as an
-//! [idempotency](crate::idempotency) record under the job's name and that instant, so a tick is
-//! completed once whichever process comes first, also if the one that leads changes in the middle.
-//! Nothing is chained from one tick to the next: each process derives the ticks again, so nothing
-//! can break that would have to be started again.
+//! [idempotency](crate::idempotency) record under the job's name and that instant. So a tick is
+//! completed once, whichever process comes first, even if the leading process changes in between.
+//! No tick depends on the one before it: each process derives the ticks from the schedule, so there
+//! is no chain that could break and would have to be restarted.
 //!
-//! One process *leads*: it comes first to each tick, the others only when a moment has passed and
-//! nobody has. That saves requests, and decides nothing. An operator takes the lead from a process
-//! by [`Election::step_down`](crate::Election::step_down) (`palisade step-down`) of the election
-//! [`<name>:lead`](Cron::name): it leaves the ticks to the others at once, ends what it runs, and
-//! then resigns.
+//! One process *leads*: it comes first to each tick, and the others check the tick a moment later.
+//! That saves requests, and decides nothing. An operator takes the lead from a process by
+//! [`Election::step_down`](crate::Election::step_down) (`palisade step-down`) of the election
+//! [`<name>:lead`](Cron::name): the process leaves the ticks to the others at once, ends the runs
+//! that it has, and then resigns.
 //!
-//! What cannot be promised: that a job's effect in a foreign system happens once if the process
-//! dies between the effect and its record. [`Job::interrupted`] says what then becomes of the tick,
-//! and [`Tick::attempt`] tells the job.
+//! One promise is impossible: that a job's effect in another system happens once even if the
+//! process dies between the effect and its record. [`Job::interrupted`] selects whether such a tick
+//! is run again, and [`Tick::attempt`] shows it to the job.
 
 mod engine;
 mod error;
@@ -82,15 +82,15 @@ pub use error::CronError;
 pub use job::{Interrupted, Job, Missed, Overlap};
 pub use tick::{Cancelled, End, Run, Skipped, Tick, TickReport, TickState};
 
-/// The namespace of the records of ticks.
+/// Namespace of the records of ticks.
 const NAMESPACE: &str = "cron";
-/// How long a process that stepped down leaves the lead to others.
+/// Time for which a process that stepped down leaves the lead to others.
 const LEAVE: Duration = Duration::from_millis(500);
 const HOUR: Duration = Duration::from_secs(3_600);
 const YEAR: Duration = Duration::from_secs(366 * 24 * 3_600);
 
-/// Runs jobs at their ticks, once among all processes with the same nodes and prefix. Cheap to
-/// clone; clones share one candidate for the lead.
+/// A runner of jobs: each tick runs once among all processes with the same nodes and prefix. Cheap
+/// to clone; clones share one candidate for the lead.
 #[derive(Clone, Debug)]
 pub struct Cron {
     redlock: Redlock,
@@ -98,14 +98,14 @@ pub struct Cron {
     lead: Arc<Lead>,
 }
 
-/// Who leads, as far as this process knows.
+/// The leadership as far as this process has observed it.
 #[derive(Debug)]
 struct Lead {
     term: Arc<watch::Sender<Option<FencingToken>>>,
-    /// Says more exactly whether the term is over.
+    /// Signal of the present leadership: reports its end earlier than `term` does.
     lost: Arc<std::sync::Mutex<Option<LostSignal>>>,
     step_down: Arc<Notify>,
-    /// How many ticks run in this process.
+    /// Number of ticks that run in this process.
     running: Arc<watch::Sender<usize>>,
     task: std::sync::Mutex<Option<JoinHandle<()>>>,
 }
@@ -114,14 +114,14 @@ impl Drop for Lead {
     fn drop(&mut self) {
         let task = self.task.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(task) = task.take() {
-            // Its leadership is dropped with it, and so resigned.
+            // The task owns the leadership, so aborting the task also resigns.
             task.abort();
         }
     }
 }
 
 impl Cron {
-    /// Over these nodes.
+    /// Creates a runner of jobs over the nodes of this handle.
     pub fn new(redlock: &Redlock) -> Self {
         let lead = Lead {
             term: Arc::new(watch::Sender::new(None)),
@@ -133,48 +133,48 @@ impl Cron {
         Self { redlock: redlock.clone(), name: Arc::from("cron"), lead: Arc::new(lead) }
     }
 
-    /// The name of these processes, whose election is called `<name>:lead`; default `cron`.
-    /// Processes that run other jobs take another.
+    /// Sets the name of this set of processes; their election is called `<name>:lead`. Default
+    /// `cron`. Processes that run other jobs need another name.
     #[must_use]
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into().into();
         self
     }
 
-    /// The term in which this process leads, `None` while it does not.
+    /// Returns a receiver of the term in which this process leads; `None` while it does not lead.
     pub fn leading(&self) -> watch::Receiver<Option<FencingToken>> {
         self.lead.term.subscribe()
     }
 
-    /// The term in which this process leads now, by a local look at the clock: `None` at once where
-    /// the process was stopped for longer than its lease.
+    /// Returns the term in which this process leads now, by the local clock: `None` at once if the
+    /// process was suspended for longer than its lease.
     pub fn term(&self) -> Option<FencingToken> {
         let lost = self.lead.lost.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let valid = lost.as_ref().is_some_and(|lost| !lost.is_lost());
         (*self.lead.term.borrow()).filter(|_| valid)
     }
 
-    /// Leaves the lead to another process at once, if this one has it. What runs goes on.
+    /// Gives the lead to another process at once, if this one has it. Runs under way continue.
     pub fn step_down(&self) {
         self.lead.step_down.notify_waiters();
     }
 
-    /// Runs the job at its ticks, until the handle is [closed](Redlock::close). Every process does
-    /// it.
+    /// Runs the job at its ticks, until the handle is [closed](Redlock::close). Call it in every
+    /// process.
     ///
-    /// An error of the job ends its tick as [failed](End::Failed), and the next tick comes at its
-    /// time. A job that says [`Failed::retry`] or [`Failed::no_effect`] is run again for the same
-    /// tick. Where too few nodes can be asked the tick waits, up to [`Job::late`].
+    /// An error of the job ends its tick as [failed](End::Failed), and the next tick runs at its
+    /// time. A job that returns [`Failed::retry`] or [`Failed::no_effect`] is run again for the
+    /// same tick. If too few nodes can be reached, the tick waits, up to [`Job::late`].
     ///
     /// # Errors
-    /// [`CronError::Config`] for a schedule or setting that cannot be, and [`CronError::Record`]
-    /// where every node refuses the first request for a setting that a person has to change, as a
-    /// wrong password ([`Advice::Misconfigured`](crate::Advice::Misconfigured)). Nothing else ends
-    /// it; what it waits for is logged.
+    /// [`CronError::Config`] for an invalid schedule or setting. [`CronError::Record`] if every
+    /// node refuses the first request because of a setting that a person has to change, such as a
+    /// wrong password ([`Advice::Misconfigured`](crate::Advice::Misconfigured)). No other error
+    /// ends the job; the reasons of waiting are logged.
     ///
     /// # Cancellation safety
-    /// Dropped, the run under way is dropped with it and counts as
-    /// [interrupted](Job::interrupted); no tick is lost beyond that.
+    /// If the future is dropped, the run under way is dropped with it and counts as
+    /// [interrupted](Job::interrupted); no other tick is lost.
     pub async fn run<F, Fut, E>(&self, job: Job, handler: F) -> Result<(), CronError>
     where
         F: Fn(Tick) -> Fut,
@@ -186,14 +186,14 @@ impl Cron {
         engine::run(self, &job, &schedule, &handler).await
     }
 
-    /// What became of the last `n` ticks of the job, the latest first.
+    /// Returns the last `n` ticks of the job with their results, the latest first.
     ///
     /// # Errors
-    /// [`CronError::Config`] for a schedule or setting that cannot be; [`CronError::Record`] where
-    /// too few nodes answer.
+    /// [`CronError::Config`] for an invalid schedule or setting; [`CronError::Record`] if too few
+    /// nodes answer.
     ///
     /// # Cancellation safety
-    /// Reads only: may be dropped at will.
+    /// The function only reads, so the future may be dropped at any await.
     pub async fn history(&self, job: &Job, n: usize) -> Result<Vec<TickReport>, CronError> {
         let schedule = job.schedule()?;
         let records = self.records(job)?;
@@ -214,10 +214,10 @@ impl Cron {
         Ok(all)
     }
 
-    /// The next `n` ticks of the job.
+    /// Returns the next `n` ticks of the job.
     ///
     /// # Errors
-    /// [`CronError::Config`] for a schedule or setting that cannot be.
+    /// [`CronError::Config`] for an invalid schedule or setting.
     pub fn upcoming(&self, job: &Job, n: usize) -> Result<Vec<SystemTime>, CronError> {
         let schedule = job.schedule()?;
         let next = |at: &i64| schedule.after(*at);
@@ -230,7 +230,7 @@ impl Cron {
         &self.redlock.core
     }
 
-    /// Seconds since 1970.
+    /// Returns the wall clock in seconds since 1970.
     fn now(&self) -> i64 {
         engine::whole(self.core().env.wall_micros() / 1_000_000)
     }
@@ -239,9 +239,9 @@ impl Cron {
         Ok(self.redlock.election(format!("{}:lead", self.name)).build()?)
     }
 
-    /// The records of the job's ticks.
+    /// Returns the records of the job's ticks.
     fn records(&self, job: &Job) -> Result<Idempotency, CronError> {
-        // Each tick has a birth.
+        // Each tick has a birth, so the report about keys without a birth is off.
         let records = self.redlock.idempotency(NAMESPACE).without_forgotten_reports();
         let records = records.retention(job.retention);
         let records = match job.interrupted {
@@ -251,15 +251,15 @@ impl Cron {
         Ok(records.build()?)
     }
 
-    /// The records of schedules.
+    /// Returns the records of schedules.
     fn revisions(&self) -> Result<Idempotency, CronError> {
-        // A schedule that is forgotten is stored again.
+        // A schedule that the nodes forgot is stored again, so the report is off.
         let records = self.redlock.idempotency(NAMESPACE).without_forgotten_reports();
         let records = records.retention(YEAR);
         Ok(records.at_least_once().build()?)
     }
 
-    /// Starts the candidate of this process, once.
+    /// Starts the candidate of this process, unless it is running.
     fn campaign(&self, election: Election) {
         let mut task = self.lead.task.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if task.as_ref().is_some_and(|task| !task.is_finished()) {
@@ -276,7 +276,7 @@ impl Cron {
     }
 }
 
-/// The candidate of one process.
+/// The candidate of one process for the lead.
 struct Candidate {
     term: Arc<watch::Sender<Option<FencingToken>>>,
     lost: Arc<std::sync::Mutex<Option<LostSignal>>>,
@@ -286,8 +286,9 @@ struct Candidate {
 }
 
 impl Candidate {
-    /// Ends when the handle is closed. Where the nodes refuse this process it asks again: `run`
-    /// says so of the job, and a password that is changed may be put right.
+    /// Campaigns and leads until the handle is closed. If the nodes refuse this process, it
+    /// campaigns again later: `run` reports the error of the job, and a person may correct the
+    /// password.
     async fn go_on(mut self, election: Election) {
         let value = format!("pid {}", std::process::id());
         let mut warned = false;
@@ -317,7 +318,7 @@ impl Candidate {
         }
     }
 
-    /// Leads, and says why it is over.
+    /// Leads until the leadership has to end, and returns the reason.
     async fn lead(&mut self, leadership: &Leadership, core: &Core) -> &'static str {
         let stepped = self.step_down.notified();
         *self.lost.lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
@@ -327,7 +328,8 @@ impl Candidate {
             let request = leadership.asked_to_resign().await;
             let (name, by, reason) = (leadership.name(), request.by, request.reason);
             tracing::info!(target: "palisade::cron", name, %by, reason, "asked to step down");
-            // The others come first to all ticks from now on; what runs here comes to its end.
+            // The other processes come first to all ticks from now on; runs in this process
+            // continue to their end.
             self.term.send_replace(None);
             let _ = self.running.wait_for(|running| *running == 0).await;
         };
@@ -341,7 +343,7 @@ impl Candidate {
     }
 }
 
-/// A tick that runs in this process.
+/// Counter of the ticks that run in this process; dropping it ends one.
 struct Running<'a>(&'a watch::Sender<usize>);
 
 impl<'a> Running<'a> {

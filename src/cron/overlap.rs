@@ -1,4 +1,5 @@
-//! Which run a tick overlaps: the one that its due time falls into, by that run's record.
+//! The run that a tick overlaps: the earlier run during which the tick was due, according to that
+//! run's record.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -9,7 +10,7 @@ use super::schedule::Schedule;
 use super::tick::{End, Run, Skipped};
 use crate::idempotency::{Idempotency, RunError, Status};
 
-/// Over how many ticks in which nothing was decided an earlier run is looked for.
+/// Number of undecided ticks after which the search for an earlier run ends.
 pub(super) const BACK: usize = 16;
 
 /// Consequence of the last run before a tick for that tick.
@@ -17,20 +18,20 @@ pub(super) const BACK: usize = 16;
 pub(super) enum During {
     /// The tick was not due during a run.
     NoRun,
-    /// It was, and is run afterwards.
+    /// The tick was due during a run, and is run afterwards.
     Waited,
-    /// It is not run.
+    /// The tick is not run, for this reason.
     Skipped(Skipped),
 }
 
-/// The last run before some tick, where all ticks between the two were skipped. Records are final,
-/// so it stays true; without it each tick of a long run would read all those before it.
+/// The last run before some tick, if all ticks between the two were skipped. Records are final, so
+/// it stays valid. Without it, each tick of a long run would read all ticks before it.
 #[derive(Debug, Default)]
 pub(super) struct Overlaps(Mutex<Option<(i64, Run)>>);
 
 impl Overlaps {
-    /// Returns what the last run before the tick means for it. Ticks before `since` are not looked
-    /// at.
+    /// Returns the consequence of the last run before the tick for that tick. Ticks before `since`
+    /// are not read.
     pub(super) async fn during(
         &self,
         (job, schedule, records): (&Job, &Schedule, &Idempotency),

@@ -1,32 +1,34 @@
-//! Since when a job has its schedule, as the nodes remember it.
+//! The time since which a job has its schedule, as stored on the nodes.
 //!
-//! Ticks of before that are not missed ticks. The revisions of a schedule are a list of records,
-//! each decided once, so all processes see the same order. A list belongs to a quarter of a year:
-//! records do not live for ever, and a list whose first record is gone could not be read. The first
-//! process that comes in a new quarter carries the last revision over.
+//! Ticks from before that time are not missed ticks. The revisions of a schedule are a list of
+//! records, each decided once, so all processes see the same order. A list belongs to a quarter of
+//! a year: records expire, and a list whose first record has expired could not be read. The first
+//! process in a new quarter copies the last revision to the new list.
 
 use serde::{Deserialize, Serialize};
 
 use super::CronError;
 use crate::idempotency::{Idempotency, Outcome, Status};
 
-/// A quarter of a year, in seconds; records live for a year.
+/// A quarter of a year, in seconds. Records are kept for a year.
 const QUARTER: i64 = 7_889_238;
-/// How many quarters back a revision is looked for. A job that nobody ran for so long is new.
+/// Number of earlier quarters in which a revision is searched. A job that did not run for longer is
+/// new.
 const BACK: i64 = 2;
 
 /// One schedule of a job.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) struct Revision {
-    /// The expression and its zone.
+    /// The expression and its time zone.
     pub(crate) schedule: String,
-    /// In seconds since 1970.
+    /// Time since which the schedule holds, in seconds since 1970.
     pub(crate) since: i64,
-    /// What it was before, and since when.
+    /// The schedule before, and the time since which that held.
     pub(crate) before: Option<(String, i64)>,
 }
 
-/// The revision that holds for a process with this schedule; a new one if the last is another.
+/// Returns the revision that holds for a process with this schedule; stores a new one if the last
+/// revision has another schedule.
 pub(crate) async fn revise(
     records: &Idempotency,
     job: &str,
@@ -55,7 +57,7 @@ pub(crate) async fn revise(
     loop {
         let mine = match &last {
             Some(last) if last.schedule == schedule && next > 1 => return Ok(last.clone()),
-            // Carried over from an earlier quarter.
+            // The revision was read from an earlier quarter, and is copied to this one.
             Some(last) if last.schedule == schedule => last.clone(),
             Some(last) => Revision {
                 schedule: schedule.to_owned(),
@@ -69,7 +71,7 @@ pub(crate) async fn revise(
         match claim.run(|_| async { Ok::<_, String>(mine) }).await? {
             Outcome::Executed { value, .. } => return Ok(value),
             Outcome::Replayed(value) => (last, next) = (Some(value), next + 1),
-            // Somebody else is at the same place of the list.
+            // Another process writes the same entry of the list, so this one waits for its result.
             _ => tokio::time::sleep(std::time::Duration::from_millis(50)).await,
         }
     }

@@ -1,32 +1,32 @@
-//! What becomes of a tick: which missed ones are looked at, and which overlap an earlier run. Pure.
+//! Rules for ticks: which missed ticks are run, and which ticks overlap an earlier run. Pure.
 
 use super::job::{Missed, Overlap};
 use super::schedule::Schedule;
 use super::tick::{End, Run};
 
-/// Most ticks that are looked at at once, whatever a policy says.
+/// Largest number of ticks that are checked at the same time, whatever the policy.
 const BACKLOG: usize = 10_000;
 
-/// What is to be looked at.
+/// The ticks to check, and those that are left out.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
-    /// In the order of time; each with whether it is run belatedly on purpose.
+    /// Ticks in the order of time; true for a missed tick that the policy runs late.
     pub(crate) ticks: Vec<(i64, bool)>,
-    /// The policy leaves out something between these two ticks, both included.
+    /// First and last tick of a range in which the policy leaves out at least one.
     pub(crate) left_out: Option<(i64, i64)>,
 }
 
 /// Limits of a tick that is on time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OnTime {
-    /// Largest age in seconds.
+    /// Largest age of a tick in seconds.
     pub(crate) late: i64,
-    /// Of these the newest alone.
+    /// True if only the newest of these ticks is run.
     pub(crate) newest_alone: bool,
 }
 
-/// The ticks after `from` up to `now`. Those that are not on time are missed, and the policy says
-/// what becomes of them.
+/// Returns the ticks after `from` up to `now`. Those that are not on time are missed, and the
+/// policy selects which of them are run.
 pub(crate) fn plan(
     schedule: &Schedule,
     (from, now): (i64, i64),
@@ -41,11 +41,11 @@ pub(crate) fn plan(
         ticks.push((tick, false));
         at = tick - 1;
     }
-    // From here on back everything is missed.
+    // All ticks before this one are missed.
     let newest = schedule.until(at).filter(|tick| *tick > from);
     let (oldest, most) = match missed {
         Missed::Skip => (now, 0),
-        // The latest of all, if it is not there already.
+        // The latest missed tick is run, unless a tick is on time.
         Missed::RunLatest => (from, usize::from(ticks.is_empty())),
         Missed::CatchUp { window, max } => {
             (from.max(now - i64::try_from(window.as_secs()).unwrap_or(i64::MAX / 2)), max)
@@ -63,22 +63,23 @@ pub(crate) fn plan(
     Plan { ticks, left_out }
 }
 
-/// Whether a tick that was due during `run` is run after it. `before` is the tick before it.
+/// Returns true if a tick that was due during `run` is run after it. `before` is the tick before
+/// the tick.
 pub(crate) fn runs_after(overlap: Overlap, run: &Run, before: Option<i64>) -> bool {
     match overlap {
         Overlap::Skip => false,
-        // The first that was due while it ran.
+        // Only the first tick that was due during the run is run afterwards.
         Overlap::BufferOne => before.is_none_or(|tick| millis(tick) < run.started),
         Overlap::Allow | Overlap::CancelPrevious => true,
     }
 }
 
-/// A tick as runs have it.
+/// Converts a tick to milliseconds, as records of runs have them.
 pub(crate) fn millis(tick: i64) -> u64 {
     tick.unsigned_abs() * 1_000
 }
 
-/// Whether the tick was due while this ran.
+/// Returns true if the tick was due during this run.
 pub(crate) fn was_due_during(run: &Run, tick: i64) -> bool {
     let due = millis(tick);
     !matches!(run.end, End::Skipped(_)) && run.started <= due && due < run.ended
@@ -107,23 +108,23 @@ mod tests {
             let ticks: Vec<_> = plan.ticks.iter().map(|(t, b)| (place(*t), *b)).collect();
             (ticks, plan.left_out.map(|(a, b)| (place(a), place(b))))
         };
-        // Nothing was missed.
+        // No tick was missed.
         assert_eq!(of(9, 60, Missed::Skip), (vec![(10, false)], None));
         assert_eq!(of(10, 60, Missed::RunLatest), (vec![], None));
-        // Late is not missed.
+        // A tick that is late is not missed.
         assert_eq!(of(7, 130, Missed::Skip), (vec![(8, false), (9, false), (10, false)], None));
-        // Skip: what is on time, and nothing else.
+        // Skip: only ticks that are on time are run.
         assert_eq!(of(3, 60, Missed::Skip), (vec![(10, false)], Some((4, 9))));
         assert_eq!(of(3, 1, Missed::Skip), (vec![], Some((4, 10))));
-        // Zero: the newest alone is on time, however late.
+        // Zero: only the newest tick is on time, however late it is.
         assert_eq!(of(3, 0, Missed::Skip), (vec![(10, false)], Some((4, 9))));
         assert_eq!(of(3, 0, Missed::RunLatest), (vec![(10, false)], Some((4, 9))));
         let two = vec![(8, true), (9, true), (10, false)];
         assert_eq!(of(3, 0, catch_up(3_600, 2)), (two, Some((4, 7))));
-        // The latest, unless one is on time.
+        // RunLatest: the latest tick is run, unless one is on time.
         assert_eq!(of(3, 1, Missed::RunLatest), (vec![(10, true)], Some((4, 9))));
         assert_eq!(of(3, 60, Missed::RunLatest), (vec![(10, false)], Some((4, 9))));
-        // All in the window, the newest of them.
+        // CatchUp: all ticks in the window are run, up to the newest `max`.
         let all = vec![(8, true), (9, true), (10, false)];
         assert_eq!(of(7, 60, catch_up(3_600, 10)), (all.clone(), None));
         assert_eq!(of(3, 60, catch_up(3_600, 2)), (all.clone(), Some((4, 7))));

@@ -1,4 +1,4 @@
-//! Schedules: which instants a cron expression means. Pure: no clock is read.
+//! Schedules: the instants that a cron expression describes. Pure: no clock is read.
 
 use std::time::Duration;
 
@@ -8,12 +8,14 @@ use chrono_tz::Tz;
 use crate::error::ConfigError;
 use crate::shown::Quoted;
 
-/// 2026-01-01. Schedules are examined from here, so that all processes agree.
+/// 2026-01-01 in seconds since 1970. Schedules are examined from this instant, so that all
+/// processes agree.
 const EXAMINED: i64 = 1_767_225_600;
-/// After so long weekdays and leap years come in the same order again.
+/// Time after which weekdays and leap years repeat in the same order, in seconds.
 const CYCLE: i64 = 28 * 366 * DAY;
 const DAY: i64 = 24 * 3_600;
-/// Most steps in which a schedule is examined; of a retention of an hour that is more than a year.
+/// Largest number of steps in which a schedule is examined; with a retention of an hour that is
+/// more than a year.
 const STEPS: usize = 10_000;
 
 /// A cron expression in a time zone. A tick is an instant, in whole seconds since 1970.
@@ -44,41 +46,43 @@ impl Schedule {
         Ok(schedule)
     }
 
-    /// The expression and its zone: what two processes have to agree on.
+    /// Returns the expression and its time zone, on which two processes have to agree.
     pub(crate) fn name(&self) -> String {
         format!("{} {}", self.text, self.zone.name())
     }
 
-    /// The first tick after this instant.
+    /// Returns the first tick after this instant.
     pub(crate) fn after(&self, instant: i64) -> Option<i64> {
         let from = self.at(instant)?;
         let next = self.cron.iter_after(from).next()?.timestamp();
-        // Two wall clock times of a gap can mean one instant; it is one tick.
+        // Two wall clock times in a gap can be the same instant, and are one tick then.
         (next > instant).then_some(next).or_else(|| self.after(instant + 1))
     }
 
-    /// The last tick at this instant or before it.
+    /// Returns the last tick at this instant or before it.
     pub(crate) fn until(&self, instant: i64) -> Option<i64> {
         let from = self.at(instant + 1)?;
         let before = self.cron.iter_before(from).next()?.timestamp();
         (before <= instant).then_some(before)
     }
 
-    /// How many ticks there are between these two, both included; no more than this are counted.
+    /// Returns the number of ticks from `first` to `last`, both included; at most `most` are
+    /// counted.
     pub(crate) fn count(&self, (first, last): (i64, i64), most: usize) -> usize {
         let ticks = std::iter::successors(Some(first), |tick| self.after(*tick));
         ticks.take(most).take_while(|tick| *tick <= last).count()
     }
 
-    /// The longest pause between two ticks, in whole days rounded up, if it is longer than this.
+    /// Returns the longest pause between two ticks, in whole days rounded up, if it is longer than
+    /// `span`.
     pub(crate) fn pause_longer_than(&self, span: Duration) -> Option<i64> {
         let (span, mut at) = (i64::try_from(span.as_secs()).ok()?, self.after(EXAMINED)?);
         let mut longest = None;
         for _ in 0..STEPS {
-            // The last tick within the span: each longer pause begins with one of these.
+            // A pause that is longer than the span begins at the last tick within the span.
             let last = self.until(at + span)?;
             let next = if last > at { Some(last) } else { self.after(at) };
-            // Years may be given, so a schedule may have a last tick.
+            // An expression may contain years, so a schedule may have a last tick.
             let Some(next) = next else { break };
             if last <= at {
                 longest = longest.max(Some((next - at + DAY - 1) / DAY));
@@ -117,12 +121,12 @@ mod tests {
 
     #[test]
     fn a_fixed_time_that_a_clock_skips_runs_once_right_after_the_gap() {
-        // 2026-03-29 in Zurich: 02:00 becomes 03:00.
+        // On 2026-03-29 in Zurich, the clock goes from 02:00 to 03:00.
         let seen = ticks("30 2 * * *", "Europe/Zurich", "2026-03-28T00:00:00+01:00", 3);
         let want =
             ["2026-03-28T02:30:00+01:00", "2026-03-29T03:00:00+02:00", "2026-03-30T02:30:00+02:00"];
         assert_eq!(seen, want);
-        // Two times of the gap are one instant, and one tick.
+        // Two times in the gap are one instant, and one tick.
         let seen = ticks("0,30 2,3 * * *", "Europe/Zurich", "2026-03-29T00:00:00+01:00", 3);
         let want =
             ["2026-03-29T03:00:00+02:00", "2026-03-29T03:30:00+02:00", "2026-03-30T02:00:00+02:00"];
@@ -131,7 +135,7 @@ mod tests {
 
     #[test]
     fn a_fixed_time_that_a_clock_shows_twice_runs_once_at_the_first() {
-        // 2026-10-25 in Zurich: 03:00 becomes 02:00.
+        // On 2026-10-25 in Zurich, the clock goes back from 03:00 to 02:00.
         let seen = ticks("30 2 * * *", "Europe/Zurich", "2026-10-24T00:00:00+02:00", 3);
         let want =
             ["2026-10-24T02:30:00+02:00", "2026-10-25T02:30:00+02:00", "2026-10-26T02:30:00+01:00"];
@@ -180,7 +184,8 @@ mod tests {
         assert_eq!(pause("0 0 * * 1", days(6)), Some(7));
         assert_eq!(pause("0 0 1 * *", days(31)), None);
         assert_eq!(pause("0 0 1 * *", days(30)), Some(31));
-        // Each minute, but not from November to March: the first tick is months away from both.
+        // A schedule with a tick each minute, except from November to March: the examination begins
+        // in that pause, months away from a tick.
         assert_eq!(pause("* * * 4-10 *", days(100)), Some(153));
         assert_eq!(pause("0 0 29 2 *", days(365)), Some(1_461));
         assert_eq!(pause("0 0 0 1 1 * 2020-2040", days(365)), Some(366), "it has a last tick");

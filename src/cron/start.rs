@@ -1,4 +1,4 @@
-//! What is asked once, before the first tick: since when the job has its schedule.
+//! Reads, before the first tick, the time since which the job has its schedule.
 
 use super::engine::{call, is_ahead, pause};
 use super::job::Job;
@@ -10,7 +10,8 @@ use super::{Cron, CronError};
 use crate::error::Advice;
 use crate::idempotency::{Idempotency, Status};
 
-/// Since when the schedule holds, in seconds since 1970; says what an edit leaves out.
+/// Returns the time since which the schedule holds, in seconds since 1970. Reports the ticks that
+/// an edited schedule leaves out.
 pub(super) async fn start(
     cron: &Cron,
     job: &Job,
@@ -31,7 +32,7 @@ pub(super) async fn start(
     Ok(revision.since)
 }
 
-/// Since when the job has this schedule; asked until the nodes know.
+/// Returns the revision of the job's schedule; repeats the request until the nodes answer.
 async fn since(cron: &Cron, job: &Job, schedule: &Schedule) -> Result<Revision, CronError> {
     let records = cron.revisions()?;
     let mut warned = false;
@@ -53,7 +54,7 @@ async fn since(cron: &Cron, job: &Job, schedule: &Schedule) -> Result<Revision, 
     }
 }
 
-/// Says what an edited schedule leaves out: ticks of the old one that nobody has run.
+/// Logs the ticks of the old schedule that no process has run, after the schedule was edited.
 async fn report_gap(
     cron: &Cron,
     job: &Job,
@@ -61,7 +62,8 @@ async fn report_gap(
     (revision, records): (&Revision, &Idempotency),
 ) {
     let Some((old, old_since)) = &revision.before else { return };
-    // Said once, by the process that comes soon after the change.
+    // Only a process that starts within a minute after the change reports it, so that the log has
+    // it once.
     if cron.now() - revision.since > 60 {
         return;
     }

@@ -1,4 +1,4 @@
-//! A tick: what its run is given, and what is kept of it.
+//! A tick, as its run receives it, and the record of a tick that is over.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -10,9 +10,9 @@ use tokio::sync::watch;
 use crate::idempotency::Context;
 use crate::token::FencingToken;
 
-/// What a run knows of its tick. Cheap to clone.
+/// A tick, as its run receives it. Cheap to clone.
 ///
-/// `Display` writes when it was due, in UTC: `2026-11-23T03:00:00Z`.
+/// `Display` writes the time when it was due, in UTC: `2026-11-23T03:00:00Z`.
 #[derive(Clone)]
 pub struct Tick {
     pub(super) at: i64,
@@ -47,70 +47,71 @@ impl Tick {
         Self { at, backfilled, token, cx, cancel: watch::Sender::new(None) }
     }
 
-    /// When the tick was due. The same for every attempt at it.
+    /// Returns the time when the tick was due. It is the same for every attempt.
     pub fn at(&self) -> SystemTime {
         at(self.at)
     }
 
-    /// The same in seconds since 1970.
+    /// Returns the time when the tick was due, in seconds since 1970.
     pub fn unix_seconds(&self) -> i64 {
         self.at
     }
 
-    /// 1 the first time; more if an earlier run of this tick was interrupted and may have acted.
+    /// Returns 1 for the first attempt, and more if an earlier run of this tick was interrupted and
+    /// may have taken effect.
     pub fn attempt(&self) -> u32 {
         self.cx.attempt()
     }
 
-    /// Whether this is run belatedly by the [`Missed`](super::Missed) policy.
+    /// Returns true if the [`Missed`](super::Missed) policy runs this tick late.
     pub fn is_backfilled(&self) -> bool {
         self.backfilled
     }
 
-    /// Larger than that of every earlier run of the job. Send it along with what is written. Under
-    /// [`Overlap::Allow`](super::Overlap::Allow), where runs have no order, it is larger than that
-    /// of every earlier run of this *tick* only.
+    /// Returns a fencing token that is larger than that of every earlier run of the job. Send it
+    /// with every write. Under [`Overlap::Allow`](super::Overlap::Allow), where runs have no order,
+    /// it is larger than that of every earlier run of this *tick* only.
     pub fn fencing_token(&self) -> FencingToken {
         self.token
     }
 
-    /// A key for a step in a downstream system that recognises repeats: the same for every attempt
-    /// at this tick, different for every other.
+    /// Returns a key for a step in a downstream system that recognises repeats. The key is the same
+    /// for every attempt at this tick, and different for every other tick.
     pub fn child_key(&self, step: &str) -> String {
         self.cx.child_key(step)
     }
 
-    /// Whether the run may go on, by a local look at the clock.
+    /// Returns true if the run may continue, by the local clock.
     pub fn is_valid(&self) -> bool {
         self.cx.is_valid()
     }
 
-    /// What is left of the run's lease, unless it is renewed; zero once it is lost.
+    /// Returns the rest of the run's lease, unless it is renewed; zero once the lease is lost.
     pub fn remaining(&self) -> Duration {
         self.cx.remaining()
     }
 
-    /// Resolves when the run may not go on: somebody else may run the tick now. The future of the
-    /// run is dropped then, so only work in tasks of its own needs it.
+    /// Resolves when the run may not continue: another process may run the tick now. The future of
+    /// the run is dropped then, so only work in separate tasks needs this method.
     ///
     /// # Cancellation safety
-    /// May be dropped and asked again at will.
+    /// The future may be dropped, and the method called again, at any time.
     pub async fn lost(&self) {
         self.cx.lost().await;
     }
 
-    /// Resolves when the run is cancelled, with the reason: from then on it has the job's
+    /// Resolves when the run is cancelled, with the reason. From then on the run has the job's
     /// [grace](super::Job::grace) to end by itself.
     ///
     /// # Cancellation safety
-    /// May be dropped and asked again at will.
+    /// The future may be dropped, and the method called again, at any time.
     pub async fn cancelled(&self) -> Cancelled {
         let mut cancel = self.cancel.subscribe();
         loop {
             if let Some(why) = *cancel.borrow_and_update() {
                 return why;
             }
-            // This tick keeps the sender.
+            // This tick owns the sender, so waiting for a change cannot fail.
             let _ = cancel.changed().await;
         }
     }
@@ -120,28 +121,28 @@ pub(super) fn at(seconds: i64) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(seconds.unsigned_abs())
 }
 
-/// What is kept of a tick that is over.
+/// The record of a tick that is over.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Run {
-    /// Host and process.
+    /// Host and process id of the process that ran the tick.
     pub by: String,
-    /// In milliseconds since 1970, by that machine's clock.
+    /// Start of the run, in milliseconds since 1970 by that machine's clock.
     pub started: u64,
-    /// In milliseconds since 1970: `started`, and how long it took by the clock that nobody sets;
-    /// not less than [`at_least`](super::Job::at_least).
+    /// End of the run, in milliseconds since 1970: `started` plus the duration by the monotonic
+    /// clock; not less than [`at_least`](super::Job::at_least) after `started`.
     pub ended: u64,
-    /// Which attempt it was.
+    /// Number of the attempt, from 1.
     pub attempt: u32,
     /// The run's fencing token.
     pub token: u64,
-    /// It was run belatedly by the [`Missed`](super::Missed) policy.
+    /// True if the [`Missed`](super::Missed) policy ran the tick late.
     pub backfilled: bool,
-    /// How it ended.
+    /// The result of the run.
     pub end: End,
 }
 
-/// How a tick ended.
+/// The result of a tick.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -150,29 +151,29 @@ pub enum End {
     Done,
     /// The job returned this error.
     Failed(String),
-    /// It was not run, for this reason.
+    /// The tick was not run, for this reason.
     Skipped(Skipped),
     /// The job was cancelled, for this reason.
     Cancelled(Cancelled),
 }
 
-/// Why a tick was not run.
+/// Reason for which a tick was not run.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Skipped {
-    /// It was due while an earlier one ran.
+    /// The tick was due while an earlier one ran.
     Overlap,
-    /// A later one was due already, and that cancels earlier ones.
+    /// A later tick was due already, and the policy cancels earlier ones.
     Superseded,
 }
 
-/// Why a run was cancelled.
+/// Reason for which a run was cancelled.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Cancelled {
-    /// It ran for too long ([`Job::at_most`](super::Job::at_most)).
+    /// The run took too long ([`Job::at_most`](super::Job::at_most)).
     TooLong,
     /// The next tick was due ([`Overlap::CancelPrevious`](super::Overlap::CancelPrevious)).
     NextTick,
@@ -182,25 +183,25 @@ pub enum Cancelled {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TickReport {
-    /// When it was due.
+    /// Time when the tick was due.
     pub at: SystemTime,
-    /// What became of it.
+    /// State of the tick.
     pub state: TickState,
 }
 
-/// What became of a tick.
+/// State of a tick.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TickState {
-    /// It is over.
+    /// The tick is over.
     Over(Run),
-    /// It runs.
+    /// The tick is being run.
     Running,
-    /// It began and left no result: the process died, or its lease was lost.
+    /// A run of the tick began and left no result: the process died, or its lease was lost.
     Interrupted,
-    /// No record of it: it was missed, no process has looked at it yet, or it was due longer ago
-    /// than the job's [retention](super::Job::retention).
+    /// The tick has no record: it was missed, no process has checked it yet, or it was due longer
+    /// ago than the job's [retention](super::Job::retention).
     Absent,
-    /// The nodes cannot say: too few of them have kept everything since.
+    /// The state is unknown: too few nodes have kept all their data since the tick was due.
     Unknown,
 }

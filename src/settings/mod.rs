@@ -1,4 +1,4 @@
-//! A handle from settings of the deployment: addresses, environment variables, a file.
+//! Builds a handle from settings of the deployment: addresses, environment variables, a file.
 
 mod span;
 pub(crate) mod url;
@@ -13,10 +13,11 @@ use crate::error::ConfigError;
 use crate::redlock::{Redlock, RedlockBuilder};
 use crate::time::Drift;
 
-/// The settings of a handle, as a program's own configuration has them.
+/// The settings of a handle, for a program's own configuration.
 ///
-/// With serde they are read from any format: durations are text with a unit (`250ms`, `15s`,
-/// `1m 30s`, `1h`), and `urls` is one text or a list. What is left out keeps its default.
+/// With serde they are deserialized from any format: durations are text with a unit (`250ms`,
+/// `15s`, `1m 30s`, `1h`), and `urls` is one text or a list. A setting that is left out has its
+/// default.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -30,33 +31,33 @@ use crate::time::Drift;
 #[serde(try_from = "Written")]
 #[non_exhaustive]
 pub struct Settings {
-    /// The nodes, one address each: see [`Redlock::from_urls`].
+    /// Addresses of the nodes: see [`Redlock::from_urls`].
     pub urls: Vec<String>,
-    /// The user at the data servers, for addresses without a login of their own.
+    /// ACL user for data servers whose address has no login.
     pub username: Option<String>,
-    /// The password at the data servers, for addresses without a login of their own.
+    /// Password for data servers whose address has no login.
     pub password: Option<String>,
-    /// The user at the Sentinels.
+    /// ACL user for the Sentinels.
     pub sentinel_username: Option<String>,
-    /// The password at the Sentinels.
+    /// Password for the Sentinels.
     pub sentinel_password: Option<String>,
-    /// As [`RedlockBuilder::ttl`].
+    /// Value for [`RedlockBuilder::ttl`].
     pub ttl: Option<Duration>,
-    /// As [`RedlockBuilder::max_ttl`].
+    /// Value for [`RedlockBuilder::max_ttl`].
     pub max_ttl: Option<Duration>,
-    /// As [`RedlockBuilder::node_deadline`].
+    /// Value for [`RedlockBuilder::node_deadline`].
     pub node_deadline: Option<Duration>,
-    /// As [`RedlockBuilder::clock_error`].
+    /// Value for [`RedlockBuilder::clock_error`].
     pub clock_error: Option<Duration>,
-    /// As [`RedlockBuilder::drift`], in millionths.
+    /// Value for [`RedlockBuilder::drift`], in millionths.
     pub drift_ppm: Option<u32>,
-    /// As [`RedlockBuilder::prefix`].
+    /// Value for [`RedlockBuilder::prefix`].
     pub prefix: Option<String>,
-    /// As [`RedlockBuilder::allow_even_nodes`].
+    /// Value for [`RedlockBuilder::allow_even_nodes`].
     pub allow_even_nodes: bool,
 }
 
-/// Without the passwords and without the addresses, which may hold some.
+/// Writes the settings without the passwords and the addresses, which may contain passwords.
 impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Settings")
@@ -135,10 +136,10 @@ fn duration(field: &str, text: &str) -> Result<Duration, ConfigError> {
     span::parse(text).ok_or_else(refuse)
 }
 
-/// The variables' names: this prefix and the name of the setting in capitals.
+/// Prefix of the environment variables: the rest is the name of the setting in capitals.
 const VARIABLES: &str = "PALISADE_";
 
-/// All settings, by the names of their fields.
+/// Names of all settings, which are the names of their fields.
 const NAMES: [&str; 12] = [
     "urls",
     "username",
@@ -158,7 +159,7 @@ fn variable(name: &str) -> String {
     format!("{VARIABLES}{}", name.to_uppercase())
 }
 
-/// The same error, with the name of the variable that holds the setting.
+/// Returns the same error, with the name of the variable that holds the setting.
 fn of_environment(e: ConfigError) -> ConfigError {
     let (name, place) = match e.field() {
         "node" => ("urls", ""),
@@ -174,7 +175,7 @@ fn of_environment(e: ConfigError) -> ConfigError {
 }
 
 impl Settings {
-    /// Nodes at these addresses, and the defaults.
+    /// Creates settings with nodes at these addresses, and defaults for the rest.
     pub fn new<I>(urls: I) -> Self
     where
         I: IntoIterator,
@@ -183,15 +184,16 @@ impl Settings {
         Self { urls: urls.into_iter().map(Into::into).collect(), ..Self::default() }
     }
 
-    /// Settings from environment variables, each as the field of that name: `PALISADE_URLS`
-    /// (needed; addresses between white space), `PALISADE_USERNAME`, `PALISADE_PASSWORD`,
+    /// Reads settings from environment variables, each for the field of that name: `PALISADE_URLS`
+    /// (required; addresses separated by white space), `PALISADE_USERNAME`, `PALISADE_PASSWORD`,
     /// `PALISADE_SENTINEL_USERNAME`, `PALISADE_SENTINEL_PASSWORD`, `PALISADE_TTL`,
     /// `PALISADE_MAX_TTL`, `PALISADE_NODE_DEADLINE`, `PALISADE_CLOCK_ERROR` (durations with a
     /// unit), `PALISADE_DRIFT_PPM`, `PALISADE_PREFIX` and `PALISADE_ALLOW_EVEN_NODES` (`true` or
     /// `false`).
     ///
     /// # Errors
-    /// The variable, its value (a password is not shown) and what to write.
+    /// [`ConfigError`] with the variable, its value (a password is not shown) and the accepted
+    /// form.
     pub fn from_env() -> Result<Self, ConfigError> {
         Self::from_variables(|name| match std::env::var(name) {
             Ok(text) => Ok(Some(text)),
@@ -244,10 +246,11 @@ impl Settings {
         })
     }
 
-    /// A builder with these settings and nodes, for settings that only code can make.
+    /// Returns a builder with these settings and nodes, for further settings that only code can
+    /// make.
     ///
     /// # Errors
-    /// The first invalid address, without possible secrets.
+    /// [`ConfigError`] for the first invalid address, without possible secrets.
     pub fn builder(&self) -> Result<RedlockBuilder, ConfigError> {
         let logins = self.logins();
         let mut builder = Redlock::builder();
@@ -275,7 +278,7 @@ impl Settings {
         Ok(if self.allow_even_nodes { builder.allow_even_nodes() } else { builder })
     }
 
-    /// The nodes, not built yet.
+    /// Returns the builders of the nodes.
     pub(crate) fn nodes(&self) -> Result<Vec<NodeUrl>, ConfigError> {
         let logins = self.logins();
         let urls = self.urls.iter().enumerate();
@@ -291,17 +294,18 @@ impl Settings {
         }
     }
 
-    /// The handle. Connects to nothing.
+    /// Builds the handle. Does not connect.
     ///
     /// # Errors
-    /// As [`builder`](Self::builder) and [`RedlockBuilder::build`].
+    /// The same as for [`builder`](Self::builder) and [`RedlockBuilder::build`].
     pub fn build(&self) -> Result<Redlock, ConfigError> {
         self.builder()?.build()
     }
 }
 
 impl Redlock {
-    /// A handle over the nodes at these addresses, between white space, with the defaults.
+    /// Builds a handle over the nodes at these addresses, separated by white space, with default
+    /// settings.
     ///
     /// | address | node |
     /// |---|---|
@@ -310,8 +314,8 @@ impl Redlock {
     /// | `memory://[name]` | this process's memory |
     ///
     /// The login of a group is that of its data servers. In a password the reserved characters are
-    /// written as `%2F`, `%3F`, `%40` and so on. After a `?`, separated by `&`, the URL may have
-    /// the settings of the node's builder: `trust_fresh`, `allow_eviction`, `failover_window`,
+    /// written as `%2F`, `%3F`, `%40` and so on. After a `?`, separated by `&`, the URL may contain
+    /// settings of the node's builder: `trust_fresh`, `allow_eviction`, `failover_window`,
     /// `min_replicas` and `max_lag` for both; `name`, `connect_timeout` and `replicas` for a
     /// server; `sentinel_username`, `sentinel_password`, `tls`, `sentinel_tls`, `sentinel_deadline`
     /// and `poll_every` for a group.
@@ -328,15 +332,16 @@ impl Redlock {
     /// ```
     ///
     /// # Errors
-    /// Which address is refused, without what may be secret in it, and what to write.
+    /// [`ConfigError`] with the invalid address, without possible secrets, and the accepted form.
     pub fn from_urls(urls: impl AsRef<str>) -> Result<Self, ConfigError> {
         Settings::new(urls.as_ref().split_whitespace()).build()
     }
 
-    /// A handle from environment variables: see [`Settings::from_env`].
+    /// Builds a handle from environment variables: see [`Settings::from_env`].
     ///
     /// # Errors
-    /// The variable, its value (without what may be secret in it) and what to write.
+    /// [`ConfigError`] with the variable, its value (without possible secrets) and the accepted
+    /// form.
     pub fn from_env() -> Result<Self, ConfigError> {
         Settings::from_env()?.build().map_err(of_environment)
     }

@@ -1,11 +1,11 @@
-//! Durations as people write them in settings: `250ms`, `15s`, `1m 30s`, `1h`.
+//! Parses durations as people write them in settings: `250ms`, `15s`, `1m 30s`, `1h`.
 
 use std::time::Duration;
 
-/// What to write instead.
+/// Rule in the error for a text that is no duration.
 pub(super) const FORM: &str = "write a duration with its unit, as 250ms, 15s, 1m 30s, 1h or 1d";
 
-/// Reads whole numbers with units, the largest first or in any order; `None` if it is none.
+/// Parses whole numbers with units, in any order; `None` if the text is no duration.
 pub(super) fn parse(text: &str) -> Option<Duration> {
     let mut rest = text.trim();
     if rest.is_empty() {

@@ -1,4 +1,4 @@
-//! What a deployment may write, and what it reads when it is wrong.
+//! Tests of settings that are accepted, and of the errors for the others.
 
 use super::*;
 

@@ -1,6 +1,6 @@
-//! Nodes as addresses: `redis://…`, `sentinel://…`, `memory://…`.
+//! Parses the addresses of nodes: `redis://…`, `sentinel://…`, `memory://…`.
 //!
-//! An invalid address is shown without its login and its options, which may contain secrets.
+//! Errors contain an invalid address without its login and its options, which may be secrets.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use crate::node::spi::LockNode;
 use crate::node::{MemoryNode, RedisNode, RedisNodeBuilder, SentinelNode, SentinelNodeBuilder};
 use crate::shown::Quoted;
 
-/// A Sentinel's default port.
+/// Default port of a Sentinel.
 const SENTINEL_PORT: u16 = 26_379;
 
-/// Logins for addresses without one.
+/// Logins for addresses that contain none.
 #[derive(Clone, Default)]
 pub(super) struct Logins {
     pub(super) username: Option<String>,
@@ -23,10 +23,10 @@ pub(super) struct Logins {
     pub(super) sentinel_password: Option<String>,
 }
 
-/// A node as its address describes it.
+/// A node, as its address describes it.
 #[derive(Debug)]
 pub enum NodeUrl {
-    /// A server.
+    /// A lone server.
     Lone(RedisNodeBuilder),
     /// A group that Sentinels watch.
     Group(SentinelNodeBuilder),
@@ -38,7 +38,7 @@ impl NodeUrl {
     /// Builds the node.
     ///
     /// # Errors
-    /// The first invalid setting.
+    /// [`ConfigError`] for the first invalid setting.
     pub fn build(self) -> Result<Arc<dyn LockNode>, ConfigError> {
         Ok(match self {
             Self::Lone(node) => Arc::new(node.build()?),
@@ -48,7 +48,7 @@ impl NodeUrl {
     }
 }
 
-/// The node at this address, the `n`th of those in `field`.
+/// Builds the node at this address, the `n`th of the addresses in `field`.
 pub(super) fn node(
     field: &str,
     n: usize,
@@ -58,12 +58,12 @@ pub(super) fn node(
     parse(field, n, url, logins)?.build().map_err(|e| refused(field, n, url, &e))
 }
 
-/// An error inside of an address, for the setting that holds the address.
+/// Returns an error inside an address as an error of the setting that contains the address.
 pub(super) fn refused(field: &str, n: usize, url: &str, e: &ConfigError) -> ConfigError {
     ConfigError::new(format!("{field}, address {n}"), shown(url), e.to_string())
 }
 
-/// The settings at this address, the `n`th of those in `field`.
+/// Parses this address, the `n`th of the addresses in `field`.
 pub(super) fn parse(
     field: &str,
     n: usize,
@@ -86,14 +86,14 @@ pub(super) fn parse(
     made.map_err(|e| refused(field, n, url, &e))
 }
 
-/// An address without possible secrets.
+/// Returns an address without possible secrets.
 fn shown(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return "\"…\"".to_owned() };
     let scheme: String = scheme.chars().filter(char::is_ascii_alphanumeric).take(16).collect();
     let is_sure = rest.matches('@').count() <= 1 && !rest.contains('#');
     let (login, rest) = rest.rsplit_once('@').map_or(("", rest), |(_, rest)| ("…@", rest));
     let rest = rest.split('?').next().unwrap_or_default();
-    // Without a host, the part in place of the port may be a password.
+    // If the host is missing, the text at the place of the port may be a password.
     let has_ports = rest.split('/').next().unwrap_or_default().split(',').all(|at| {
         let port = at.rsplit_once(':').map_or("0", |(_, port)| port);
         port.trim_end_matches(']').bytes().all(|b| b.is_ascii_hexdigit())
@@ -102,7 +102,7 @@ fn shown(url: &str) -> String {
     Quoted(&format!("{scheme}://{login}{rest}")).to_string()
 }
 
-/// One option after the `?`.
+/// One option after the `?`, with its value.
 struct Given<'a> {
     name: &'a str,
     value: String,
@@ -110,7 +110,7 @@ struct Given<'a> {
 
 impl Given<'_> {
     fn refused(&self, rule: impl Into<String>) -> ConfigError {
-        // The value of an option that is not known may be a password.
+        // The value of an unknown option may be a password.
         ConfigError::new(format!("?{}", plain(self.name)), Quoted(&self.value).to_string(), rule)
     }
 
@@ -148,7 +148,7 @@ fn unknown(name: &str, known: &str) -> ConfigError {
     ConfigError::new(format!("?{}", plain(name)), "not known", rule)
 }
 
-/// `%2F` and the like as the characters that they encode.
+/// Decodes `%2F` and similar to the characters that they encode.
 fn decoded(what: &str, text: &str) -> Result<String, ConfigError> {
     let refuse = || {
         let rule = "write two hexadecimal digits after a %, as in %25 for % itself, and UTF-8 only";
@@ -170,14 +170,15 @@ fn decoded(what: &str, text: &str) -> Result<String, ConfigError> {
     String::from_utf8(bytes).map_err(|_| refuse())
 }
 
-/// The options that a lone server knows besides those of the address itself.
+/// Names of the options of a lone server, besides those that are part of the address.
 const LONE: &str = "name, trust_fresh, allow_eviction, failover_window, connect_timeout, replicas, \
                     min_replicas and max_lag";
 
 fn lone(url: &str, logins: &Logins) -> Result<RedisNodeBuilder, ConfigError> {
     let (address, query) = url.split_once('?').unwrap_or((url, ""));
     let is_path = address.split_once("://").is_some_and(|(scheme, _)| scheme.contains("unix"));
-    // An `@` behind the `?` means that the address itself is not what it seems.
+    // An `@` after the `?` means that the `?` belongs to a password, so the address is not split
+    // there.
     if query.contains('@') {
         return Ok(RedisNode::builder(url));
     }
@@ -226,19 +227,19 @@ fn lone(url: &str, logins: &Logins) -> Result<RedisNodeBuilder, ConfigError> {
     })
 }
 
-/// How strong the min-replicas check has to be, if either part of it was given.
+/// Returns the required strength of the min-replicas check, if a part of it was given.
 fn strength(replicas: Option<u32>, lag: Option<Duration>) -> Option<(u32, Duration)> {
     let usual = (1, Duration::from_secs(10));
     (replicas.is_some() || lag.is_some())
         .then(|| (replicas.unwrap_or(usual.0), lag.unwrap_or(usual.1)))
 }
 
-/// The options of a group.
+/// Names of the options of a group.
 const GROUP: &str = "sentinel_username, sentinel_password, tls, sentinel_tls, min_replicas, \
                      max_lag, failover_window, trust_fresh, allow_eviction, sentinel_deadline and \
                      poll_every";
 
-/// `[user:password@]host[:port],…/name[/db][?…]`
+/// Parses `[user:password@]host[:port],…/name[/db][?…]`.
 fn group(rest: &str, logins: &Logins) -> Result<SentinelNodeBuilder, ConfigError> {
     let form = "write sentinel://[user:password@]host:port,host:port/name-of-the-master";
     let broken = |what: &str| ConfigError::new("sentinel address", what, form);
@@ -283,7 +284,7 @@ fn group(rest: &str, logins: &Logins) -> Result<SentinelNodeBuilder, ConfigError
     watched(node, query)
 }
 
-/// With the options after the `?`.
+/// Applies the options after the `?` to the builder.
 fn watched(mut node: SentinelNodeBuilder, query: &str) -> Result<SentinelNodeBuilder, ConfigError> {
     let (mut replicas, mut lag) = (None, None);
     for given in options(query)? {
@@ -336,7 +337,7 @@ fn tls(_: SentinelNodeBuilder, given: &Given<'_>) -> Result<SentinelNodeBuilder,
 #[cfg(not(feature = "tls"))]
 use tls as sentinel_tls;
 
-/// With Sentinel's default port if there is none.
+/// Appends the default port of a Sentinel if the host has none.
 fn with_port(host: &str) -> String {
     let behind_v6 = host.rsplit_once(']').map_or(host, |(_, behind)| behind);
     if behind_v6.contains(':') { host.to_owned() } else { format!("{host}:{SENTINEL_PORT}") }

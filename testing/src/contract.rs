@@ -1,8 +1,8 @@
-//! The contract suite: the rules of [`Op`] as cases that every node kind passes.
+//! The contract suite: the rules of [`Op`] as cases that every kind of node passes.
 //!
 //! [`Op`]: palisade::node::spi::Op
 //!
-//! Each case uses fresh random names, so that all of them can run at once on one shared server.
+//! Each case uses new random names, so all cases can run at the same time on one shared server.
 //! Times are only waited for, never measured: a slow machine makes a case slow, not wrong.
 //!
 //! ```
@@ -16,8 +16,8 @@
 //! # });
 //! ```
 
-// The cases are read side by side: b is the bench, k a lock's keys, r a record's key, a and c are
-// owners, t is a token, everywhere.
+// All cases use the same short names: b is the bench, k a lock's keys, r a record's key, a and c
+// are owners, t is a token.
 #![expect(clippy::many_single_char_names)]
 
 mod barriers;
@@ -52,7 +52,7 @@ use self::bench::Bench;
 type Hook = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 type ForeignHook = Arc<dyn Fn(String, Option<Duration>) -> BoxFuture<'static, ()> + Send + Sync>;
 
-/// What only the owner of the server can do to it. Cases that need an absent hook are skipped.
+/// Actions on the server that only its owner can do. Cases that need a missing hook are skipped.
 #[derive(Clone, Default)]
 pub struct Hooks {
     restart_empty: Option<Hook>,
@@ -64,7 +64,8 @@ pub struct Hooks {
 }
 
 impl Hooks {
-    /// Restarts the server without its data. Returns when it serves again.
+    /// Sets the hook that restarts the server without its data. The hook returns when the server
+    /// answers again.
     #[must_use]
     pub fn restart_empty<F: Future<Output = ()> + Send + 'static>(
         mut self,
@@ -74,7 +75,8 @@ impl Hooks {
         self
     }
 
-    /// Restarts the server with all its data. Returns when it serves again.
+    /// Sets the hook that restarts the server with all its data. The hook returns when the server
+    /// answers again.
     #[must_use]
     pub fn restart_keeping<F: Future<Output = ()> + Send + 'static>(
         mut self,
@@ -84,7 +86,7 @@ impl Hooks {
         self
     }
 
-    /// Deletes all data of the running server.
+    /// Sets the hook that deletes all data of the running server.
     #[must_use]
     pub fn flush<F: Future<Output = ()> + Send + 'static>(
         mut self,
@@ -94,7 +96,8 @@ impl Hooks {
         self
     }
 
-    /// Closes the server as for a planned handover, for one to three seconds, and no more.
+    /// Sets the hook that closes the server as for a planned handover, for one to three seconds,
+    /// and does nothing else.
     #[must_use]
     pub fn close<F: Future<Output = ()> + Send + 'static>(
         mut self,
@@ -104,7 +107,8 @@ impl Hooks {
         self
     }
 
-    /// Has another process take over as planned, with all the data. Returns when it serves.
+    /// Sets the hook that makes another process take over as planned, with all the data. The hook
+    /// returns when that process answers.
     #[must_use]
     pub fn hand_over<F: Future<Output = ()> + Send + 'static>(
         mut self,
@@ -114,8 +118,8 @@ impl Hooks {
         self
     }
 
-    /// Writes under a lock's main key what another program would (a value of another type), for the
-    /// given time or without an end.
+    /// Sets the hook that writes another program's value (of another type) under a lock's main key,
+    /// for the given time or without an end.
     #[must_use]
     pub fn put_foreign<F: Future<Output = ()> + Send + 'static>(
         mut self,
@@ -139,7 +143,7 @@ impl fmt::Debug for Hooks {
     }
 }
 
-/// What a case cannot do without.
+/// The hook that a case needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Need {
     Nothing,
@@ -151,7 +155,7 @@ enum Need {
     HandOver,
 }
 
-/// One rule or a few that belong together.
+/// A case of the contract: one rule, or a few related rules.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
     name: &'static str,
@@ -160,24 +164,25 @@ pub struct Case {
 }
 
 impl Case {
-    /// The rule, in short.
+    /// Returns the rule, in short.
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// True if the case puts the whole node into quarantine. Such a case must run alone, and after
-    /// those that do not: theirs is a longer quarantine, and the longest asked for counts.
+    /// Returns true if the case puts the whole node into quarantine. Such a case must run alone,
+    /// and after the cases that do not: those request a longer quarantine, and the longest one
+    /// requested counts.
     pub fn disturbs(&self) -> bool {
         !matches!(self.need, Need::Nothing | Need::Foreign)
     }
 
-    /// Runs the case; false if it was skipped for want of a hook.
+    /// Runs the case. Returns false if it was skipped because a hook is missing.
     ///
     /// # Panics
     /// If the node breaks a rule; the message names the case and the rule.
     ///
     /// # Cancellation safety
-    /// Dropping it leaves the case's own names behind on the node, until they expire.
+    /// If the future is dropped, the names of the case stay on the node until they expire.
     pub async fn run(&self, node: Arc<dyn LockNode>, hooks: &Hooks) -> bool {
         let has = match self.need {
             Need::Nothing => true,
@@ -195,8 +200,8 @@ impl Case {
             let before = after.facts().await.quarantine_len;
             (self.run)(bench).await;
             if matches!(self.need, Need::HandOver) {
-                // Until then it is not handed over again: it settles for the length that counted
-                // at the handover, which may be shorter by now.
+                // The node is not handed over again before it has settled: it settles for the
+                // length that counted at the handover, which may be shorter by now.
                 tokio::time::sleep(after.facts().await.quarantine_len.max(before)).await;
             }
         }
@@ -204,8 +209,8 @@ impl Case {
     }
 }
 
-/// All cases; those that disturb the node come behind the others, and last those after which
-/// another server may be the node's.
+/// Returns all cases. Those that disturb the node come after the others, and those after which
+/// another server may be the node's master come last.
 pub fn cases() -> Vec<Case> {
     let mut all = locks::cases();
     all.extend(extends::cases());
@@ -233,13 +238,13 @@ pub fn cases() -> Vec<Case> {
     all
 }
 
-/// Runs all cases, one after the other; how many ran.
+/// Runs all cases, one after the other, and returns the number of cases that ran.
 ///
 /// # Panics
-/// At the first rule that the node breaks.
+/// Panics at the first rule that the node breaks.
 ///
 /// # Cancellation safety
-/// As [`Case::run`].
+/// The same as for [`Case::run`].
 pub async fn run(node: Arc<dyn LockNode>, hooks: &Hooks) -> usize {
     let mut ran = 0;
     for case in cases() {
@@ -248,7 +253,7 @@ pub async fn run(node: Arc<dyn LockNode>, hooks: &Hooks) -> usize {
     ran
 }
 
-/// `Case`s out of async functions of one `Bench`.
+/// Makes a list of `Case`s from async functions of one `Bench`.
 macro_rules! list {
     ($($need:ident: $name:ident),* $(,)?) => {
         vec![$(super::Case {

@@ -14,41 +14,43 @@ use palisade::{Config, Durability, MemoryNode, Moment, Redlock, RedlockBuilder};
 use tokio::sync::{Notify, broadcast};
 use tokio::time::sleep;
 
-/// Most deliveries of one trial.
+/// Largest number of deliveries in one trial.
 const MOST: u32 = 20;
-/// The nodes' clocks are right within twice this.
+/// Step of a node's clock by [`Blow::SkewClock`]; it is within the default `clock_error`.
 const SKEW: Duration = Duration::from_secs(1);
 
-/// What happens at a point.
+/// Fault that happens at a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Blow {
-    /// The process dies: its futures are dropped, and nothing that it sends arrives any more.
+    /// The process dies: its futures are dropped, and none of its later requests is sent.
     Kill,
     /// The request, or its answer, is under way for longer than a lease.
     Stall,
-    /// The node loses its data, as a new master that had none of them; other processes know it.
+    /// The node loses its data, like a new master that had none of them. Other processes have a
+    /// record of them.
     LoseData,
     /// The node's clock steps forward by a second, within `clock_error`.
     SkewClock,
 }
 
-/// What a delivery came to.
+/// Result of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
-    /// It is done: acknowledged.
+    /// The message is done, and is acknowledged.
     Done,
-    /// It has to be delivered again.
+    /// The message has to be delivered again.
     Again,
-    /// A person has to decide.
+    /// The message is parked: a person has to decide.
     Parked,
 }
 
-/// Tries code that handles messages, with a blow at each point of a delivery, one a trial.
+/// A test of code that handles messages: each trial has a blow at one point of a delivery.
 ///
 /// The points are each request to a node and each answer, and both sides of each
 /// [effect](Process::effect). After the blow the message is delivered again, to a new process,
-/// until it is done or parked. Nothing waits for real: make it in a test with tokio's time paused.
+/// until it is done or parked. No time passes in reality: run it in a test with tokio's time
+/// paused.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -81,27 +83,28 @@ pub struct Crashes {
     blow: Blow,
 }
 
-/// What the trials came to.
+/// Result of all trials.
 #[derive(Clone, Debug)]
 #[must_use = "what broke is in here"]
 pub struct CrashReport {
-    /// One for each point.
+    /// The trials, one for each point.
     pub trials: Vec<Trial>,
 }
 
-/// One trial.
+/// Result of one trial.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Trial {
-    /// What happened.
+    /// The fault.
     pub blow: Blow,
-    /// Where: for example `before Claim at node-1`; none where the trial did not come to its point.
+    /// The point, for example `before Claim at node-1`; `None` if the trial did not reach its
+    /// point.
     pub point: Option<String>,
-    /// How often the effect happened.
+    /// Number of times that the effect happened.
     pub effects: u32,
-    /// What the last delivery came to; none if it did not end within twenty.
+    /// Result of the last delivery; `None` if the message did not end within twenty deliveries.
     pub ended: Option<Delivery>,
-    /// How often the message was delivered.
+    /// Number of deliveries of the message.
     pub deliveries: u32,
 }
 
@@ -115,7 +118,7 @@ struct Inner {
     life: Arc<Life>,
 }
 
-/// What outlives a process.
+/// The nodes, the clock and the effects, which outlive a process.
 #[derive(Debug)]
 struct World {
     env: Arc<TokioEnv>,
@@ -123,10 +126,10 @@ struct World {
     effects: Arc<AtomicU32>,
 }
 
-/// Whether a process is alive, and where it is struck.
+/// State of a process: alive or dead, and the point at which it is struck.
 #[derive(Debug)]
 struct Life {
-    /// The number of its point; none if it is spared.
+    /// The blow and the number of its point; `None` if the process is spared.
     strikes: Option<(Blow, usize)>,
     passed: AtomicUsize,
     struck: Mutex<Option<String>>,
@@ -137,18 +140,18 @@ struct Life {
 }
 
 impl Crashes {
-    /// Trials over so many nodes in memory.
+    /// Creates trials over this number of nodes in memory.
     pub fn new(nodes: usize, blow: Blow) -> Self {
         Self { nodes, blow }
     }
 
-    /// Runs one delivery without a blow, and one trial for each point that it came to.
+    /// Runs one delivery without a blow, and one trial for each point that the delivery passed.
     ///
     /// # Errors
-    /// A number of nodes for which no handle can be made.
+    /// [`ConfigError`] if no handle can be made with this number of nodes.
     ///
     /// # Cancellation safety
-    /// May be dropped at any time; it has nothing outside itself.
+    /// The future may be dropped at any time; it has no effect outside itself.
     pub async fn run<F, Fut>(self, deliver: F) -> Result<CrashReport, ConfigError>
     where
         F: Fn(Process) -> Fut,
@@ -172,7 +175,7 @@ impl Crashes {
     {
         let world = World::new(self.nodes);
         let mut strikes = Some((self.blow, at));
-        // Who is not killed lives on.
+        // A process that is not killed stays alive, so its handle is kept.
         let mut alive = Vec::new();
         let (mut deliveries, mut ended, mut point) = (0, None, None);
         while deliveries < MOST {
@@ -228,15 +231,16 @@ impl World {
 }
 
 impl Process {
-    /// The handle of this process.
+    /// Returns the handle of this process.
     pub fn redlock(&self) -> &Redlock {
         &self.0.redlock
     }
 
-    /// The effect happens: counted, with a point before and one behind it.
+    /// Counts one effect, with a point before and a point after it.
     ///
     /// # Cancellation safety
-    /// Dropped, it has happened or not; a probe sees which by [`effects`](Self::effects).
+    /// If the future is dropped, the effect may have happened; a probe finds out by
+    /// [`effects`](Self::effects).
     pub async fn effect(&self) {
         let life = &self.0.life;
         life.pass("before the effect", &life.first).await;
@@ -244,7 +248,7 @@ impl Process {
         life.pass("behind the effect", &life.first).await;
     }
 
-    /// How often the effect has happened by now, in all processes: what a probe would find.
+    /// Returns the number of effects so far, in all processes: the answer that a probe would get.
     pub fn effects(&self) -> u32 {
         self.0.life.effects.load(Ordering::Relaxed)
     }
@@ -252,11 +256,12 @@ impl Process {
 
 impl Life {
     fn struck(&self) -> MutexGuard<'_, Option<String>> {
-        // Each change of it is one statement.
+        // Each change of the value is one statement, so a poisoned lock has a valid value.
         self.struck.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A point: for how long what is under way here stalls. Who dies here does not come back.
+    /// Passes a point, and returns the time for which the request or answer stalls there. Never
+    /// resolves in a process that dies.
     async fn pass(&self, what: &str, node: &MemoryNode) -> Duration {
         if self.dead.load(Ordering::Acquire) {
             return pending().await;
@@ -286,7 +291,7 @@ impl Life {
     }
 }
 
-/// The way from a process to a node.
+/// The path from a process to a node.
 #[derive(Debug)]
 struct Way {
     node: MemoryNode,
@@ -300,7 +305,7 @@ impl Way {
         let at = |side| format!("{side} {what} at {}", self.node.name());
         let stalls = self.life.pass(&at("before"), &self.node).await;
         if !stalls.is_zero() {
-            // It arrives all the same, when its sender has long given up.
+            // The request arrives nevertheless, long after its sender has given up.
             let node = self.node.clone();
             tokio::spawn(async move {
                 sleep(stalls).await;
@@ -362,11 +367,11 @@ fn operation(op: &Op) -> &'static str {
 }
 
 impl CrashReport {
-    /// Panics unless in each trial the effect happened at most once, every message came to an end,
-    /// and what is done has its effect.
+    /// Panics unless in each trial the effect happened at most once, the message ended, and a
+    /// message that is done has its effect.
     ///
     /// # Panics
-    /// It names each trial in which that was not so.
+    /// The message names each trial that violates this.
     pub fn assert_at_most_once(&self) {
         let broken = |t: &&Trial| {
             t.effects > 1 || t.ended.is_none() || t.ended == Some(Delivery::Done) && t.effects == 0
@@ -377,7 +382,7 @@ impl CrashReport {
     /// Panics unless in each trial the effect happened once, and the message is done.
     ///
     /// # Panics
-    /// As [`assert_at_most_once`](Self::assert_at_most_once).
+    /// The same as for [`assert_at_most_once`](Self::assert_at_most_once).
     pub fn assert_exactly_once(&self) {
         self.assert_none(|t| t.effects != 1 || t.ended != Some(Delivery::Done));
     }

@@ -1,7 +1,7 @@
-//! Points on the way of a message through a consumer at which a test kills the process.
+//! Points in a consumer's handling of a message at which a test kills the process.
 //!
-//! [`CrashPoints`] stands in front of any broker. The points in between, behind the claim and
-//! behind the effect, are the handler's own.
+//! [`CrashPoints`] wraps any broker. The points in between, after the claim and after the effect,
+//! belong to the handler.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,21 +12,21 @@ use std::time::{Duration, SystemTime};
 use palisade::error::ConfigError;
 use palisade::idempotency::consumer::{Broker, BrokerError, Delivery, Disposition, Session, Terms};
 
-/// A point on the way of a message.
+/// A point in the handling of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CrashPoint {
-    /// The broker handed it over; nothing is claimed.
+    /// The broker has delivered the message; nothing is claimed.
     Fetched,
-    /// Its result is stored. The broker has not been asked to acknowledge it.
+    /// The message's result is stored. No acknowledgement has been sent to the broker.
     Completed,
-    /// The broker has taken the acknowledgement, as far as it confirms one.
+    /// The broker has received the acknowledgement, as far as it confirms one.
     Acknowledged,
 }
 
 type Hook = Arc<dyn Fn(CrashPoint) + Send + Sync>;
 
-/// A broker whose messages pass crash points: `hook` is called at each, for each message.
+/// A broker whose messages pass crash points: `hook` is called at each point, for each message.
 pub struct CrashPoints<B> {
     broker: B,
     hook: Hook,
@@ -38,14 +38,14 @@ pub struct Watched<S> {
     hook: Hook,
 }
 
-/// A delivery of [`CrashPoints`]; it derefs to the broker's own.
+/// A delivery of [`CrashPoints`]; it derefs to the broker's delivery.
 pub struct Passing<D> {
     delivery: D,
     hook: Hook,
 }
 
 impl<B> CrashPoints<B> {
-    /// Puts crash points in front of this broker.
+    /// Wraps this broker with crash points.
     pub fn new(broker: B, hook: impl Fn(CrashPoint) + Send + Sync + 'static) -> Self {
         Self { broker, hook: Arc::new(hook) }
     }

@@ -1,7 +1,7 @@
-//! Fault injection around any node: delay, loss, duplicates, a freeze, a cut, amnesia.
+//! Fault injection around any node: delay, loss, duplicates, a freeze, a cut, loss of data.
 //!
-//! What happens to a call is decided by a script, else at random from a given seed; waiting is only
-//! by `tokio::time`. So a history repeats exactly from its seed under a paused clock.
+//! The fate of a call is decided by a script, or else at random from a given seed. Waiting uses
+//! only `tokio::time`. So a history repeats exactly from its seed under a paused clock.
 
 mod plan;
 
@@ -26,11 +26,11 @@ pub use self::plan::{Fate, Odds, Step};
 
 /// A node behind a bad network. Without a script, odds, freeze or cut it changes nothing.
 ///
-/// Clones are handles on the same wrapper. Faults are dealt with its [`FaultControl`].
+/// Clones are handles of the same wrapper. Its [`FaultControl`] sets the faults.
 #[derive(Clone)]
 pub struct Fault(Arc<Shared>);
 
-/// Deals the faults of one [`Fault`]. Cheap to clone.
+/// The control of the faults of one [`Fault`]. Cheap to clone.
 #[derive(Clone)]
 pub struct FaultControl(Arc<Shared>);
 
@@ -49,16 +49,16 @@ struct State {
     dice: Option<Dice>,
     cut: bool,
     frozen: bool,
-    /// A thaw works through the queue; calls that arrive during it go behind it.
+    /// True while a thaw executes the queue; calls that arrive meanwhile are appended to it.
     draining: bool,
     queue: VecDeque<Job>,
     calls: u64,
 }
 
-/// A request on its way to the node, on its own feet: the caller may be gone.
+/// A request on its way to the node. It is independent of its caller, who may be gone.
 struct Job {
     batch: Batch,
-    /// How long the caller gives the node.
+    /// Time that the caller allows for the node's answer.
     budget: Duration,
     step: Step,
     reply: oneshot::Sender<Replies>,
@@ -70,26 +70,27 @@ impl Fault {
         Self::over(Arc::new(inner))
     }
 
-    /// Wraps a node that is shared already.
+    /// Wraps a node that is already shared.
     pub fn over(inner: Arc<dyn LockNode>) -> Self {
         Self::build(inner, Arc::new(SystemEnv), None)
     }
 
-    /// The clock that deadlines are read by. Default: the machine's.
+    /// Sets the clock by which deadlines are read. Default: the machine's clock.
     #[must_use]
     pub fn env(self, env: Arc<dyn Env>) -> Self {
         Self::build(self.0.inner.clone(), env, self.0.forget.clone())
     }
 
-    /// What [`FaultControl::forget`] and [`Step::forgetting`] do to the node, for example
-    /// `move || memory.restart_empty()`. To be said before the wrapper is cloned.
+    /// Sets the function by which [`FaultControl::forget`] and [`Step::forgetting`] remove data of
+    /// the node, for example `move || memory.restart_empty()`. Call it before the wrapper is
+    /// cloned.
     #[must_use]
     pub fn forget_by(self, forget: impl Fn() + Send + Sync + 'static) -> Self {
         let (inner, env) = (self.0.inner.clone(), self.0.env.clone());
         Self::build(inner, env, Some(Arc::new(forget)))
     }
 
-    /// The handle that deals the faults.
+    /// Returns the control of the faults.
     pub fn control(&self) -> FaultControl {
         FaultControl(self.0.clone())
     }
@@ -100,31 +101,31 @@ impl Fault {
 }
 
 impl FaultControl {
-    /// The fate of the next calls, one step each, behind what was scripted before. When the script
-    /// is used up, chance decides again.
+    /// Appends the fates of the next calls to the script, one step for each call. When the script
+    /// is used up, the dice decide again.
     pub fn script(&self, steps: impl IntoIterator<Item = Step>) {
         self.0.state().script.extend(steps);
     }
 
-    /// Lets chance decide from here on: the same seed, odds and order of calls give the same
+    /// Lets the dice decide from now on: the same seed, odds and order of calls cause the same
     /// faults.
     pub fn dice(&self, seed: u64, odds: Odds) {
         self.0.state().dice = Some(Dice::new(seed, odds));
     }
 
-    /// No script and no chance any more. A freeze or a cut stays.
+    /// Removes the script and the dice. A freeze or a cut stays.
     pub fn calm(&self) {
         let mut state = self.0.state();
         state.script.clear();
         state.dice = None;
     }
 
-    /// Requests queue up unanswered, as at a process stopped by a signal.
+    /// Queues requests without an answer from now on, like a process that a signal stopped.
     pub fn freeze(&self) {
         self.0.state().frozen = true;
     }
 
-    /// What queued up runs now, in its order; its callers have mostly gone.
+    /// Executes the queued requests in their order. Most of their callers are gone.
     ///
     /// Must be called inside a tokio runtime.
     pub fn thaw(&self) {
@@ -136,23 +137,24 @@ impl FaultControl {
         }
     }
 
-    /// From here on no request reaches the node, and the caller learns so at once. What is already
-    /// on its way still arrives.
+    /// Refuses requests at once from now on: no request reaches the node. Requests that are already
+    /// under way still arrive.
     pub fn cut(&self) {
         self.0.state().cut = true;
     }
 
-    /// Ends a cut.
+    /// Ends a cut: requests reach the node again.
     pub fn heal(&self) {
         self.0.state().cut = false;
     }
 
-    /// The node loses what [`Fault::forget_by`] takes from it; nothing if that was not said.
+    /// Calls the function of [`Fault::forget_by`], by which the node loses data; does nothing if
+    /// none was set.
     pub fn forget(&self) {
         self.0.forget();
     }
 
-    /// How many batches callers sent so far.
+    /// Returns the number of batches that callers have sent so far.
     pub fn calls(&self) -> u64 {
         self.0.state().calls
     }
@@ -169,7 +171,7 @@ impl Shared {
         }
     }
 
-    /// Brings the request to the node, or behind those that wait for a thaw.
+    /// Executes the request, or appends it to the queue during a freeze or a thaw.
     async fn deliver(self: Arc<Self>, job: Job) {
         sleep_some(job.step.before).await;
         {
@@ -194,7 +196,7 @@ impl Shared {
             let (shared, batch) = (self.clone(), batch.clone());
             tokio::spawn(async move {
                 sleep_some(later).await;
-                // The second answer is dropped.
+                // The reply to the duplicate is dropped.
                 shared.inner.call(batch, shared.env.now() + budget).await;
             });
         }
@@ -203,10 +205,10 @@ impl Shared {
             return;
         }
         if step.after.is_zero() {
-            // The caller may be gone; the request took effect all the same.
+            // The caller may be gone, so an error is ignored; the request took effect.
             let _ = reply.send(replies);
         } else {
-            // On its own, so that it holds up nothing that waits behind it.
+            // A separate task delays the reply, so that requests in the queue do not wait for it.
             tokio::spawn(async move {
                 sleep(step.after).await;
                 let _ = reply.send(replies);
@@ -215,7 +217,8 @@ impl Shared {
     }
 }
 
-/// Runs what queued up during a freeze; a new freeze stops it between two requests.
+/// Executes the requests that were queued during a freeze; a new freeze stops it between two
+/// requests.
 async fn drain(shared: Arc<Shared>) {
     loop {
         let job = {
@@ -238,7 +241,7 @@ async fn sleep_some(span: Duration) {
 async fn answer(reply: oneshot::Receiver<Replies>) -> Replies {
     match reply.await {
         Ok(replies) => replies,
-        // Lost: the caller knows nothing until its deadline.
+        // The request or reply was lost, so the caller waits until its deadline.
         Err(_) => pending().await,
     }
 }
@@ -246,7 +249,8 @@ async fn answer(reply: oneshot::Receiver<Replies>) -> Replies {
 impl LockNode for Fault {
     fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
         let n = batch.ops.len();
-        // Decided here and not at the first poll, so that the order of the calls decides.
+        // The fate is decided here and not at the first poll, so that the order of the calls
+        // decides.
         let (step, cut, plain) = {
             let mut state = self.0.state();
             state.calls += 1;
@@ -281,8 +285,8 @@ impl LockNode for Fault {
         })
     }
 
-    /// Handed on; a cut refuses it, a freeze keeps it waiting for its deadline. Neither script nor
-    /// dice touch it.
+    /// Passes the barrier on. A cut refuses it, and a freeze delays it until its deadline. Scripts
+    /// and dice do not change it.
     fn barrier(
         &self,
         after: BarrierPoint,

@@ -1,4 +1,4 @@
-//! `--metrics`: what a command that runs for long counts, and whether it can work, for a monitoring
+//! `--metrics`: serves the counters and the health of a long-running command to a monitoring
 //! system.
 
 mod server;
@@ -17,30 +17,31 @@ use crate::codes::{Fail, INTERNAL, USAGE};
 use crate::settings::HandleArgs;
 use crate::verbs::{Ground, SayArgs};
 
-/// Histogram buckets for times, in seconds: a round trip on one machine is about a millisecond,
+/// Histogram buckets for times, in seconds. A round trip on one machine is about a millisecond;
 /// leases last from seconds to a day.
 const SECONDS: &[f64] = &[
     0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0,
     60.0, 300.0, 3_600.0,
 ];
-/// Histogram buckets for parts of a ttl.
+/// Histogram buckets for fractions of a ttl.
 const RATIO: &[f64] = &[0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0];
-/// Interval of the exporter's upkeep (drains histograms), also without scrapes.
+/// Interval of the exporter's upkeep (it drains histograms), which runs even without scrapes.
 const UPKEEP: Duration = Duration::from_secs(5);
 
-/// What is exported and served.
+/// Options of the metrics pages.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct MetricsArgs {
-    /// Serve /metrics (Prometheus), /healthz and /readyz here, without login; port 0: any
+    /// Serve /metrics (Prometheus), /healthz and /readyz at this address, without login; port 0:
+    /// any
     #[arg(long, value_name = "ADDRESS:PORT", help_heading = "Monitoring")]
     metrics: Option<SocketAddr>,
-    /// Name by which the pages may be asked for, besides addresses and localhost
+    /// Host name that requests for the pages may use, besides addresses and localhost
     #[arg(long, value_name = "NAME", help_heading = "Monitoring", requires = "metrics")]
     metrics_host: Vec<String>,
 }
 
 impl MetricsArgs {
-    /// What a verb works with; counted and served if that was asked for.
+    /// Creates the common parts of a verb; if `--metrics` is given, counts and serves its metrics.
     pub(crate) fn ground(&self, handle: HandleArgs, say: SayArgs) -> Result<Ground, Fail> {
         let Some(address) = self.metrics else { return Ground::new(handle, say) };
         let failed = |e: std::io::Error| Fail::new(USAGE, format!("--metrics {address}: {e}"));
@@ -48,7 +49,8 @@ impl MetricsArgs {
         let address = listener.local_addr().map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let listener = tokio::net::TcpListener::from_std(listener).map_err(failed)?;
-        // Before the handle: that counts where it finds a recorder when it is built.
+        // The recorder is installed first: a handle counts only in a recorder that exists when it
+        // is built.
         let counted = install().map_err(|e| Fail::new(INTERNAL, format!("no metrics: {e}")))?;
         let ground = Ground::new(handle, say)?;
         let url = format!("http://{address}/metrics");
@@ -67,7 +69,7 @@ impl MetricsArgs {
         Ok(ground)
     }
 
-    /// Watches the election, so that it is known for how long nobody leads.
+    /// Observes the election, so that the time without a leader is counted.
     pub(crate) fn watch(&self, election: &Election) {
         if self.metrics.is_some() {
             let mut observer = election.observe();

@@ -1,6 +1,6 @@
-//! Three pages over HTTP/1.1: one request a connection, each with an end in time and size. A
-//! client that only connects, or sends slowly, keeps no other one from an answer: the next
-//! connection takes its place.
+//! Serves three pages over HTTP/1.1. Each connection has one request, a deadline and a largest
+//! size. A client that only connects, or sends slowly, blocks no other one: the next connection
+//! replaces it.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -24,20 +24,21 @@ use tokio::sync::Mutex;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-/// Most connections at once.
+/// Largest number of connections at the same time.
 const CONNECTIONS: usize = 64;
-/// Longest duration of a connection, besides what the nodes take.
+/// Longest duration of a connection, in addition to the time for the nodes' answers.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// Most bytes of a request's head, and of what is buffered of an answer: hyper's least.
+/// Largest size in bytes of a request's head, and of the buffered part of an answer: hyper's
+/// minimum.
 const BUFFER: usize = 8 << 10;
-/// Largest age of an answer of the nodes: they are asked no more often than this.
+/// Largest age of an answer of the nodes: requests are sent to the nodes no more often than this.
 const FRESH: Duration = Duration::from_secs(1);
-/// After the system refused a connection (no file descriptors).
+/// Pause after the system refused a connection (no file descriptors).
 const PAUSE: Duration = Duration::from_millis(100);
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 
-/// Sources of the pages, and the names by which they may be asked for.
+/// Sources of the pages, and the host names that requests for them may use.
 pub(super) struct Pages {
     pub(super) counted: PrometheusHandle,
     pub(super) redlock: Redlock,
@@ -45,18 +46,18 @@ pub(super) struct Pages {
     pub(super) health: Mutex<Option<(Instant, Health)>>,
 }
 
-/// A connection's task.
+/// The task of one connection.
 struct Connection {
     task: AbortHandle,
-    /// True once its request has been read.
+    /// True once the connection's request has been read.
     asked: Arc<AtomicBool>,
 }
 
-/// Serves until its runtime ends.
+/// Serves the pages until the runtime ends.
 pub(super) async fn serve(listener: TcpListener, pages: Pages) {
     let deadline = DEADLINE + 2 * pages.redlock.config().node_deadline;
     let pages = Arc::new(pages);
-    // The oldest one is the first.
+    // Connections are in the order of their arrival, the oldest one first.
     let mut open = VecDeque::<Connection>::with_capacity(CONNECTIONS);
     loop {
         let Ok((stream, _)) = listener.accept().await else {
@@ -73,7 +74,8 @@ pub(super) async fn serve(listener: TcpListener, pages: Pages) {
         let asked = Arc::<AtomicBool>::default();
         let (pages, mark) = (Arc::clone(&pages), Arc::clone(&asked));
         let task = tokio::spawn(async move {
-            // Late, gone or not HTTP: hyper has answered, or there is no reader.
+            // An error means that the request was late, or not HTTP, or that the client is gone.
+            // hyper has answered it, or there is no reader, so the error is ignored.
             drop(timeout(deadline, pages.converse(stream, &mark)).await);
         });
         open.push_back(Connection { task: task.abort_handle(), asked });
@@ -124,15 +126,15 @@ impl Pages {
         }
     }
 
-    /// Returns true if a page may be asked for at this host. A web page that has its own name
-    /// resolve to this machine could otherwise read what is served here.
+    /// Returns true if requests may use this host name. Without this check, a web page whose own
+    /// name resolves to this machine could read the pages.
     fn is_ours(&self, host: &str) -> bool {
         let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
         let named = |name: &str| name.eq_ignore_ascii_case(host);
         address.is_ok() || named("localhost") || self.hosts.iter().any(|name| named(name))
     }
 
-    /// The state of the nodes, of this moment or a little earlier. Clients that ask at the same
+    /// Returns the state of the nodes, at most `FRESH` old. Clients that send requests at the same
     /// time wait for one answer.
     async fn health(&self) -> Health {
         let mut known = self.health.lock().await;
@@ -147,8 +149,8 @@ impl Pages {
     }
 }
 
-/// The host that a request is for, without the port; empty if it cannot be read, none if the
-/// request does not name one, as browsers always do.
+/// Returns the host of a request, without the port. Returns an empty text if it cannot be parsed,
+/// and `None` if the request names no host, which browsers always do.
 fn host(request: &Request<Incoming>) -> Option<String> {
     if let Some(host) = request.uri().host() {
         return Some(host.to_owned());

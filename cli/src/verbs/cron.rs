@@ -1,4 +1,4 @@
-//! `palisade cron`.
+//! The command `palisade cron`.
 
 use std::cell::Cell;
 use std::time::{Duration, UNIX_EPOCH};
@@ -22,10 +22,10 @@ use crate::signals::Signals;
 use crate::span::Span;
 use crate::warnings;
 
-/// Runs a command at each tick of a schedule, once among all hosts where this runs.
+/// Runs a command at each tick of a schedule, once among all hosts that run this program.
 ///
-/// Start the same line on every host: each tick is run by one of them, also while hosts come and
-/// go. Runs until it is ended by a signal; a command under way is ended with it.
+/// Start the same command line on every host: each tick is run by one of them, even while hosts
+/// come and go. The program runs until a signal ends it; a command under way is ended with it.
 #[derive(Debug, Args)]
 pub(crate) struct CronArgs {
     #[command(flatten)]
@@ -37,25 +37,25 @@ pub(crate) struct CronArgs {
     /// `[seconds] minutes hours day-of-month month weekday`, or @hourly and similar
     #[arg(value_name = "SPEC")]
     schedule: String,
-    /// The job's name
+    /// Name of the job
     name: String,
-    /// The time zone of the schedule
+    /// Time zone of the schedule
     #[arg(long, value_name = "ZONE", default_value = "UTC", help_heading = "Ticks")]
     zone: String,
-    /// What to do with ticks that were not run in time
+    /// Action for ticks that were not run in time
     #[arg(long, value_enum, default_value = "skip", help_heading = "Ticks")]
     missed: MissedArg,
-    /// How far back --missed catch-up goes
+    /// Largest age of a tick that --missed catch-up runs
     #[arg(long, value_name = "SPAN", default_value = "1h", help_heading = "Ticks")]
     window: Span,
-    /// How many ticks --missed catch-up runs at most
+    /// Largest number of ticks that --missed catch-up runs
     #[arg(long, value_name = "N", default_value_t = 100, help_heading = "Ticks")]
     max: usize,
     /// Largest delay of a tick that is still on time [default: until the next one is due, at most
     /// 1m]
     #[arg(long, value_name = "SPAN", help_heading = "Ticks")]
     late: Option<Span>,
-    /// What to do with ticks that are due while the command still runs
+    /// Action for ticks that are due while the command still runs
     #[arg(long, value_enum, default_value = "skip", help_heading = "Ticks")]
     overlap: OverlapArg,
     /// Do not repeat a tick whose run was interrupted
@@ -64,11 +64,11 @@ pub(crate) struct CronArgs {
     /// Delay each tick by a random time up to this
     #[arg(long, value_name = "SPAN", help_heading = "Ticks")]
     jitter: Option<Span>,
-    /// A run counts as running for at least this long
+    /// Shortest time for which a run counts as running
     #[arg(long, value_name = "SPAN", help_heading = "Ticks")]
     at_least: Option<Span>,
-    /// How long the nodes keep what became of a tick; an older one is never run. The same in every
-    /// process, whatever the schedule becomes
+    /// Time for which the nodes keep the result of a tick; an older tick is never run. Use the same
+    /// value in every process, and keep it when the schedule changes
     #[arg(long, value_name = "SPAN", default_value = "8d", help_heading = "Ticks")]
     retention: Span,
     /// Show the last N ticks, the latest first, and run nothing
@@ -80,19 +80,19 @@ pub(crate) struct CronArgs {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum MissedArg {
-    /// They are skipped
+    /// Missed ticks are skipped
     Skip,
-    /// The latest one is run
+    /// The latest missed tick is run
     Latest,
-    /// Those within --window are run, --max at most
+    /// Missed ticks within --window are run, at most --max
     CatchUp,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum OverlapArg {
-    /// They are skipped
+    /// The ticks are skipped
     Skip,
-    /// The first of them is run afterwards
+    /// The first of the ticks is run afterwards
     BufferOne,
     /// The running command gets TERM, and after --grace KILL; the tick runs when it has ended
     CancelPrevious,
@@ -170,7 +170,8 @@ impl CronArgs {
         loop {
             tokio::select! {
                 biased;
-                // The command gets the signal, too: wait until it has ended.
+                // The command receives the signal, too, so the loop waits until the command has
+                // ended.
                 signal = ground.signals.next() => stopping.set(Some(signal)),
                 ended = &mut work => {
                     ground.close().await;
@@ -179,7 +180,7 @@ impl CronArgs {
                 _ = look.tick(), if stopping.get().is_some() => {}
             }
             if let Some(signal) = stopping.get().filter(|_| runs.0.get() == 0) {
-                // The job's lock is released where its loop ends.
+                // The job's loop releases its lock when it ends.
                 let (_, ()) = tokio::join!(work, ground.close());
                 return Ok(128 + signal as u8);
             }
@@ -187,7 +188,7 @@ impl CronArgs {
     }
 }
 
-/// Why the job cannot be run, or its history cannot be read.
+/// Returns the failure of a job that cannot be run, or whose history cannot be read.
 fn refused(e: &CronError) -> Fail {
     match e {
         CronError::Record(RunError::NoQuorum { error, .. }) => unavailable(error),
@@ -195,7 +196,7 @@ fn refused(e: &CronError) -> Fail {
     }
 }
 
-/// How many commands run.
+/// Number of commands that run.
 #[derive(Default)]
 struct Runs(Cell<u32>);
 
@@ -222,7 +223,7 @@ fn of_tick(name: &str, tick: &Tick) -> Vec<(&'static str, String)> {
     env
 }
 
-/// The result of a tick, from the end of its command.
+/// Returns the result of a tick from the end of its command.
 fn came_to(ended: Ended) -> Result<(), Failed> {
     match ended {
         Ended::Code(0) => Ok(()),
@@ -257,7 +258,8 @@ fn line(report: &TickReport) -> String {
             };
             let Run { by, started, ended, attempt, token, .. } = run;
             let (late, took) = (started.saturating_sub(at * 1_000), ended.saturating_sub(*started));
-            // The job's text and another process's.
+            // Both texts may contain control characters: the end is the job's text, and `by` was
+            // written by another process.
             let (end, by) = (plain(&end), plain(by));
             format!(
                 "{at} {end} ({by}, {late} ms late, {took} ms, attempt {attempt}, token {token})"

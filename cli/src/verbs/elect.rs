@@ -1,4 +1,4 @@
-//! `palisade elect`.
+//! The command `palisade elect`.
 
 use std::time::Duration;
 
@@ -21,10 +21,10 @@ use crate::warnings;
 /// Runs a command on the host that leads the election NAME, and nowhere else.
 ///
 /// Waits to lead, runs the command, and resigns when it ends; its exit code is passed on. If the
-/// leadership is lost the command is ended before anybody else can lead, and this one campaigns
-/// again. `palisade step-down NAME` ends the command, too: then it resigns, and campaigns again
-/// one lease later, so that others come first. Servers that cannot be reached at the start are an
-/// error; from its first term on it waits for them.
+/// leadership is lost, the command is ended before another candidate can lead, and this one
+/// campaigns again. `palisade step-down NAME` ends the command, too: then this candidate resigns,
+/// and campaigns again one lease later, so that others come first. If no server can be reached at
+/// the start, the program fails; after its first term it waits for the servers.
 #[derive(Debug, Args)]
 pub(crate) struct ElectArgs {
     #[command(flatten)]
@@ -33,29 +33,29 @@ pub(crate) struct ElectArgs {
     say: SayArgs,
     #[command(flatten)]
     metrics: MetricsArgs,
-    /// The election's name
+    /// Name of the election
     name: String,
-    /// What the leader says of itself, an address for example [default: host and process id]
+    /// Value that the leader publishes, an address for example [default: host and process id]
     #[arg(long, value_name = "TEXT")]
     value: Option<String>,
     /// Do not wait
     #[arg(short = 'n', long, conflicts_with = "wait")]
     nonblock: bool,
-    /// Wait for so long at most [default: until elected]
+    /// Wait for at most this long [default: until elected]
     #[arg(short = 'w', long, value_name = "SPAN")]
     wait: Option<Span>,
-    /// Exit code if somebody else leads [default: 75]
+    /// Exit code if another candidate leads [default: 75]
     #[arg(short = 'E', long, value_name = "CODE")]
     conflict_exit_code: Option<u8>,
-    /// Prefer this candidate to those of lower priority, which leave it each attempt for a moment;
-    /// a leader stays where a higher one comes [default: 0]
+    /// Prefer this candidate to those of lower priority, which delay each attempt for it; a leader
+    /// stays if a candidate of higher priority arrives [default: 0]
     #[arg(long, value_name = "N")]
     priority: Option<u8>,
-    /// End when the leadership is lost or given up on request (exit code 200), in place of another
-    /// campaign
+    /// End when the leadership is lost or given up on request (exit code 200), instead of
+    /// campaigning again
     #[arg(long)]
     once: bool,
-    /// Only say who leads, on standard output: now, and at each change
+    /// Only print the leader on standard output: now, and at each change
     #[arg(long, conflicts_with_all = ["value", "nonblock", "wait", "priority", "once",
         "command", "shell"])]
     observe: bool,
@@ -84,7 +84,8 @@ impl ElectArgs {
         let command = self.command.command(&ground)?;
         self.metrics.watch(&election);
         let value = self.value.unwrap_or_else(|| format!("pid {}", std::process::id()));
-        // Who led has reached the nodes before: it waits for them to come back.
+        // After its first term the program has reached the nodes, so from then on it waits for them
+        // to come back.
         let mut first = true;
         loop {
             let won = tokio::select! {
@@ -109,7 +110,7 @@ impl ElectArgs {
             let env = environment(&self.name, term.get(), leadership.remaining());
             let (signals, say) = (&ground.signals, ground.say);
             let ended = child::run(&command, &env, &leadership, (signals, say), None).await;
-            // What was lost is not resigned.
+            // Resigning a leadership that was lost fails, and nothing has to be done then.
             let _ = leadership.resign().await;
             let ended = ended.map_err(|e| Fail::new(INTERNAL, format!("no process: {e}")))?;
             if !matches!(ended, Ended::Lost | Ended::Asked) || self.once {
@@ -123,7 +124,7 @@ impl ElectArgs {
     }
 }
 
-/// Campaigns. `at_once`: it is an error if no node is there, and none is waited for.
+/// Campaigns. With `at_once` the call fails if no node can be reached, and does not wait for one.
 async fn campaign(
     election: &Election,
     value: &str,
@@ -153,7 +154,7 @@ fn refused(e: &CampaignError, code: Option<u8>) -> Fail {
     }
 }
 
-/// Says who leads until it is ended.
+/// Prints the leader at each change, until a signal ends the program or its reader is gone.
 async fn observe(election: &Election, ground: &mut Ground, json: bool) -> Result<u8, Fail> {
     use tokio::io::AsyncWriteExt as _;
     let mut observer = election.observe();
@@ -179,7 +180,7 @@ async fn observe(election: &Election, ground: &mut Ground, json: bool) -> Result
         tokio::select! {
             biased;
             signal = ground.signals.next() => return Ok(128 + signal as u8),
-            // Nobody reads it any more.
+            // An error means that the reader has closed standard output.
             written = written => if written.is_err() { return Ok(0) },
         }
     }

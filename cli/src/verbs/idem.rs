@@ -1,4 +1,5 @@
-//! `palisade idem`: looking at idempotency keys, and deciding about them and about losses of data.
+//! `palisade idem`: lists and shows idempotency keys, and decides about them and about losses of
+//! data.
 
 mod change;
 mod incidents;
@@ -21,7 +22,7 @@ use crate::Done;
 use crate::codes::{Fail, NOT_ACQUIRED, UNAVAILABLE, USAGE};
 use crate::settings::HandleArgs;
 
-/// Looks at idempotency keys, or decides about them.
+/// Lists idempotency keys, or decides about them.
 #[derive(Debug, Subcommand)]
 pub(crate) enum IdemArgs {
     #[command(after_help = list::HELP)]
@@ -42,7 +43,7 @@ pub(crate) enum IdemArgs {
     Redrive(Box<RedriveArgs>),
 }
 
-/// Says what is stored under KEY, as JSON.
+/// Prints the record of KEY as JSON.
 #[derive(Debug, Args)]
 pub(crate) struct ShowArgs {
     #[command(flatten)]
@@ -53,11 +54,11 @@ pub(crate) struct ShowArgs {
     key: KeyArgs,
 }
 
-/// Stores a result under a parked KEY without running anything.
+/// Stores a result under a parked KEY without running a command.
 ///
-/// Only for keys of `palisade once`: a program's own keys have results of another kind, and are
-/// resolved by that program. For a run of which a person knows how it ended. A result that is there
-/// is never changed. If the run had no effect, use `palisade idem rerun`.
+/// Only for keys of `palisade once`: the keys of another program have results of another kind, and
+/// are resolved by that program. Use it for a run whose result a person has found out. A result
+/// that is stored already is never changed. If the run had no effect, use `palisade idem rerun`.
 #[derive(Debug, Args)]
 pub(crate) struct ResolveArgs {
     #[command(flatten)]
@@ -66,7 +67,7 @@ pub(crate) struct ResolveArgs {
     say: SayArgs,
     #[command(flatten)]
     key: KeyArgs,
-    /// The exit code that later calls are given
+    /// Exit code that later calls return
     #[arg(long, value_name = "CODE")]
     code: u8,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `palisade inspect` and `palisade force-release`.
+//! The commands `palisade inspect` and `palisade force-release`.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -15,27 +15,28 @@ use crate::codes::{Fail, NOT_ACQUIRED, UNAVAILABLE, USAGE};
 use crate::say::Say;
 use crate::settings::HandleArgs;
 
-/// Says who holds the lock NAME, by each node. Changes nothing.
+/// Prints the holder of the lock NAME, according to each node. Changes nothing.
 ///
-/// Elections have names of their own: if the lock is free and an election NAME has a leader, that
-/// is said, too.
+/// Elections and locks have separate names: if the lock is free and an election NAME has a leader,
+/// the leader is printed, too.
 ///
-/// Exit code 0 if the lock is held or free, 69 if too few nodes can say.
+/// Exit code 0 if the lock is held or free, 69 if too few nodes answer.
 #[derive(Debug, Args)]
 pub(crate) struct InspectArgs {
     #[command(flatten)]
     handle: HandleArgs,
     #[command(flatten)]
     say: SayArgs,
-    /// The lock's name
+    /// Name of the lock
     name: String,
 }
 
 /// Takes the lock NAME from a holder that hangs.
 ///
-/// The fence rises at once: whatever checks fencing tokens refuses the old holder. The lock stays
-/// closed until the old holder's lease is over, so that two never believe in it at once, and is
-/// free then. That is so whatever becomes of this command, which says until when, and waits.
+/// The fence rises at once: a resource that checks fencing tokens refuses the old holder. The lock
+/// stays closed until the old holder's lease is over, so that two holders never rely on it at the
+/// same time, and is free afterwards. That holds even if this command ends early; it prints the
+/// time until then, and waits.
 ///
 /// Exit code 0 if the lock was taken and is free again.
 #[derive(Debug, Args)]
@@ -44,12 +45,12 @@ pub(crate) struct ForceArgs {
     handle: HandleArgs,
     #[command(flatten)]
     say: SayArgs,
-    /// The lock's name
+    /// Name of the lock
     name: String,
-    /// Why; shown by `inspect` as long as the lock is kept
+    /// Reason; `inspect` prints it as long as the lock is kept
     #[arg(long, value_name = "TEXT")]
     reason: String,
-    /// Do it; without it only who would lose the lock is said
+    /// Take the lock; without this option, only the holder who would lose it is printed
     #[arg(long)]
     yes: bool,
 }
@@ -74,7 +75,8 @@ impl InspectArgs {
 impl ForceArgs {
     pub(crate) async fn run(self) -> Result<u8, Fail> {
         let ground = Ground::new(self.handle, self.say)?;
-        // Not renewed: what is said of its end is true also if this process dies.
+        // The guard is not renewed, so the printed end of its lease is right even if this process
+        // dies.
         let mutex = ground.redlock.mutex(&self.name).auto_renew(false).build();
         let mutex = mutex?;
         let seen = mutex.inspect().await.map_err(|e| refused(&e, None))?;
@@ -133,27 +135,28 @@ impl ForceArgs {
                 return Ok(stopped(ground.say, signal, &self.name, &closed));
             }
         }
-        // It is over by now. Who waits is woken by this, and has it a little sooner.
+        // The lease is over by now. The release wakes the waiters, which get the lock a little
+        // sooner.
         drop(won.guard.release().await);
         ground.close().await;
         Ok(0)
     }
 }
 
-/// Who leads the election of this name, if that is known.
+/// Returns the leader of the election of this name, if it is known.
 async fn leader(ground: &Ground, name: &str) -> Option<Leader> {
     let election = ground.redlock.election(name).build().ok()?;
     election.leader().await.ok().flatten()
 }
 
-/// The command was ended by a signal; its exit code.
+/// Reports that a signal ended the command, and returns its exit code.
 fn stopped(say: Say, signal: Signal, name: &str, then: &str) -> u8 {
     let text = format!("lock {name:?}: stopped by {signal}; {then}");
     say.warn("stopped", json!({ "name": name, "signal": signal.as_str() }), &text);
     128 + signal as u8
 }
 
-/// Until when a lock is closed at least, in ms since 1970 and in words.
+/// Returns the earliest time at which the lock is free, in ms since 1970 and in words.
 fn closed_until(guard: &LockGuard) -> (u128, String) {
     let left = guard.remaining();
     let until = (SystemTime::now() + left).duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -163,7 +166,7 @@ fn closed_until(guard: &LockGuard) -> (u128, String) {
     (until.as_millis(), words)
 }
 
-/// A holder in words.
+/// Returns the holder in words.
 pub(super) fn line(holder: &LockHolder) -> String {
     let LockHolder { owner, fence, remaining, note, .. } = holder;
     let note = note.as_ref().map(|note| format!(", {note:?}")).unwrap_or_default();

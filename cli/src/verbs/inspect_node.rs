@@ -1,4 +1,4 @@
-//! `palisade inspect-node`.
+//! The command `palisade inspect-node`.
 
 use clap::Args;
 use palisade::node::Loss;
@@ -9,15 +9,15 @@ use crate::codes::{Fail, UNAVAILABLE};
 use crate::settings::Settings;
 use crate::{Done, block_on};
 
-/// Shows what each node keeps of itself: its data history, quarantine, token floor, and what its
-/// data may lack. Changes nothing.
+/// Prints the marker of each node: its data history, quarantine, token floor, and the writes that
+/// its data may lack. Changes nothing.
 ///
 /// Exit code 69 if a node could not be read.
 #[derive(Debug, Args)]
 pub(crate) struct InspectNodeArgs {
     #[command(flatten)]
     settings: Settings,
-    /// As JSON; times are milliseconds since 1970
+    /// Print JSON; times are milliseconds since 1970
     #[arg(long)]
     json: bool,
 }
@@ -57,7 +57,7 @@ fn node_json(node: &NodeData) -> Value {
     json!({ "node": name, "server": server, "data": data })
 }
 
-/// A loss without a note that came back has no beginning and no length.
+/// Returns a loss as JSON. A loss of unproved length has no beginning and no length.
 fn loss_json(loss: &Loss) -> Value {
     let length = loss.length().map(|length| length.as_millis());
     json!({

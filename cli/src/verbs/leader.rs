@@ -1,4 +1,4 @@
-//! `palisade step-down` and `palisade candidates`, and how a leader is shown.
+//! The commands `palisade step-down` and `palisade candidates`, and the text for a leader.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -12,46 +12,46 @@ use crate::codes::{Fail, NOT_ACQUIRED, REFUSED, USAGE};
 use crate::settings::HandleArgs;
 use crate::span::Span;
 
-/// How long the leader may take to resign where `-w` does not say.
+/// Longest wait until the leader has resigned, without `-w`.
 const WAIT: Duration = Duration::from_secs(30);
 
-/// Asks the leader of the election NAME to resign, and waits until it has.
+/// Requests the leader of the election NAME to resign, and waits until it has resigned.
 ///
-/// The command of `palisade elect` gets TERM, and KILL after its grace; others come first then. It
-/// is a wish: a leader that hangs goes on until its lease ends.
+/// The command of `palisade elect` gets TERM, and KILL after its grace; other candidates come first
+/// then. A leader that hangs does not answer the request: it leads until its lease ends.
 ///
-/// Exit code 0 if its term is over, 2 if nobody leads, 75 if it still leads after the wait, 69 if
-/// too few nodes answer.
+/// Exit code 0 if the leader's term is over, 2 if there is no leader, 75 if the leader still leads
+/// after the wait, 69 if too few nodes answer.
 #[derive(Debug, Args)]
 pub(crate) struct StepDownArgs {
     #[command(flatten)]
     handle: HandleArgs,
     #[command(flatten)]
     say: SayArgs,
-    /// The election's name
+    /// Name of the election
     name: String,
-    /// Why; the leader logs it
+    /// Reason; the leader logs it
     #[arg(long, value_name = "TEXT", default_value = "")]
     reason: String,
-    /// Wait for so long at most [default: 30s]
+    /// Wait for at most this long [default: 30s]
     #[arg(short = 'w', long, value_name = "SPAN")]
     wait: Option<Span>,
 }
 
-/// Lists who takes part in the election NAME: the leader, then those who wait, the preferred one
+/// Lists the candidates of the election NAME: the leader, then those who wait, the preferred one
 /// first, then those that are not eligible. Changes nothing.
 ///
-/// The leader is certain. Of the others the list is only a picture: one that has died is in it for
-/// up to its lease, and at most 64 are listed.
+/// The leader is certain. The list of the others may be out of date: a candidate that has died
+/// stays in it for up to its lease, and at most 64 are listed.
 ///
-/// Exit code 0 if somebody leads, 2 if nobody does, 69 if too few nodes answer.
+/// Exit code 0 if there is a leader, 2 if there is none, 69 if too few nodes answer.
 #[derive(Debug, Args)]
 pub(crate) struct CandidatesArgs {
     #[command(flatten)]
     handle: HandleArgs,
     #[command(flatten)]
     say: SayArgs,
-    /// The election's name
+    /// Name of the election
     name: String,
 }
 
@@ -141,7 +141,7 @@ impl StepDownArgs {
     }
 }
 
-/// A leader for programs.
+/// Returns a leader as JSON.
 pub(crate) fn leader_json(leader: &Leader) -> Value {
     let since = leader.since.duration_since(UNIX_EPOCH).unwrap_or_default();
     json!({
@@ -153,7 +153,7 @@ pub(crate) fn leader_json(leader: &Leader) -> Value {
     })
 }
 
-/// The same for people.
+/// Returns a leader as a line for people.
 pub(crate) fn leader_line(leader: &Leader) -> String {
     let Leader { term, value, identity, .. } = leader;
     format!("term {term}: {value:?} leads (host {}, pid {})", identity.host, identity.pid)

@@ -1,4 +1,4 @@
-//! `palisade list`.
+//! The command `palisade list`.
 
 use clap::Args;
 use palisade::error::Resource;
@@ -10,18 +10,18 @@ use crate::codes::{Fail, UNAVAILABLE};
 use crate::settings::Settings;
 use crate::{Done, block_on};
 
-/// Lists the locks and elections that somebody holds now. Changes nothing.
+/// Lists the locks and elections that are held now. Changes nothing.
 ///
-/// It reads every server's key space in steps, which stops nobody. Exit code 69 if a node could not
-/// be read, so that something may be missing.
+/// It reads every server's key space in steps, which blocks no other client. Exit code 69 if a node
+/// could not be read, so that names may be missing.
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
     #[command(flatten)]
     settings: Settings,
-    /// Only names of programs with this prefix [default: of all]
+    /// Only names of programs with this prefix [default: all names]
     #[arg(long, value_name = "TEXT", env = "PALISADE_PREFIX", help_heading = "Nodes")]
     prefix: Option<String>,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -45,7 +45,7 @@ fn kind(held: &Held) -> (&'static str, &str) {
     }
 }
 
-/// Nobody holds what fewer than a majority have.
+/// Returns true if a majority has the name; otherwise it is not held.
 fn is_held(held: &Held, list: &HeldList) -> bool {
     held.on > list.nodes / 2
 }

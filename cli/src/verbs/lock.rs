@@ -1,4 +1,4 @@
-//! `palisade lock`.
+//! The command `palisade lock`.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -18,10 +18,11 @@ use crate::settings::HandleArgs;
 use crate::span::Span;
 use crate::warnings;
 
-/// Runs a command while nobody else holds the lock NAME.
+/// Runs a command while no other process holds the lock NAME.
 /// The lock is renewed while the command runs and released when it ends. If it cannot be renewed,
-/// the command gets TERM, and KILL before the lease ends: nobody else can hold the lock while the
-/// command still runs. Processes that the command leaves in its process group are killed with it.
+/// the command gets TERM, and KILL before the lease ends: no other process can hold the lock while
+/// the command still runs. Processes that the command leaves in its process group are killed with
+/// it.
 #[derive(Debug, Args)]
 pub(crate) struct LockArgs {
     #[command(flatten)]
@@ -30,15 +31,15 @@ pub(crate) struct LockArgs {
     say: SayArgs,
     #[command(flatten)]
     metrics: MetricsArgs,
-    /// The lock's name
+    /// Name of the lock
     name: String,
     /// Do not wait
     #[arg(short = 'n', long, conflicts_with = "wait")]
     nonblock: bool,
-    /// Wait for at most this long [default: until it is free]
+    /// Wait for at most this long [default: until the lock is free]
     #[arg(short = 'w', long, value_name = "SPAN")]
     wait: Option<Span>,
-    /// Exit code if somebody else holds the lock [default: 75]
+    /// Exit code if another process holds the lock [default: 75]
     #[arg(short = 'E', long, value_name = "CODE")]
     conflict_exit_code: Option<u8>,
     /// Hold the lock for at least this long
@@ -91,7 +92,8 @@ impl LockArgs {
     }
 }
 
-/// Releases the lock. A command that ran longer than the lease was not protected.
+/// Releases the lock. Reports a command that ran longer than the lease, because it was not
+/// protected.
 async fn give_back(
     guard: LockGuard,
     ended: std::io::Result<Ended>,
@@ -106,7 +108,7 @@ async fn give_back(
     Ok(if late { Ended::Lost.code() } else { ended.code() })
 }
 
-/// The environment variables of every command.
+/// Returns the environment variables that every command gets.
 pub(crate) fn environment(name: &str, token: u64, left: Duration) -> Vec<(&'static str, String)> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     vec![
@@ -116,7 +118,7 @@ pub(crate) fn environment(name: &str, token: u64, left: Duration) -> Vec<(&'stat
     ]
 }
 
-/// Why there is no guard.
+/// Reason for which there is no guard.
 pub(crate) enum NotAcquired {
     Taken,
     Error(AcquireError),
@@ -134,8 +136,8 @@ impl NotAcquired {
     }
 }
 
-/// Acquires. Without a `wait` it waits for another holder without end, and for nodes as long as a
-/// failover takes. It does not wait if no node was ever reached.
+/// Acquires the lock. Without `wait`, waits for another holder without a limit, and for nodes as
+/// long as a failover takes. Does not wait if no node was ever reached.
 pub(crate) async fn acquire(
     mutex: &Mutex,
     nonblock: bool,
@@ -165,7 +167,7 @@ pub(crate) async fn acquire(
     }
 }
 
-/// By whom the lock is held, for a person who waits.
+/// Returns the message about the holder, for a person who waits.
 async fn held(mutex: &Mutex) -> String {
     let holder = mutex.inspect().await.ok().and_then(|seen| seen.holder());
     let by = holder.map_or_else(|| "another process".to_owned(), |holder| line(&holder));

@@ -1,4 +1,4 @@
-//! The verbs, one per file.
+//! The commands of `palisade` that use or show leases and keys, in one file each.
 
 pub(crate) mod cron;
 pub(crate) mod elect;
@@ -28,13 +28,13 @@ use crate::span::Span;
 use crate::warnings;
 use crate::watchdog::MARGIN;
 
-/// How long unconfirmed releases are repeated at the end.
+/// Longest time for which unconfirmed releases are repeated at the end.
 const CLOSE: Duration = Duration::from_secs(2);
 
 /// The form of the program's messages.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct SayArgs {
-    /// Write messages as JSON, one object a line with `event` and `text`; an error that ends the
+    /// Write messages as JSON, one object per line with `event` and `text`; an error that ends the
     /// program has the event `error` and its exit code as `code`
     #[arg(long)]
     pub(crate) json: bool,
@@ -46,7 +46,7 @@ pub(crate) struct SayArgs {
 /// A command to run.
 #[derive(Debug, Args)]
 pub(crate) struct CommandArgs {
-    /// Between TERM and KILL when the lease is not renewed, inside the lease
+    /// Time between TERM and KILL when the lease is not renewed; both are sent before it ends
     /// [default: a quarter of --ttl]
     #[arg(long, value_name = "SPAN", help_heading = "Command")]
     grace: Option<Span>,
@@ -61,13 +61,13 @@ pub(crate) struct CommandArgs {
     #[arg(short = 'c', value_name = "TEXT", help_heading = "Command", conflicts_with = "command")]
     shell: Option<String>,
     /// The command and its arguments, run as they are. A command that becomes another user's, as by
-    /// `sudo`, cannot be ended with the lease: then a message says that it still runs
+    /// `sudo`, cannot be ended with the lease: then a message reports that it still runs
     #[arg(last = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 
 impl CommandArgs {
-    /// Checks the settings against the lease.
+    /// Returns the command to run, after checking its settings against the lease.
     pub(crate) fn command(self, ground: &Ground) -> Result<Command, Fail> {
         let lease = ground.lease();
         let argv = match self.shell {
@@ -88,14 +88,14 @@ impl CommandArgs {
     }
 }
 
-/// The common parts of verbs that hold a lease.
+/// The common parts of all verbs that hold a lease.
 pub(crate) struct Ground {
     pub(crate) redlock: Redlock,
-    /// The servers; none if the nodes are in this process's memory.
+    /// The servers; `None` if the nodes are in this process's memory.
     pub(crate) servers: Option<Deployment>,
     pub(crate) signals: Signals,
     pub(crate) say: Say,
-    /// The environment variables that hold passwords.
+    /// Names of the environment variables that hold passwords.
     secrets: Vec<String>,
 }
 
@@ -106,8 +106,8 @@ impl Ground {
         Ok(ground)
     }
 
-    /// For a verb that has nothing to end in order: a signal ends the program, also while nobody
-    /// reads what it writes.
+    /// Creates the parts for a verb that has nothing to clean up: a signal ends the program at
+    /// once, even while the reader of its output does not read.
     pub(crate) fn without_signals(handle: HandleArgs, say: SayArgs) -> Result<Self, Fail> {
         let say = Say::new(say.json, say.verbose);
         warnings::keep(say);
@@ -119,7 +119,7 @@ impl Ground {
         Ok(Self { redlock, servers, signals: Signals::none(), say, secrets })
     }
 
-    /// A lock.
+    /// Returns a lock, with the longest wait of its acquisition.
     pub(crate) fn mutex(&self, name: &str, wait: Option<Duration>) -> Result<Mutex, Fail> {
         let mutex = self.redlock.mutex(name);
         let mutex = match wait {
@@ -129,12 +129,12 @@ impl Ground {
         Ok(mutex.build()?)
     }
 
-    /// The length of a lease.
+    /// Returns the length of a lease.
     pub(crate) fn lease(&self) -> Duration {
         self.redlock.config().ttl
     }
 
-    /// Ends the handle: releases are confirmed, or reported as unconfirmed.
+    /// Closes the handle: releases are confirmed, or reported as unconfirmed.
     pub(crate) async fn close(&self) {
         let closed = self.redlock.close(CLOSE).await;
         if !closed.is_clean() {
@@ -143,7 +143,7 @@ impl Ground {
     }
 }
 
-/// Why a lock was not acquired.
+/// Returns the failure of a lock that was not acquired.
 pub(crate) fn refused(e: &AcquireError, code: Option<u8>) -> Fail {
     match e {
         AcquireError::NoQuorum(why) => unavailable(why),
@@ -152,7 +152,8 @@ pub(crate) fn refused(e: &AcquireError, code: Option<u8>) -> Fail {
     }
 }
 
-/// Too few nodes; with what to start if there is nothing at all.
+/// Returns the failure for too few nodes. If no node can be reached, its text names a way to start
+/// one.
 pub(crate) fn unavailable(why: &NoQuorum) -> Fail {
     let mut text = why.to_string();
     if is_nothing_there(why) {
@@ -164,7 +165,7 @@ pub(crate) fn unavailable(why: &NoQuorum) -> Fail {
     Fail::new(UNAVAILABLE, text)
 }
 
-/// Whether not even one node accepts a connection.
+/// Returns true if no node accepts a connection.
 pub(crate) fn is_nothing_there(why: &NoQuorum) -> bool {
     let absent = [NodeFault::Unreachable, NodeFault::NoSentinel];
     why.nodes.iter().all(|(_, outcome)| match outcome {

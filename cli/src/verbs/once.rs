@@ -1,4 +1,4 @@
-//! `palisade once`: a command that runs once per key, with its output and exit code replayed.
+//! `palisade once`: runs a command once per key, and replays its output and exit code.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -22,15 +22,17 @@ use crate::settings::HandleArgs;
 use crate::signals::Signals;
 use crate::span::Span;
 
-/// How much of each stream is kept, so that a record with escapes stays below one mebibyte.
+/// Number of bytes that are kept of each stream, so that a record with escapes stays below one
+/// mebibyte.
 const KEPT: usize = 80 * 1024;
 
 /// Runs a command once for the key KEY, and replays its output and exit code afterwards.
-/// Every exit code is a result and is kept, except 75 (`EX_TEMPFAIL`), with which a command asks
-/// for another run. A command that cannot be started leaves no result, and the next call starts it;
-/// a shell that does not find a program (127) was started. A run that is killed or loses its lease
+/// Every exit code is a result and is kept, except 75 (`EX_TEMPFAIL`), by which a command requests
+/// another run. A command that cannot be started leaves no result, and the next call starts it; a
+/// shell that does not find a program (127) was started. A run that is killed or loses its lease
 /// leaves the key parked, because it may have taken effect; with --at-least-once the next call runs
-/// the command again. Of each output stream 80 KiB are kept; a replay says if that is not all.
+/// the command again. Of each output stream 80 KiB are kept; a replay reports if the output is not
+/// complete.
 #[derive(Debug, Args)]
 pub(crate) struct OnceArgs {
     #[command(flatten)]
@@ -49,40 +51,40 @@ pub(crate) struct OnceArgs {
     /// Run again if an earlier run left no result
     #[arg(long)]
     at_least_once: bool,
-    /// When the request was made, in seconds since 1970: a key that was never used is then known
-    /// to be new also by servers that lost data before
+    /// Time when the request was made, in seconds since 1970: servers that lost data before that
+    /// time then treat a key that was never used as new
     #[arg(long, value_name = "SECONDS")]
     created_at: Option<u64>,
     #[command(flatten)]
     command: CommandArgs,
 }
 
-/// Which record.
+/// The key of a record, with its namespace and retention.
 #[derive(Debug, Args)]
 pub(crate) struct KeyArgs {
-    /// The key
+    /// Name of the key
     #[arg(id = "record", value_name = "KEY")]
     key: String,
-    /// The namespace of the keys
+    /// Namespace of the keys
     #[arg(long, value_name = "NAME", default_value = "once")]
     namespace: String,
-    /// How long results are kept
+    /// Time for which results are kept
     #[arg(long, value_name = "SPAN", default_value = "1d")]
     retention: Span,
 }
 
 impl KeyArgs {
-    /// The key itself.
+    /// Returns the key.
     pub(crate) fn key(&self) -> &str {
         &self.key
     }
 
-    /// What it belongs to.
+    /// Returns the namespace of the key.
     pub(crate) fn namespace(&self) -> &str {
         &self.namespace
     }
 
-    /// The call of this key.
+    /// Returns the call of this key; with `again` it runs at least once, else at most once.
     pub(crate) fn call(&self, redlock: &Redlock, again: bool) -> Result<Call, Fail> {
         let builder = redlock.idempotency(&self.namespace).retention(self.retention.0);
         let builder = if again { builder.at_least_once() } else { builder.at_most_once() };
@@ -97,7 +99,7 @@ pub(crate) struct Record {
     pub(crate) code: u8,
     pub(crate) stdout: Output,
     pub(crate) stderr: Output,
-    /// The output is incomplete.
+    /// True if the output is incomplete.
     pub(crate) cut: bool,
     pub(crate) millis: u64,
 }
@@ -131,7 +133,7 @@ impl OnceArgs {
             Ok(outcome) => outcome,
             Err(signal) => return Ok(128 + signal as u8),
         };
-        // The result is stored, so this may take as long as somebody takes to read.
+        // The result is stored, so this may take as long as the reader of the output needs.
         let interrupted = tokio::select! {
             () = written(&mut capture, &outcome, ground.say) => None,
             signal = ground.signals.next() => Some(128 + signal as u8),
@@ -141,7 +143,7 @@ impl OnceArgs {
     }
 }
 
-/// All output is written to our own streams: what the command wrote now, or the recorded one.
+/// Writes all output to the program's own streams: that of the command now, or the recorded one.
 async fn written(capture: &mut Capture, outcome: &Result<Outcome<Record>, RunError>, say: Say) {
     capture.written().await;
     if let Ok(Outcome::Replayed(record)) = outcome {
@@ -151,12 +153,13 @@ async fn written(capture: &mut Capture, outcome: &Result<Outcome<Record>, RunErr
     }
 }
 
-/// A signal that comes before the command's turn. From then on they are the command's.
+/// Returns a signal that arrives before the command is started. Later signals are passed on to the
+/// command.
 async fn before(begun: &Cell<bool>, signals: &Signals) -> Signal {
     poll_fn(|cx| if begun.get() { Poll::Pending } else { signals.poll(cx) }).await
 }
 
-/// Runs the command, for its result.
+/// Runs the command and returns its result.
 async fn run(
     cx: Context,
     key: &str,
@@ -168,7 +171,7 @@ async fn run(
     env.push(("PALISADE_ATTEMPT", cx.attempt().to_string()));
     let began = Instant::now();
     let ended = child::run(command, &env, &cx, (signals, say), Some(&mut *capture)).await;
-    // No process was started.
+    // An error means that no process was started, so the run had no effect.
     let ended = ended.map_err(Failed::no_effect)?;
     to.set(Some(ended));
     match ended {
@@ -183,7 +186,7 @@ async fn run(
     }
 }
 
-/// The exit code.
+/// Returns the exit code of the program.
 fn came_to(
     outcome: Result<Outcome<Record>, RunError>,
     ended: Option<Ended>,
@@ -217,11 +220,11 @@ fn came_to(
     }
 }
 
-/// Writes out the recorded output.
+/// Writes the recorded output.
 async fn replay(record: &Record, say: Say) {
     use tokio::io::AsyncWriteExt as _;
     let (mut out, mut err) = (tokio::io::stdout(), tokio::io::stderr());
-    // The reader may close the pipe.
+    // The reader may close the pipe, so errors are ignored.
     drop(out.write_all(record.stdout.bytes()).await);
     drop(out.flush().await);
     drop(err.write_all(record.stderr.bytes()).await);
@@ -235,8 +238,8 @@ async fn replay(record: &Record, say: Say) {
     }
 }
 
-/// The command as the bytes that the system passes on, for the fingerprint: words that are not
-/// UTF-8 differ, too. Each has its length in front.
+/// Returns the command as bytes, for the fingerprint. Words that are not UTF-8 differ, too, and
+/// each word is preceded by its length.
 fn request(argv: &[std::ffi::OsString]) -> Vec<u8> {
     use std::os::unix::ffi::OsStrExt as _;
     let word = |word: &std::ffi::OsString| {
@@ -246,7 +249,7 @@ fn request(argv: &[std::ffi::OsString]) -> Vec<u8> {
     argv.iter().flat_map(word).collect()
 }
 
-/// A result that nothing wrote.
+/// Returns a result without output.
 pub(crate) fn empty(code: u8) -> Record {
     let none = || Output::Text(String::new());
     Record { code, stdout: none(), stderr: none(), cut: false, millis: 0 }

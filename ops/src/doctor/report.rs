@@ -1,4 +1,4 @@
-//! What the doctor found.
+//! The doctor's report: findings, and their verdicts.
 
 use std::fmt;
 
@@ -6,11 +6,11 @@ use serde::Serialize;
 
 use palisade::internal::{SENTENCE_MAX, Secrets};
 
-/// Most characters of a command. It is larger than for sentences, because a command must not be
-/// cut.
+/// Largest number of characters of a command. The limit is larger than that of a sentence, because
+/// a command must not be cut.
 const COMMAND_MAX: usize = 8_000;
 
-/// The result of a check for one subject, the worst first.
+/// The verdict of a check for one subject. The worst comes first in the order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
@@ -18,11 +18,11 @@ pub enum Verdict {
     Error,
     /// Locks may be lost in a rare situation, or wait longer than necessary.
     Warning,
-    /// It could not be read: neither good nor bad.
+    /// The facts could not be read: neither good nor bad.
     Unknown,
-    /// Good to know.
+    /// Information: nothing has to be changed.
     Info,
-    /// As it should be.
+    /// No fault was found.
     Fine,
 }
 
@@ -42,35 +42,37 @@ impl fmt::Display for Verdict {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Finding {
-    /// The check's id, as `min-replicas`.
+    /// The check's id, such as `min-replicas`.
     pub check: &'static str,
-    /// What was checked: a group, a server, a Sentinel, the set of nodes.
+    /// The group, server, Sentinel or set of nodes that was checked.
     pub subject: String,
-    /// How good or bad it is.
+    /// The severity of the finding.
     pub verdict: Verdict,
-    /// What is wrong, or why it is unknown, in one sentence; empty if all is well.
+    /// The fault, or the reason for which the facts are unknown, in one sentence. Empty if there is
+    /// no fault.
     pub says: String,
     /// The values that were read.
     pub read: String,
-    /// Why it matters, with what was measured.
+    /// The reason for which the finding matters, with what was measured.
     pub why: &'static str,
-    /// Commands that correct it, one per entry, with the addresses and values of this deployment.
+    /// Commands that correct the fault, one per entry, with the addresses and values of this
+    /// deployment.
     pub mend: Vec<String>,
 }
 
 impl Finding {
     fn new(verdict: Verdict, says: impl Into<String>, read: impl Into<String>) -> Self {
-        // `checks::run` fills in `check` and `why`.
+        // `checks::run` fills in `check` and `why`, and `on` the subject.
         let (says, read, subject) = (says.into(), read.into(), String::new());
         Self { check: "", subject, verdict, says, read, why: "", mend: Vec::new() }
     }
 
-    /// All is well; `read` shows the values.
+    /// Creates a finding without a fault; `read` contains the values.
     pub(crate) fn fine(read: impl Into<String>) -> Self {
         Self::new(Verdict::Fine, "", read)
     }
 
-    /// The facts could not be read, because of `why`.
+    /// Creates a finding for facts that could not be read; `why` is the reason.
     pub(crate) fn unknown(why: impl fmt::Display) -> Self {
         Self::new(Verdict::Unknown, format!("unknown ({why})"), "")
     }
@@ -87,30 +89,31 @@ impl Finding {
         Self::new(Verdict::Info, says, read)
     }
 
-    /// Names the subject.
+    /// Sets the subject of the finding.
     pub(crate) fn on(self, subject: impl Into<String>) -> Self {
         Self { subject: subject.into(), ..self }
     }
 
-    /// Adds the commands that correct it.
+    /// Adds the commands that correct the fault.
     pub(crate) fn mend(mut self, commands: impl IntoIterator<Item = String>) -> Self {
         self.mend.extend(commands);
         self
     }
 }
 
-/// All findings, the worst first.
+/// All findings of an examination, the worst first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Report {
-    /// Whether any server or Sentinel answered.
+    /// True if any server or Sentinel answered.
     pub reached: bool,
     /// The result of every check for every subject.
     pub findings: Vec<Finding>,
 }
 
 impl Report {
-    /// The sentences contain text from servers, so secrets and control characters are removed.
+    /// Creates a report. Sentences contain text from servers, so secrets and control characters are
+    /// removed from them.
     pub(crate) fn new(reached: bool, findings: Vec<Finding>, secrets: &Secrets) -> Self {
         let clean = |text: String| secrets.sentence(&text, SENTENCE_MAX);
         let cleaned = |f: Finding| Finding {
@@ -125,13 +128,13 @@ impl Report {
         Self { reached, findings }
     }
 
-    /// How many findings have this verdict.
+    /// Returns the number of findings with this verdict.
     pub fn count(&self, verdict: Verdict) -> usize {
         self.findings.iter().filter(|f| f.verdict == verdict).count()
     }
 
-    /// The exit code for a program: 69 if nothing could be reached, 2 after errors, 1 after
-    /// warnings if `strict`, else 0. Unknown values do not count.
+    /// Returns the exit code for a program: 69 if no server was reached, 2 after errors, 1 after
+    /// warnings if `strict`, else 0. Unknown facts do not change it.
     pub fn exit_code(&self, strict: bool) -> u8 {
         if !self.reached {
             69
@@ -142,7 +145,7 @@ impl Report {
         }
     }
 
-    /// All fields of all findings, as JSON.
+    /// Returns all fields of all findings as JSON.
     ///
     /// # Panics
     /// Never: texts, numbers and lists are always JSON.

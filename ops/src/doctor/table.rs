@@ -1,19 +1,20 @@
-//! The report for people: faults first, with the commands that correct them; checks without a fault
-//! are only counted.
+//! The report as text for people: faults first, with the commands that correct them. Checks without
+//! a fault are only counted.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
 use super::report::{Finding, Report, Verdict};
 
-/// Columns of text.
+/// Width of the text, in columns.
 const WIDTH: usize = 96;
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = 0;
         while let Some(first) = self.findings.get(shown).filter(|x| x.verdict != Verdict::Fine) {
-            // One check often finds the same for several subjects: `why` is printed once.
+            // A check often finds the same fault for several subjects, so its reason is printed
+            // once.
             let same = |x: &&Finding| x.check == first.check && x.verdict == first.verdict;
             let together: Vec<_> = self.findings[shown..].iter().take_while(same).collect();
             entry(f, &together)?;
@@ -57,14 +58,14 @@ fn entry(f: &mut fmt::Formatter<'_>, together: &[&Finding]) -> fmt::Result {
     let mut printed = BTreeSet::new();
     for command in together.iter().flat_map(|x| &x.mend) {
         if printed.insert(command) {
-            // Never wrapped: it is for pasting.
+            // A command is never wrapped, because people paste it.
             writeln!(f, "         $ {command}")?;
         }
     }
     writeln!(f)
 }
 
-/// Writes text at this indent, further lines two columns deeper.
+/// Writes text with this indent; each further line is indented two columns more.
 fn wrapped(f: &mut fmt::Formatter<'_>, indent: usize, text: &str) -> fmt::Result {
     let mut line = " ".repeat(indent);
     let mut empty = true;

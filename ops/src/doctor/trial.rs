@@ -1,4 +1,4 @@
-//! Acquires and releases a lock with a random name, as an application would.
+//! The trial: acquires and releases a lock with a random name, as an application does.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -16,25 +16,27 @@ use palisade::internal::NodeUrl;
 use palisade::node::spi::LockNode;
 use palisade::node::spi::{Env as _, SystemEnv};
 
-/// Ttl of the trial lock: if this process dies, the lock ends after this.
+/// Ttl of the trial lock: if this process dies, the lock ends after this time.
 const TTL: Duration = Duration::from_secs(5);
-/// Longest time that a node may take.
+/// Longest time for one node's answer.
 const DEADLINE: Duration = Duration::from_secs(1);
 
-/// The nodes as an application configures them, each alone and all together.
+/// The nodes as an application configures them: each alone, and all together.
 pub(super) struct Plan {
     nodes: Vec<(Arc<dyn LockNode>, Redlock)>,
-    /// Number of groups, which come first among them.
+    /// Number of groups. They come first in `nodes`.
     groups: usize,
-    /// All together, if there are several; or why that configuration is invalid.
+    /// All nodes together, if there are several, or the error of that configuration.
     all: Option<Result<Redlock, ConfigError>>,
 }
 
 impl Plan {
+    /// Creates the plan of the trial.
+    ///
     /// # Errors
-    /// Invalid names, addresses, certificates or ranges.
+    /// [`ConfigError`] if a name, an address, a certificate or a range is invalid.
     pub(super) fn new(doctor: &Doctor) -> Result<Self, ConfigError> {
-        // Groups come first, as in the facts.
+        // Groups come first, as in `Facts`, so that each trial gets the name of its node.
         let (mut nodes, mut lone): (Vec<Arc<dyn LockNode>>, Vec<_>) = (Vec::new(), Vec::new());
         for node in doctor.deployment.nodes()? {
             match node {
@@ -53,7 +55,7 @@ impl Plan {
         Ok(Self { nodes, groups, all })
     }
 
-    /// Tries each node alone, concurrently, then all together; skips the nodes in `alone`.
+    /// Runs the trial on each node, concurrently, then on all together; skips the nodes in `alone`.
     pub(super) async fn run(self, alone: &BTreeSet<String>) -> Vec<Trial> {
         let subject = |(n, (node, redlock)): (usize, &'_ (Arc<dyn LockNode>, Redlock))| {
             let name = node.name();
@@ -87,7 +89,8 @@ fn handle(doctor: &Doctor, nodes: &[Arc<dyn LockNode>]) -> Result<Redlock, Confi
     nodes.iter().fold(builder, |all, node| all.node_arc(Arc::clone(node))).build()
 }
 
-/// Tries twice: the first time connects, the second shows what an application sees.
+/// Runs the trial twice and returns the second outcome. The first run connects; the second takes as
+/// long as in an application whose connections are open.
 async fn warm(redlock: &Redlock) -> Outcome {
     match once(redlock).await {
         Outcome::Granted { .. } => once(redlock).await,

@@ -1,5 +1,5 @@
-//! One connection to a server or Sentinel. Every question ends at the same deadline, so a frozen
-//! server costs one time-out and not one per question.
+//! A connection to a server or Sentinel. All its requests have the same deadline, so a frozen
+//! server costs one time-out, not one per request.
 
 use redis::{Cmd, FromRedisValue, RedisResult, Value};
 use tokio::time::{Instant, timeout_at};
@@ -7,16 +7,16 @@ use tokio::time::{Instant, timeout_at};
 use super::super::facts::{Fields, Read};
 use palisade::internal::{self, Endpoint, Line, Secrets, said};
 
-/// An open connection and when its questions end.
+/// An open connection, with the deadline of its requests.
 pub(crate) struct Conn {
     line: Line,
     until: Instant,
 }
 
 impl Conn {
-    /// Connects and logs in.
+    /// Connects to the endpoint and logs in.
     pub(crate) async fn open(at: &Endpoint, until: Instant) -> Result<Self, String> {
-        // Our own deadline ends every wait.
+        // This deadline ends every wait, so the connection has no time-out itself.
         match timeout_at(until, internal::open(at)).await {
             Ok(Ok(line)) => Ok(Self { line, until }),
             Ok(Err(e)) => Err(said(&e, &at.secrets())),
@@ -24,12 +24,12 @@ impl Conn {
         }
     }
 
-    /// The login secrets, which must not be shown.
+    /// Returns the secrets of the login, which must not be shown.
     pub(crate) fn secrets(&self) -> &Secrets {
         self.line.secrets()
     }
 
-    /// Asks; `what` is named where it is not allowed.
+    /// Sends a command and returns its answer. A refusal contains `what` as the command's name.
     pub(crate) async fn ask(&self, command: &Cmd, what: &str) -> Read<Value> {
         let mut handle = self.line.clone();
         let sent = async { handle.send_packed_command(command).await };
@@ -39,7 +39,7 @@ impl Conn {
         }
     }
 
-    /// As [`Self::ask`], with the answer as a value of this type.
+    /// Sends a command as [`Self::ask`] does, and converts the answer to a value of type `T`.
     pub(crate) async fn read<T: FromRedisValue>(
         &self,
         command: &Cmd,
@@ -53,7 +53,7 @@ impl Conn {
         }
     }
 
-    /// As [`Self::ask`], with the command split at spaces.
+    /// Sends a command as [`Self::ask`] does, after splitting it at spaces.
     pub(crate) async fn say(&self, command: &str, what: &str) -> Read<Value> {
         self.ask(&split(command), what).await
     }
@@ -97,13 +97,13 @@ impl<T> Read<T> {
     }
 }
 
-/// A text without control characters. Secrets are replaced later, in the report: here, a password
-/// that is also a common word would change the values.
+/// Returns the value's text without control characters. Secrets are replaced later, in the report:
+/// here, a password that is also a common word would change the values.
 pub(crate) fn text(value: &Value) -> Option<String> {
     raw(value).map(|text| Secrets::default().clean(&text))
 }
 
-/// The unchanged text, for parsing.
+/// Returns the value's text unchanged, for parsing.
 pub(crate) fn raw(value: &Value) -> Option<String> {
     match value {
         Value::BulkString(bytes) => String::from_utf8(bytes.clone()).ok(),
@@ -114,7 +114,7 @@ pub(crate) fn raw(value: &Value) -> Option<String> {
     }
 }
 
-/// Names with their values, as a map or flat.
+/// Returns names with their values, from a map or from a flat list.
 pub(crate) fn fields(value: &Value) -> Option<Fields> {
     match value {
         Value::Map(pairs) => pairs.iter().map(|(k, v)| Some((text(k)?, text(v)?))).collect(),
@@ -125,7 +125,7 @@ pub(crate) fn fields(value: &Value) -> Option<Fields> {
     }
 }
 
-/// `INFO`: a line `name:value` each.
+/// Returns the fields of an answer to `INFO`, which has one line `name:value` for each.
 pub(crate) fn info(value: &Value) -> Option<Fields> {
     let all = raw(value)?;
     let pairs = all.lines().filter_map(|line| line.split_once(':'));

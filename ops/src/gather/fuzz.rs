@@ -1,4 +1,4 @@
-//! Every answer is either understood or reported as not understood.
+//! Tests with arbitrary answers: every answer is either understood or reported as not understood.
 
 use proptest::prelude::*;
 

@@ -19,11 +19,11 @@ use super::deployment::{Access, GroupLogin};
 use super::facts::{Fields, Group, Sentinel, Server, majority, place};
 use palisade::internal::SENTINELS_MAX;
 
-/// Most servers of a group that are visited, as many as any group has.
+/// Largest number of servers of a group that are examined; no real group has more.
 const SERVERS_MAX: usize = 64;
 
-/// All groups and the lone servers, in the order of `access`; `whose`: the user whose rights are
-/// looked at, if not our own.
+/// Reads the facts of all groups and lone servers, in the order of `access`. `whose` is the user
+/// whose rights are examined; `None` is the user that logs in.
 pub(super) async fn everything(
     deployment: &Deployment,
     access: &Access,
@@ -39,7 +39,7 @@ pub(super) async fn everything(
     tokio::join!(groups, join_all(nodes))
 }
 
-/// The settings of a reading.
+/// The settings of one reading.
 struct Gather<'a> {
     deployment: &'a Deployment,
     whose: Option<&'a str>,
@@ -52,7 +52,7 @@ impl Gather<'_> {
 
     async fn group(&self, login: &GroupLogin) -> Group {
         let mut sentinels = self.sentinels(login, &login.sentinels, true).await;
-        // A Sentinel that listens on several addresses is asked under one of them.
+        // A Sentinel that listens on several addresses is queried at one of them only.
         let ids: BTreeSet<&String> = sentinels.iter().filter_map(|s| s.id.ok()).collect();
         let is_new = |f: &&Fields| f.get("runid").is_none_or(|id| !ids.contains(id));
         let mut named =
@@ -67,7 +67,7 @@ impl Gather<'_> {
         Group { name, sentinels, servers, skipped }
     }
 
-    /// The Sentinels at these addresses.
+    /// Queries the Sentinels at these addresses.
     async fn sentinels(&self, login: &GroupLogin, at: &[String], given: bool) -> Vec<Sentinel> {
         let until = self.until();
         let asked = at.iter().map(|at| {
@@ -78,8 +78,9 @@ impl Gather<'_> {
         join_all(asked).await
     }
 
-    /// The servers that a majority names as the master or a replica, and the addresses of others.
-    /// The master comes first, so that no number of replicas crowds it out.
+    /// Queries the servers that a majority of the Sentinels names as the master or a replica;
+    /// returns them and the addresses of the others. The master is chosen first, so that replicas
+    /// cannot exceed the limit before it.
     async fn servers(
         &self,
         login: &GroupLogin,
@@ -106,14 +107,14 @@ impl Gather<'_> {
     }
 }
 
-/// Addresses with how many Sentinels name them.
+/// Addresses with the number of Sentinels that name each.
 struct Named {
     votes: BTreeMap<String, usize>,
     enough: usize,
 }
 
 impl Named {
-    /// As each of these Sentinels describes what it knows.
+    /// Counts the Sentinels that name each address; `what` selects the descriptions to count.
     fn by<'a>(sentinels: &'a [Sentinel], what: impl Fn(&'a Sentinel) -> Vec<&'a Fields>) -> Self {
         let mut votes = BTreeMap::new();
         for sentinel in sentinels {
@@ -125,7 +126,7 @@ impl Named {
         Self { votes, enough: majority(sentinels) }
     }
 
-    /// What a majority names, so many of it at most, and the rest.
+    /// Returns at most `most` addresses that a majority names, and all other addresses.
     fn split(self, most: usize) -> (Vec<String>, Vec<String>) {
         let (mut enough, mut few) = (Vec::new(), Vec::new());
         for (at, votes) in self.votes {

@@ -7,7 +7,7 @@ use super::super::facts::{Fields, Read, Sentinel};
 use super::conn::{Conn, fields, text};
 use palisade::internal::Endpoint;
 
-/// Asks about this master, until the deadline.
+/// Sends all requests about this master; their answers have to arrive before the deadline `until`.
 pub(super) async fn ask(
     at: &str,
     given: bool,
@@ -26,7 +26,7 @@ pub(super) async fn ask(
     };
     sentinel.reached = Ok(());
     let conn = &conn;
-    // Not split at spaces: the name is the user's.
+    // The command is not split at spaces, because the user chose the master's name.
     let question = |what: &'static str| async move {
         let command = redis::cmd("SENTINEL").arg(what).arg(master).take();
         conn.ask(&command, &format!("SENTINEL {what}")).await
@@ -43,7 +43,7 @@ pub(super) async fn ask(
     sentinel.replicas = replicas.then("SENTINEL REPLICAS", list);
     sentinel.others = others.then("SENTINEL SENTINELS", list);
     sentinel.quorum = match quorum.then("SENTINEL CKQUORUM", text) {
-        // CKQUORUM reports a missing quorum as an error.
+        // CKQUORUM reports a missing quorum as an error, and that error is the answer.
         Read::Failed(why) if why.starts_with("NOQUORUM") || why.starts_with("NOGOODSLAVE") => {
             Read::Got(why)
         }

@@ -1,4 +1,4 @@
-//! What a data server reports.
+//! The answers of one data server.
 
 use redis::Value;
 use tokio::time::Instant;
@@ -11,7 +11,7 @@ use palisade::internal::Endpoint;
 use palisade::internal::MARKER;
 use palisade::node::spi::{Env as _, SystemEnv};
 
-/// Asks everything, until the deadline. Facts without an answer by then are marked as failed.
+/// Sends all requests. Facts without an answer before the deadline `until` are marked as failed.
 pub(super) async fn ask(
     at: String,
     given: bool,
@@ -30,7 +30,7 @@ pub(super) async fn ask(
         }
     };
     server.reached = Ok(());
-    // The clock first, before our other commands delay its answer.
+    // The clock is read first, before the other requests delay its answer.
     server.clock = clock(&conn).await;
     let get = format!("GET {MARKER}");
     let (role, all, marker, config, may, replays) = tokio::join!(
@@ -72,7 +72,8 @@ impl Server {
     }
 }
 
-/// The shortest of three round trips gives the best bound on the difference.
+/// Measures the difference between the clocks by the shortest of three round trips, which has the
+/// smallest error.
 async fn clock(conn: &Conn) -> Read<Clock> {
     let mut best: Read<Clock> = Read::Failed("not asked".to_owned());
     for _ in 0..3 {
@@ -103,12 +104,12 @@ fn micros(n: u128) -> u64 {
     u64::try_from(n).unwrap_or(u64::MAX)
 }
 
-/// A name that is safe in a command.
+/// Returns a name if it is safe in a command line.
 fn plain(value: &Value) -> Option<String> {
     text(value).filter(|name| is_plain(name))
 }
 
-/// One question per setting: servers before 7.0 accept only one pattern.
+/// Reads the settings with one request each: servers before 7.0 accept only one pattern.
 async fn config(conn: &Conn) -> Read<Fields> {
     let asked = SETTINGS.iter().map(|name| async move {
         conn.say(&format!("CONFIG GET {name}"), "CONFIG").await.then("CONFIG GET", fields)
@@ -123,7 +124,8 @@ async fn config(conn: &Conn) -> Read<Fields> {
     Read::Got(all)
 }
 
-/// The name of our user and the library's commands that it may not send, by `ACL DRYRUN`.
+/// Returns the name of the user, and for each command of the library the reason for which `ACL
+/// DRYRUN` refuses it, if it does.
 async fn permissions(
     conn: &Conn,
     whose: Option<&str>,
@@ -155,14 +157,14 @@ async fn asked(conn: &Conn, name: &str) -> Read<Vec<(String, Option<String>)>> {
     Read::Got(all)
 }
 
-/// Why this user may not send this command, if it may not.
+/// Returns the reason for which this user may not send this command; `None` if it may.
 async fn rehearse(conn: &Conn, name: &str, command: &str) -> Read<Option<String>> {
     let question = format!("ACL DRYRUN {name} {command}");
     let answer = conn.say(&question, "ACL DRYRUN").await.then("ACL DRYRUN", text);
     answer.then("ACL DRYRUN", |said| Some((said != "OK").then(|| said.clone())))
 }
 
-/// The marker, if there is one; `now` is the server's time in ms.
+/// Parses the marker, if there is one; `now` is the server's time in ms.
 pub(super) fn read_marker(value: &Value, now: u64) -> Option<Marker> {
     match value {
         Value::Nil => Some(Marker::Absent),

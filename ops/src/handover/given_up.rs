@@ -1,4 +1,4 @@
-//! A handover that was dropped midway: how far it had come, and what that means.
+//! A handover whose future was dropped: its progress, and the way to end it.
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -7,43 +7,44 @@ use super::super::{masters, script};
 use super::{HandedOver, Handover};
 use palisade::internal::Endpoint;
 
-/// How far a handover has come, from its closing on.
+/// Progress of a handover since its closing.
 #[derive(Clone, Debug)]
 pub(super) enum Shut {
     /// The closing was sent, and its answer is not known.
     Asked,
     Closed(Shutter),
-    /// The last step was sent to this server: it may go on already.
+    /// The last step was sent to this server: it may have continued already.
     Finishing(Shutter),
-    /// The server goes on.
+    /// The server has continued.
     Done {
         at: String,
         closed: Duration,
     },
 }
 
-/// A server that is closed, and how its marker reads.
+/// A server that is closed, with its marker.
 #[derive(Clone, Debug)]
 pub(super) struct Shutter {
     pub(super) target: Endpoint,
     pub(super) marker: String,
-    /// True if it is a replica that was promoted.
+    /// True for a replica that was promoted.
     pub(super) is_new: bool,
 }
 
 impl Handover {
-    /// Notes how far it has come, and returns what was noted before.
+    /// Stores the progress, and returns the progress that was stored before.
     pub(super) fn shut(&self, what: Option<Shut>) -> Option<Shut> {
         std::mem::replace(&mut *self.shut.lock().unwrap_or_else(PoisonError::into_inner), what)
     }
 
-    /// Ends a handover that was dropped: opens the server that it left closed, the old master or
-    /// the promoted replica, which then begins its quarantine at once. Returns what has become of
-    /// the handover, also if it was done before it was dropped, or if that is unknown because its
-    /// last step has no answer; nothing if no server was closed.
+    /// Ends a handover whose future was dropped: opens the server that was left closed, which is
+    /// the old master or the promoted replica. A promoted replica then begins its quarantine at
+    /// once. Returns the result of the handover, also if it was done before it was dropped, or if
+    /// the result is unknown because the last step was not answered. Returns `None` if no server
+    /// was closed.
     ///
     /// # Cancellation safety
-    /// Dropped at an await the server opens by itself after `closed_for`.
+    /// If the future is dropped at an await, the server opens by itself after `closed_for`.
     pub async fn give_up(&self) -> Option<HandedOver> {
         let (shutter, is_last) = match self.shut(None)? {
             Shut::Asked => {
@@ -56,7 +57,8 @@ impl Handover {
         };
         let why = match self.reopen(&shutter).await {
             Ok(()) => "it is open again".to_owned(),
-            // Not closed any more, or not asked: as it would be if it went on.
+            // The server is no longer closed, or could not be reached: the last step may have been
+            // executed.
             Err(why) if is_last => return Some(HandedOver::Unknown(unanswered(&why))),
             Err(why) => why,
         };
@@ -83,7 +85,7 @@ impl Handover {
     }
 }
 
-/// Sentence about a last step whose answer is not known.
+/// Returns the sentence about a last step whose answer is not known.
 pub(super) fn unanswered(why: &str) -> String {
     format!(
         "no answer to the last step ({why}): it goes on where the old server stopped, or begins \

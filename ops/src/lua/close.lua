@@ -1,6 +1,6 @@
 -- Closes a master for a planned handover; the marker's form is in node/lua/history.lua.
 -- KEYS  1 palisade:generation
--- ARGV  1 for how long, in ms
+-- ARGV  1 time for which it is closed, in ms
 -- Returns  {'ok', the marker as it is now} | {'no', why}
 local info = redis.call('INFO', 'replication')
 if not string.find(info, 'role:master', 1, true) then
@@ -24,16 +24,17 @@ if kind ~= '-' then
   if left > 0 and kind == 'c' then
     return {'no', 'it is closed by another handover for at most ' .. left .. ' ms: try again then'}
   end
-  -- After opening again it would not know that earlier leases may end early by its clock.
+  -- A server that is opened again would have no record that earlier leases may end early by its
+  -- clock.
   if left > 0 then
     return {'no', 'it is still settling after another handover: try again in ' .. left .. ' ms'}
   end
 end
 marker = string.sub(marker, 1, 112)
   .. string.format('c%013.0f', now + tonumber(ARGV[1])) .. string.sub(marker, 127)
--- Twice, so that it is a transaction in the append-only file, as every grant is: a server that
--- throws transactions away while it loads that file throws this away, too, and cannot take it for a
--- sign that it has everything.
+-- The key is set twice, so that the append-only file has a transaction, as for every grant. A
+-- server that skips transactions while it loads that file skips the closing, too, so the closing
+-- cannot prove that its data are complete.
 redis.call('SET', KEYS[1], marker)
 redis.call('SET', KEYS[1], marker)
 return {'ok', marker}

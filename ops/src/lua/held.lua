@@ -1,8 +1,8 @@
--- Reads who holds locks. Changes nothing.
+-- Reads the owners of locks. Changes nothing.
 -- KEYS  per name: 1 lock   2 fence   3 meta
 -- ARGV  none
 -- Returns  for each name: the owner's token, the fence, ms until the lease ends, the holder's
---          metadata or an empty text; an empty list where no owner of ours holds it
+--          metadata or an empty text; an empty list if no owner token of palisade holds it
 local out = {}
 for i = 1, #KEYS, 3 do
   local n = #out + 1

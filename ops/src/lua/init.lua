@@ -1,15 +1,16 @@
--- Marks a server as new: what may have been there before its data does not count as lost any more.
--- In the marker the letter e (its data began empty) or l (so, although a client knows of earlier
--- ones) becomes n. A server on which nothing was ever granted, because it is unused or its clients
--- are in the first quarantine, gets the marker of one that never lost anything. On any other the
--- quarantine, the floor and later losses stay as they are.
--- With l an operator has to say that everything before is gone for good (ARGV 2). Leases of then
--- may still be held, so that never ends a quarantine early.
+-- Marks a server as new: data from before its data history no longer count as lost. In the marker
+-- the letter e (the data began empty) or l (empty, although a client has a record of earlier data)
+-- becomes n. A server on which nothing was ever granted, because it is unused or its clients are in
+-- the first quarantine, gets the marker of a server that never lost anything. On any other server
+-- the quarantine, the floor and later losses stay as they are. With l an operator has to declare
+-- that all earlier data are gone for good (ARGV 2). Leases granted on those data may still be held,
+-- so a quarantine never ends early then.
 -- KEYS 1 palisade:generation
 -- ARGV 1 'look' or 'mark'   2 '1': also with l
--- Returns {'ok', when its data began in ms; empty if nothing was granted yet} | {'marked', note}
--- where nothing has to be done | {'lost', why} | {'no', why} | {'changed', why}: not now
--- The caller checks its keys.
+-- Returns {'ok', time when its data began in ms; empty if nothing was granted yet}
+--  | {'marked', note}: nothing has to be done | {'lost', why} | {'no', why}
+--  | {'changed', why}: not now
+-- The caller examines the keys of the server.
 local info = redis.call('INFO', 'replication')
 if not string.find(info, 'role:master', 1, true) then
   return {'no', 'it is a replica'}
@@ -36,15 +37,15 @@ if marker then
     return {'changed', 'it was restarted or replaced, and no program has connected to it since: '
       .. 'let one connect, and run this again'}
   end
-  -- Nothing was granted in the first quarantine of a new server. Where others have data, leases
-  -- that this one forgot may be held.
+  -- Nothing was granted in the first quarantine of a new server. If other nodes have data, leases
+  -- that this server lost may still be held.
   if ARGV[2] == '1' or #marker ~= 182 or now >= since + q then
     used = sub(marker, 156, 168) -- the data began when the first loss did
   end
 end
 if ARGV[1] == 'look' then return {'ok', used} end
 if used ~= '' then
-  -- Without the first loss, which is that of all before.
+  -- The first loss, which is that of all earlier data, is removed.
   redis.call('SET', KEYS[1], sub(marker, 1, 110) .. 'n' .. sub(marker, 112, 140)
     .. sub(marker, 183))
 else

@@ -1,6 +1,6 @@
--- Finds a record that was written before the data of its server began: its promise is older.
+-- Finds a record whose promise is older than the data of its server.
 -- KEYS    keys that may be records
--- ARGV    1 when the data began, in ms
+-- ARGV    1 time when the data began, in ms
 -- Returns the first of those keys, or an empty text
 for _, key in ipairs(KEYS) do
   local promise = redis.pcall('HGET', key, 'fence')

@@ -1,4 +1,4 @@
--- Opens a server again that was closed by this handover.
+-- Opens a server again that this handover closed.
 -- KEYS  1 palisade:generation
 -- ARGV  1 the marker as the closing left it
 -- Returns  {'ok'} | {'no', why}

@@ -1,4 +1,4 @@
-//! Deciding about keys: each change has a reason, and is an event of the log.
+//! Changes to keys by an operator. Each change has a reason, and is written to the log.
 
 use std::fmt;
 use std::time::Duration;
@@ -16,13 +16,13 @@ use palisade::internal::{MARKER, check_name, key_of};
 
 const CHANGE: &str = include_str!("../lua/change.lua");
 
-/// Advice about a key of which nothing is known.
+/// Advice about a key without a record.
 const FORGOTTEN: &str = "A key that is parked because nodes lost data is decided about with all \
                          others of that loss: `palisade idem incidents` lists the losses, \
                          `palisade idem decide` decides. One key is resolved or run again by its \
                          program; one of `palisade once` by `palisade idem resolve`";
 
-/// Who changes a key, and why. Both are written to the log with the change.
+/// Author and reason of a change to a key. Both are written to the log with the change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Audit {
     by: String,
@@ -30,7 +30,8 @@ pub struct Audit {
 }
 
 impl Audit {
-    /// A person or a program, and the reason: for example `alice`, and `host 7 is gone, ticket 12`.
+    /// Creates the author, a person or a program, and the reason: for example `alice`, and `host 7
+    /// is gone, ticket 12`.
     ///
     /// # Errors
     /// [`ConfigError`] if one of them is empty, longer than 512 bytes or has control characters.
@@ -41,26 +42,26 @@ impl Audit {
         Ok(Self { by, reason })
     }
 
-    /// Who.
+    /// Returns the author.
     pub fn by(&self) -> &str {
         &self.by
     }
 
-    /// Why.
+    /// Returns the reason.
     pub fn reason(&self) -> &str {
         &self.reason
     }
 }
 
-/// What is done to a key.
+/// Kind of change to a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Change {
-    /// A claim was ended before its lease.
+    /// Ends a claim before its lease is over.
     Release,
-    /// The attempts were taken back.
+    /// Takes the attempts back.
     Rerun,
-    /// The record was emptied.
+    /// Empties the record.
     Purge,
 }
 
@@ -74,46 +75,46 @@ impl Change {
     }
 }
 
-/// What a change came to.
+/// Result of a change to a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[must_use = "it may not be done"]
 pub struct KeyChange {
-    /// What was to be done.
+    /// The kind of change.
     pub change: Change,
-    /// To which key.
+    /// The key that was to be changed.
     pub key: String,
-    /// By whom and why.
+    /// Author and reason of the change.
     pub audit: Audit,
-    /// What each node said.
+    /// The result at each node.
     pub nodes: Vec<(String, NodeChange)>,
 }
 
-/// What one node said to a change.
+/// Result of a change at one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeChange {
-    /// It was changed there.
+    /// The record was changed.
     Done,
     /// There is a record, and nothing in it to change.
     AsItIs,
     /// There is no record.
     Absent,
-    /// It was left as it is there: why.
+    /// The record was not changed. The text has the reason.
     Refused(&'static str),
-    /// The node could not be asked: why. It may have the old record.
+    /// The node could not be reached. The text has the reason. The node may have the old record.
     Unreachable(String),
 }
 
 impl KeyChange {
-    /// Whether a majority of the nodes did it, or had nothing to change. The others are
-    /// [`missing`](Self::missing).
+    /// Returns true if a majority of the nodes made the change, or had nothing to change. The other
+    /// nodes are [`missing`](Self::missing).
     pub fn is_done(&self) -> bool {
         2 * (self.nodes.len() - self.missing().count()) > self.nodes.len()
     }
 
-    /// The nodes that did not do it. What they have may come back: a parked key may be parked
-    /// again, and a purged result may be replayed. Then do it again.
+    /// Returns the nodes that did not make the change. Their records may come back: a parked key
+    /// may be parked again, and a purged result may be replayed. Repeat the change then.
     pub fn missing(&self) -> impl Iterator<Item = &str> {
         let missing = |change: &NodeChange| {
             matches!(change, NodeChange::Refused(_) | NodeChange::Unreachable(_))
@@ -121,8 +122,8 @@ impl KeyChange {
         self.nodes.iter().filter(move |(_, c)| missing(c)).map(|(node, _)| &**node)
     }
 
-    /// Whether no node that was asked has a record: the key, its namespace or its prefix may be
-    /// another one.
+    /// Returns true if no node that answered has a record: the key, its namespace or its prefix may
+    /// be wrong.
     pub fn is_unknown(&self) -> bool {
         let none =
             |change: &NodeChange| matches!(change, NodeChange::Absent | NodeChange::Unreachable(_));
@@ -130,7 +131,7 @@ impl KeyChange {
             && self.nodes.iter().any(|(_, change)| *change == NodeChange::Absent)
     }
 
-    /// Whether a node changed something.
+    /// Returns true if a node changed its record.
     fn is_changed(&self) -> bool {
         self.nodes.iter().any(|(_, change)| *change == NodeChange::Done)
     }
@@ -177,8 +178,9 @@ impl fmt::Display for KeyChange {
     }
 }
 
-/// Which records are emptied by [`Records::purge`]. One of its two makers has to be chosen, because
-/// a late copy of a request whose record was purged runs again.
+/// The records that [`Records::purge`] empties. It is made by [`older_than`](Self::older_than) or
+/// [`late_copies_run_again`](Self::late_copies_run_again), because a late copy of a request whose
+/// record was purged runs again.
 #[derive(Clone, Debug)]
 #[must_use = "it only says what to purge"]
 pub struct Purge {
@@ -187,85 +189,88 @@ pub struct Purge {
 }
 
 impl Purge {
-    /// Records with a result whose claim is at least so [old](super::KeyFacts::age). Give a time
-    /// after which no copy of a request can come: longer than any redelivery, retry or replay by
-    /// hand takes, and two `clock_error` more.
+    /// Selects records with a result whose claim is at least this [old](super::KeyFacts::age). Give
+    /// an age after which no copy of a request can come: longer than any redelivery, retry or
+    /// replay by hand takes, plus two `clock_error`.
     pub fn older_than(age: Duration) -> Self {
         Self { select: Select::all().older_than(age).stored(), unfinished: false }
     }
 
-    /// Records with a result, however young. A copy of such a request that comes later runs again.
+    /// Selects records with a result, of any age. A copy of such a request that comes later runs
+    /// again.
     pub fn late_copies_run_again() -> Self {
         Self::older_than(Duration::ZERO)
     }
 
-    /// Also keys whose attempts left no result: it is forgotten that they may have taken effect.
-    /// Keys whose claim runs are never purged.
+    /// Also selects keys whose attempts left no result. The nodes then have no record that such an
+    /// attempt may have taken effect. Keys whose claim runs are never purged.
     pub fn unfinished_too(self) -> Self {
         Self { select: self.select.lapsed(), unfinished: true }
     }
 
-    /// At most so many keys.
+    /// Limits the number of keys.
     pub fn limit(self, keys: usize) -> Self {
         Self { select: self.select.limit(keys), ..self }
     }
 }
 
-/// What a purge came to.
+/// Result of a purge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[must_use = "it may not be done"]
 pub struct Purged {
-    /// Each key that was to be purged.
+    /// The result for each key that was to be purged.
     pub keys: Vec<KeyChange>,
-    /// As [`KeyList::unread`](super::KeyList::unread).
+    /// Nodes that could not be read, as in [`KeyList::unread`](super::KeyList::unread).
     pub unread: Vec<(String, String)>,
-    /// As [`KeyList::more`](super::KeyList::more).
+    /// True if the limit was reached, as in [`KeyList::more`](super::KeyList::more).
     pub more: bool,
 }
 
 impl Records {
-    /// Ends the claim that runs under a key, for example because its owner is known to be dead: the
+    /// Ends the claim that runs under a key, for example because its owner is known to be dead. The
     /// attempt counts as lapsed, and the next call decides by its policy or its probe without
-    /// waiting for the end of the lease. An owner that is alive after all learns at its next
-    /// renewal that its claim is lost; what it did until then is done.
+    /// waiting for the end of the lease. If the owner is alive after all, its next renewal reports
+    /// that its claim is lost; effects that it had until then remain.
     ///
     /// # Errors
-    /// As [`list`](Self::list).
+    /// The same as for [`list`](Self::list).
     ///
     /// # Cancellation safety
-    /// If dropped, it may be done on some nodes; doing it again is safe.
+    /// If the future is dropped, the change may be made on some nodes; calling again is safe.
     pub async fn release(&self, key: &str, audit: &Audit) -> Result<KeyChange, ConfigError> {
         self.change_one(Change::Release, key, audit).await
     }
 
-    /// Takes back the attempts of a key that left no result, for a person who knows that they had
-    /// no effect: the next call runs the handler, whatever its policy. Nothing is run here. Steps
-    /// that are recorded stay, and so does the fingerprint.
+    /// Takes back the attempts of a key that left no result, for a person who has made sure that
+    /// they had no effect: the next call runs the handler, whatever its policy. This function runs
+    /// no handler. Recorded steps stay, and so does the fingerprint.
     ///
-    /// A key that is parked because nodes forgot it stays so, because no attempt is known of it: to
-    /// run that, use [`Call::rerun`], or decide about the loss ([`Incident::decide`]).
+    /// A key that is parked because nodes forgot it stays parked, because the nodes have no attempt
+    /// of it: to run such a key, use [`Call::rerun`], or decide about the loss
+    /// ([`Incident::decide`]).
     ///
     /// [`Incident::decide`]: crate::Incident::decide
     ///
     /// # Errors
-    /// As [`list`](Self::list).
+    /// The same as for [`list`](Self::list).
     ///
     /// # Cancellation safety
-    /// As [`release`](Self::release).
+    /// The same as for [`release`](Self::release).
     pub async fn rerun(&self, key: &str, audit: &Audit) -> Result<KeyChange, ConfigError> {
         self.change_one(Change::Rerun, key, audit).await
     }
 
-    /// Empties records: their results, attempts and fingerprints are gone, and a copy of such a
-    /// request that comes later runs again. What refuses late requests of earlier attempts stays
-    /// until the record would have expired.
+    /// Empties records: their results, attempts and fingerprints are removed, and a copy of such a
+    /// request that comes later runs again. The ballot that refuses late requests of earlier
+    /// attempts stays until the record would have expired.
     ///
     /// # Errors
-    /// As [`list`](Self::list).
+    /// The same as for [`list`](Self::list).
     ///
     /// # Cancellation safety
-    /// If dropped, it may be done to some keys and on some nodes; doing it again is safe.
+    /// If the future is dropped, the change may be made to some keys and on some nodes; calling
+    /// again is safe.
     pub async fn purge(&self, purge: &Purge, audit: &Audit) -> Result<Purged, ConfigError> {
         let list = self.list(&purge.select).await?;
         let mut nodes = self.nodes().await?;
@@ -277,8 +282,8 @@ impl Records {
         Ok(Purged { keys: done, unread: list.unread, more: list.more })
     }
 
-    /// Empties those records that are still to be purged: listing takes a while, and a key may have
-    /// been used since.
+    /// Empties those of the records that still match `purge`: a key may have been used while the
+    /// listing ran.
     async fn purge_some(
         &self,
         nodes: &mut Nodes,
@@ -335,7 +340,7 @@ impl Records {
         Ok(changed.into_iter().next().unwrap_or_else(none))
     }
 
-    /// Changes what is still as it was seen.
+    /// Changes the records that are still as they were read.
     async fn change_as_seen(
         &self,
         nodes: &Nodes,
@@ -394,7 +399,7 @@ impl Records {
     }
 }
 
-/// What the script's word means.
+/// Returns the result that a word of the script means.
 fn said(word: &str) -> Option<NodeChange> {
     Some(match word {
         "done" => NodeChange::Done,
@@ -413,14 +418,14 @@ fn said(word: &str) -> Option<NodeChange> {
     })
 }
 
-/// Stores the result of a key whose effect is known, as [`Call::resolve`] does, and writes by whom
-/// and why to the log.
+/// Stores the result of a key whose effect is known, as [`Call::resolve`] does, and writes the
+/// author and the reason to the log.
 ///
 /// # Errors
-/// As [`Call::resolve`].
+/// The same as for [`Call::resolve`].
 ///
 /// # Cancellation safety
-/// As [`Call::resolve`].
+/// The same as for [`Call::resolve`].
 pub async fn resolve<T>(call: Call, value: &T, audit: &Audit) -> Result<Resolved<T>, RunError>
 where
     T: Serialize + DeserializeOwned,

@@ -1,27 +1,28 @@
-//! What the nodes say of a key together.
+//! The state of a key, combined from the answers of all nodes.
 
 use std::time::Duration;
 
-/// What the nodes have of a key.
+/// The facts about a key, combined from all nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeyFacts {
     /// The key as its callers give it.
     pub key: String,
-    /// What the nodes say of it together.
+    /// State of the key, combined from all nodes.
     pub state: KeyState,
-    /// How many attempts are known to have begun and not to have been taken back.
+    /// Number of attempts that are known to have begun and were not taken back.
     pub attempts: u32,
-    /// How long ago the last claim was granted, by its fencing token: right within twice
-    /// `clock_error`, and too short for a claim that was granted soon after a node lost data.
+    /// Time since the last claim was granted, by its fencing token. Its error is at most twice
+    /// `clock_error`, but for a claim that was granted soon after a node lost data it may be too
+    /// short.
     pub age: Duration,
-    /// Of a key without a result: too few nodes have it in their present data history, so later
-    /// attempts may be forgotten.
+    /// True for a key without a result that too few nodes have in their present data history, so
+    /// that later attempts may be forgotten.
     pub forgotten: bool,
-    /// On how many nodes there is a record.
+    /// Number of nodes that have a record.
     pub nodes: usize,
-    /// When the first of these records expires: a copy of the request that comes later runs again,
-    /// unless its age is known.
+    /// Time until the first of these records expires. A copy of the request that comes later runs
+    /// again, unless its age is known.
     pub expires_in: Duration,
 }
 
@@ -35,18 +36,18 @@ pub enum KeyState {
     Unsettled,
     /// A claim runs.
     Running {
-        /// When its lease ends if it is not renewed.
+        /// Time until its lease ends if it is not renewed.
         remaining: Duration,
     },
-    /// An attempt began and left no result: with `at_most_once` the key is parked. Settle it by
-    /// [`Call::resolve`](palisade::idempotency::Call::resolve), or have it run again by
+    /// An attempt began and left no result: with `at_most_once` the key is parked. Store its result
+    /// by [`Call::resolve`](palisade::idempotency::Call::resolve), or let it run again by
     /// [`Records::rerun`](super::Records::rerun).
     Lapsed,
-    /// Every attempt was taken back: the next call runs as the first.
+    /// Every attempt was taken back: the next call runs as the first one.
     Free,
 }
 
-/// What one node has.
+/// The record of a key on one node.
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
     pub(super) attempts: u32,
@@ -56,11 +57,11 @@ pub(super) struct Seen {
     /// The highest ballot, as the server wrote it.
     pub(super) fence: String,
     pub(super) age: Duration,
-    /// Promised in the node's present data history.
+    /// True if the ballot was promised in the node's present data history.
     pub(super) current: bool,
 }
 
-/// What the nodes that have a record say together, of `n` nodes.
+/// Combines the records of those of `n` nodes that have one.
 pub(super) fn facts(key: String, seen: &[&Seen], n: usize) -> KeyFacts {
     let results = seen.iter().filter(|s| s.result).count();
     let remaining = seen.iter().filter(|s| !s.result).map(|s| s.left).max().unwrap_or_default();
@@ -113,7 +114,8 @@ mod tests {
 
     #[test]
     fn what_the_nodes_say_together() {
-        // d: a result; r: runs for so many seconds; l: so many attempts without a result.
+        // d: a result; r: a claim that runs for this many seconds; l: this many attempts without a
+        // result.
         for (cells, state) in [
             ("d1 d1 d1", KeyState::Stored),
             ("d1 d1 r5", KeyState::Stored),
@@ -131,7 +133,7 @@ mod tests {
 
     #[test]
     fn a_key_that_too_few_nodes_have_in_their_present_history_may_be_forgotten() {
-        // -: promised in an earlier data history of the node.
+        // -: the ballot was promised in an earlier data history of the node.
         for (cells, forgotten) in [
             ("l1 l1 l1-", false),
             ("l1 l1- l1-", true),

@@ -1,9 +1,9 @@
-//! The idempotency keys of a namespace, for people: which there are, and deciding about them.
+//! The idempotency keys of a namespace, for operators: lists them, and changes them.
 //!
-//! Listing reads each node's key space by `SCAN`, in pages. A key that is there from the first page
-//! to the last is found. One that is claimed, or expires, in between may be missing. A node that
-//! fails over, or is restarted, in between counts as not read, because the place at which a page
-//! ended means nothing to another server.
+//! Listing reads each node's key space by `SCAN`, in pages. A key that exists from the first page
+//! to the last is found. A key that is claimed, or expires, in between may be missing. A node that
+//! fails over or is restarted in between counts as not read, because the cursor of a page has no
+//! meaning at another server.
 
 mod change;
 mod facts;
@@ -26,7 +26,7 @@ use palisade::internal::{DECISIONS, MARKER, check_namespace, check_prefix, of_re
 
 const READ: &str = include_str!("../lua/records.lua");
 
-/// So many records are read in one question, so that no server is held up for long.
+/// Number of records that are read in one request; a larger number would block the server for long.
 const PAGE: usize = 500;
 
 /// The idempotency keys of one namespace on a deployment's servers.
@@ -35,11 +35,11 @@ pub struct Records {
     deployment: Deployment,
     prefix: String,
     namespace: String,
-    /// How their keys begin on the servers.
+    /// Beginning of the keys of this namespace on the servers.
     begins: String,
 }
 
-/// What is looked for. Everything that is set has to be so.
+/// A selection of keys. A key has to meet every condition that is set.
 #[derive(Clone, Debug, Default)]
 #[must_use = "it only says what to look for"]
 pub struct Select {
@@ -50,23 +50,23 @@ pub struct Select {
     limit: Option<usize>,
 }
 
-/// What was found.
+/// Result of [`Records::list`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeyList {
-    /// The keys that were looked for, in order.
+    /// The keys that match the selection, in order.
     pub keys: Vec<KeyFacts>,
-    /// Nodes that could not be read, or not to their end, each with why. What only they have is
-    /// missing.
+    /// Nodes that could not be read, or not to their end, each with the reason. Keys that only
+    /// these nodes have are missing.
     pub unread: Vec<(String, String)>,
-    /// The limit was reached, and there may be more.
+    /// True if the limit was reached, so there may be more keys.
     pub more: bool,
-    /// How many nodes there are.
+    /// Number of nodes.
     pub nodes: usize,
 }
 
 impl Select {
-    /// Every key.
+    /// Selects every key.
     pub fn all() -> Self {
         Self::default()
     }
@@ -76,37 +76,39 @@ impl Select {
         self
     }
 
-    /// Keys whose claim runs. With the other states: those too.
+    /// Selects keys whose claim runs, besides those of the other states that are selected.
     pub fn running(self) -> Self {
         self.state("running")
     }
 
-    /// Keys whose earlier attempt left no result. With the other states: those too.
+    /// Selects keys whose earlier attempt left no result, besides those of the other states that
+    /// are selected.
     pub fn lapsed(self) -> Self {
         self.state("lapsed")
     }
 
-    /// Keys with a result. With the other states: those too.
+    /// Selects keys with a result, besides those of the other states that are selected.
     pub fn stored(self) -> Self {
         self.state("stored")
     }
 
-    /// Only keys of which attempts may be forgotten ([`KeyFacts::forgotten`]).
+    /// Restricts the selection to keys with attempts that may be forgotten
+    /// ([`KeyFacts::forgotten`]).
     pub fn forgotten(self) -> Self {
         Self { forgotten: true, ..self }
     }
 
-    /// Only keys whose last claim is at least so [old](KeyFacts::age).
+    /// Restricts the selection to keys whose last claim is at least this [old](KeyFacts::age).
     pub fn older_than(self, age: Duration) -> Self {
         Self { older_than: age, ..self }
     }
 
-    /// Only keys of which a record expires within this time.
+    /// Restricts the selection to keys that have a record which expires within this time.
     pub fn expires_within(self, span: Duration) -> Self {
         Self { expires_within: Some(span), ..self }
     }
 
-    /// At most so many.
+    /// Limits the number of keys.
     pub fn limit(self, keys: usize) -> Self {
         Self { limit: Some(keys), ..self }
     }
@@ -120,7 +122,7 @@ impl Select {
 }
 
 impl KeyState {
-    /// The state in one word, as the program `palisade` prints it.
+    /// Returns the state as one word, as the program `palisade` prints it.
     pub fn word(self) -> &'static str {
         match self {
             Self::Stored => "stored",
@@ -132,11 +134,13 @@ impl KeyState {
     }
 }
 
-/// The nodes as they are while a question is answered: each with its server, or why it has none.
+/// The nodes during one listing or change: each with its master, or the reason for which it has
+/// none.
 struct Nodes(Vec<(String, Result<Master, String>)>);
 
 impl Records {
-    /// The keys of this namespace. Prefix and namespace are those of the handles that use them.
+    /// Creates the records of this namespace. Prefix and namespace are those of the handles that
+    /// use the keys.
     ///
     /// # Errors
     /// [`ConfigError`] naming the field, the value and the rule.
@@ -152,25 +156,26 @@ impl Records {
         Ok(Self { deployment: deployment.clone(), prefix, namespace, begins })
     }
 
-    /// The prefix.
+    /// Returns the prefix.
     pub fn prefix(&self) -> &str {
         &self.prefix
     }
 
-    /// The namespace.
+    /// Returns the namespace.
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
 
-    /// Lists keys, of all nodes, as they are now. It reads each node's whole key space in pages
-    /// (`SCAN`), which takes a while on large ones and stops nobody. A key that is claimed or
-    /// expires while it runs may be missing; nodes that could not be read are named.
+    /// Lists the keys on all nodes as they are now. It reads each node's whole key space in pages
+    /// (`SCAN`), which takes a while if the key space is large, and blocks no other client. A key
+    /// that is claimed or expires during the listing may be missing; nodes that could not be read
+    /// are in the result.
     ///
     /// # Errors
-    /// What was given makes no sense. What was found at the nodes is in the result.
+    /// [`ConfigError`] if a setting is invalid. Failures of the nodes are in the result.
     ///
     /// # Cancellation safety
-    /// Reads only.
+    /// The function only reads.
     pub async fn list(&self, select: &Select) -> Result<KeyList, ConfigError> {
         let mut nodes = self.nodes().await?;
         let (mut found, mut more) = (BTreeMap::new(), false);
@@ -226,10 +231,10 @@ impl Records {
         Ok(Nodes(found.into_iter().map(node).collect()))
     }
 
-    /// One page of keys on a server, as callers give them.
+    /// Returns the next cursor and one page of keys on a server, as callers give them.
     async fn page(&self, master: &Master, from: &str) -> Result<(String, Vec<String>), String> {
         let pattern = format!("{}*", escaped(&self.begins));
-        // Each page has the time of one question.
+        // Each page gets its own connection, and so the whole time-out.
         let conn = master.open(&self.deployment).await?;
         let (next, keys) = scan_for(&conn, from, Some(&pattern)).await?;
         let named = |key: &Vec<u8>| {
@@ -239,7 +244,8 @@ impl Records {
         Ok((next, keys.iter().filter_map(named).collect()))
     }
 
-    /// What all nodes say of these keys. A node that fails is not read from then on.
+    /// Returns the facts about these keys. A node that fails is marked as unread and not queried
+    /// again.
     async fn read(&self, nodes: &mut Nodes, keys: Vec<String>) -> Vec<KeyFacts> {
         if keys.is_empty() {
             return Vec::new();
@@ -253,7 +259,7 @@ impl Records {
         keys.into_iter().enumerate().filter_map(of).collect()
     }
 
-    /// What each node has under these keys; none of a node that cannot be read.
+    /// Returns each node's records of these keys; `None` for a node that cannot be read.
     async fn seen(&self, nodes: &mut Nodes, keys: &[String]) -> Vec<Option<Vec<Option<Seen>>>> {
         let asks = nodes.0.iter().map(|(_, master)| async move {
             let Ok(master) = master else { return None };
@@ -304,14 +310,14 @@ impl Records {
     }
 }
 
-/// Lists the namespaces of which a node has a record or a decision, in order, and the nodes that
-/// could not be read, each with why. It reads each node's whole key space in pages (`SCAN`).
+/// Lists the namespaces that have a record or a decision on a node, in order, and the nodes that
+/// could not be read, each with the reason. It reads each node's whole key space in pages (`SCAN`).
 ///
 /// # Errors
-/// What was given makes no sense.
+/// [`ConfigError`] if a setting is invalid.
 ///
 /// # Cancellation safety
-/// Reads only.
+/// The function only reads.
 pub async fn namespaces(
     deployment: &Deployment,
     prefix: &str,
@@ -337,7 +343,7 @@ async fn namespaces_on(
 ) -> Result<(), String> {
     let (pattern, mut cursor) = (format!("{}*", escaped(prefix)), "0".to_owned());
     loop {
-        // Each page has the time of one question.
+        // Each page gets its own connection, and so the whole time-out.
         let conn = master.open(deployment).await?;
         let (next, keys) = scan_for(&conn, &cursor, Some(&pattern)).await?;
         for key in keys {
@@ -360,7 +366,7 @@ async fn namespaces_on(
 fn seen(record: Value) -> Option<Seen> {
     let (attempts, left, result, expires, fence, age, current): Numbers =
         redis::from_redis_value(record).ok()?;
-    // A negative number would wrap as an unsigned one.
+    // Lua may return a negative number, which would become a huge unsigned one.
     let span = |ms| u64::try_from(ms).ok().map(Duration::from_millis);
     Some(Seen {
         attempts: u32::try_from(u64::try_from(attempts).ok()?).unwrap_or(u32::MAX),
@@ -373,5 +379,5 @@ fn seen(record: Value) -> Option<Seen> {
     })
 }
 
-/// The facts of a record, in the order in which `records.lua` returns them.
+/// The fields of a record, in the order in which `records.lua` returns them.
 type Numbers = (i64, i64, bool, i64, String, i64, bool);

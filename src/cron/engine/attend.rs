@@ -1,4 +1,4 @@
-//! One run of a job: until it ends, is cancelled, or may not go on.
+//! One run of a job, until it ends, is cancelled, or may not continue.
 
 use std::future::Future;
 use std::sync::OnceLock;
@@ -19,8 +19,8 @@ where
     Fut: Future<Output = Result<(), E>>,
     E: Into<Failed>,
 {
-    /// Runs the job until it ends, or may not go on. A cancelled run is notified, and has
-    /// its grace.
+    /// Runs the job until it ends, or may not continue. A cancelled run is notified, and may
+    /// continue for the job's grace.
     pub(super) async fn attend(
         &self,
         tick: Tick,
@@ -44,7 +44,8 @@ where
             biased;
             () = cx.lost() => return Err(Failed::unknown("the claim of the tick was lost")),
             () = lost => return Err(Failed::unknown("the lock of the job was lost")),
-            // Without a grace it comes before an end at the same moment.
+            // `stopped` is polled before `run`: without a grace, a cancellation precedes an end at
+            // the same moment.
             why = stopped => return Ok(End::Cancelled(why)),
             ended = run => ended.map_err(Into::into),
         };
@@ -71,7 +72,7 @@ where
         }
     }
 
-    /// Keeps the lock for as long as the job counts as running.
+    /// Holds the lock as long as the job counts as running.
     pub(super) async fn hold(&self, began: &OnceLock<Moment>, guard: &LockGuard) {
         let ran = began.get().map_or(Duration::MAX, |began| self.moment().since(*began));
         tokio::select! {
@@ -81,8 +82,8 @@ where
         }
     }
 
-    /// Resolves when so much time has passed, also while the machine sleeps and whatever the wall
-    /// clock is set to; never without.
+    /// Resolves when this time has passed, even while the machine is suspended and whatever the
+    /// wall clock is set to. Never resolves for `None`.
     async fn passed(&self, span: Option<Duration>) {
         let Some(span) = span else { return std::future::pending().await };
         let began = self.moment();

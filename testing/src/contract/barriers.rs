@@ -1,4 +1,5 @@
-//! Barriers: a node counts who has it, or refuses; it never says yes about another past.
+//! Barriers: a node counts the replicas that have the grant, or refuses; it never counts them for
+//! another data history.
 
 use palisade::Durability;
 use palisade::error::NodeError;
@@ -34,7 +35,7 @@ async fn a_barrier_without_enough_replicas_refuses(b: Bench) {
 }
 
 async fn a_barrier_over_all_replicas_is_answered(b: Bench) {
-    // How many there are only the node knows; a kind of node without replicas may refuse.
+    // Only the node has the number of its replicas. A kind of node without replicas may refuse.
     match b.barrier(b.granted_at().await, Durability::AllReplicas).await {
         Ok(_) => {}
         Err(e) => b.check(e.is_ambiguous(), "the grant may have taken effect", &e),
@@ -42,7 +43,7 @@ async fn a_barrier_over_all_replicas_is_answered(b: Bench) {
 }
 
 impl Bench {
-    /// The node's position after a grant.
+    /// Returns the node's position after a grant.
     async fn granted_at(&self) -> BarrierPoint {
         self.granted(acquire(&self.lock(), self.owner(), LONG), "a fresh name is free").await;
         let facts = self.facts().await;

@@ -1,4 +1,4 @@
-//! Batches: order, size, independence, and the node's facts.
+//! Batches: order, size and independence of their operations, and the node's facts.
 
 use palisade::node::spi::{Op, Reply};
 

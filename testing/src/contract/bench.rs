@@ -1,4 +1,4 @@
-//! What the cases share: fresh names, calls, waits, and panics that name the rule.
+//! Functions that all cases share: new names, calls, waits, and panics that name the rule.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -15,27 +15,27 @@ use tokio::time::sleep;
 
 use super::{Hooks, ops};
 
-/// A lease that nothing here outlives.
+/// A lease that is longer than any case.
 pub(super) const LONG: Duration = Duration::from_secs(60);
-/// A lease that is waited out.
+/// A lease whose end a case waits for.
 pub(super) const SHORT: Duration = Duration::from_millis(150);
-/// How long a record is kept where the case does not wait for its end.
+/// Retention of a record, if the case does not wait for its end.
 pub(super) const KEEP: Duration = Duration::from_secs(600);
-/// The largest token there may be.
+/// Largest token that is allowed.
 pub(super) const TOKEN_MAX: u64 = (1 << 53) - 1;
 
 const POLL: Duration = Duration::from_millis(20);
-/// Times `POLL` = how long something that must happen is waited for.
+/// Largest number of polls: `POLL` times this is the longest wait for an event that must happen.
 const POLLS: u32 = 500;
 
-/// One case's view of the node.
+/// The node, as one case uses it.
 pub(super) struct Bench {
     case: &'static str,
     node: Arc<dyn LockNode>,
     env: SystemEnv,
     pub(super) hooks: Hooks,
     pub(super) terms: Terms,
-    /// As [`Batch::known_since`].
+    /// Value of [`Batch::known_since`].
     known_since: Option<u64>,
 }
 
@@ -46,7 +46,7 @@ impl Bench {
         node: Arc<dyn LockNode>,
         hooks: Hooks,
     ) -> Self {
-        // A quarantine that is waited out must be short.
+        // A quarantine whose end a case waits for must be short.
         let (max_ttl, clock_error) = if disturbs {
             (Duration::from_secs(1), Duration::from_millis(250))
         } else {
@@ -58,7 +58,7 @@ impl Bench {
 
     /// Waits until the node grants.
     pub(super) async fn settle(&self) {
-        // As long as the longest quarantine a server under test may have.
+        // The loop lasts as long as the longest quarantine of a server under test.
         for _ in 0..10_000 {
             let rest = self.facts().await.quarantine;
             if rest.is_zero() {
@@ -69,12 +69,14 @@ impl Bench {
         self.broken("a quarantine ends", &"still in quarantine");
     }
 
-    /// The same bench with other bounds: what waits for the end of a record must not wait long.
+    /// Returns the same bench with other bounds, for cases that must not wait long for the end of a
+    /// record.
     pub(super) fn with_terms(self, max_ttl: Duration, clock_error: Duration) -> Self {
         Self { terms: Terms { max_ttl, clock_error }, ..self }
     }
 
-    /// The same bench as a client that first saw a marker here at this time of the node's clock.
+    /// Returns the same bench as a client that first saw a marker on the node at this time of its
+    /// clock.
     pub(super) fn knowing(self, known_since: Option<u64>) -> Self {
         Self { known_since, ..self }
     }
@@ -83,7 +85,7 @@ impl Bench {
         self.send_until(ops, None).await
     }
 
-    /// Sends what must not take effect after this.
+    /// Sends operations that must not take effect after `not_after`.
     pub(super) async fn send_until(&self, ops: Vec<Op>, not_after: Option<NotAfter>) -> Replies {
         let (n, terms, known_since) = (ops.len(), self.terms, self.known_since);
         for _ in 1..POLLS {
@@ -92,8 +94,9 @@ impl Bench {
             let batch = Batch { terms, not_after, known_since, ops };
             let replies = self.node.call(batch, deadline).await;
             self.check(replies.items.len() == n, "one reply per op", &replies.items.len());
-            // After a restart a node may still report for a moment that it could not connect, or
-            // that the server read its data; then nothing of the batch was executed.
+            // After a restart, a node may report for a moment that it could not connect, or that
+            // the server is loading its data. Then no operation of the batch was executed, and it
+            // is sent again.
             let refused = |e: &NodeError| {
                 let passing = matches!(e.fault(), NodeFault::Unreachable | NodeFault::Loading);
                 passing && !e.is_ambiguous()
@@ -115,13 +118,13 @@ impl Bench {
         self.all(vec![op]).await.remove(0)
     }
 
-    /// Asks and compares.
+    /// Sends an operation, and checks that the reply is `want`.
     pub(super) async fn expect(&self, op: Op, want: Reply, rule: &str) {
         let got = self.ask(op).await;
         self.check(got == want, rule, &got);
     }
 
-    /// The fence of a grant.
+    /// Sends an operation that must be granted, and returns the fence of the grant.
     pub(super) async fn granted(&self, op: Op, rule: &str) -> u64 {
         match self.ask(op).await {
             Reply::Granted { fence } | Reply::Claimed { fence, .. } => fence,
@@ -132,7 +135,8 @@ impl Bench {
     pub(super) async fn facts(&self) -> Facts {
         let op = ops::lookup(&self.key());
         let mut replies = self.send(vec![op.clone()]).await;
-        // A restarted server may have left a connection whose end only the next request detects.
+        // A restart may leave a connection whose end only the next request detects, so one request
+        // may fail.
         let lost = |e: &NodeError| e.fault() == NodeFault::Disconnected;
         if matches!(&replies.items[..], [Err(e)] if lost(e)) {
             replies = self.send(vec![op]).await;
@@ -140,7 +144,7 @@ impl Bench {
         replies.facts.unwrap_or_else(|| self.broken("facts come with each batch", &replies.items))
     }
 
-    /// Asks who has it; that an answer comes in time is a rule of its own.
+    /// Calls the node's barrier. The answer has to come in time, which is a separate rule.
     pub(super) async fn barrier(
         &self,
         after: BarrierPoint,
@@ -154,8 +158,8 @@ impl Bench {
         }
     }
 
-    /// The lowest fence the node now gives to a new name: its clock less E. After a quarantine that
-    /// is a floor, which its clock soon passes.
+    /// Returns the lowest fence that the node gives to a new name now: its clock minus E. After a
+    /// quarantine that is a floor, which the clock soon passes.
     pub(super) async fn low(&self) -> u64 {
         for _ in 0..POLLS {
             let op = ops::acquire_at(&self.lock(), self.owner(), SHORT, 0);
@@ -168,15 +172,15 @@ impl Bench {
         self.broken("a node's clock passes its floor", &"still below it")
     }
 
-    /// A token above all that the node would propose by itself, and not further ahead than honest
-    /// clocks can bring it.
+    /// Returns a token above all that the node would propose by itself, and not further ahead than
+    /// correct clocks allow.
     pub(super) async fn high(&self) -> FencingToken {
         let error = self.terms.clock_error.as_micros() as u64;
         let now = self.facts().await.node_micros;
         FencingToken::new((now + 2 * error).max(self.low().await) + error / 2)
     }
 
-    /// Asks again and again until the answer is right.
+    /// Repeats the operation until the reply is `good`, and returns that reply.
     pub(super) async fn until(&self, rule: &str, op: Op, good: impl Fn(&Reply) -> bool) -> Reply {
         let mut last = None;
         for _ in 0..POLLS {
@@ -194,12 +198,12 @@ impl Bench {
         self.node.events()
     }
 
-    /// A record's key that is unused.
+    /// Returns the key of a record that is unused.
     pub(super) fn key(&self) -> RecordKey {
         Arc::from(format!("contract:{}:{:032x}", self.case, self.env.random()))
     }
 
-    /// An unused lock.
+    /// Returns an unused lock.
     pub(super) fn lock(&self) -> LockKeys {
         LockKeys::new(&self.key())
     }

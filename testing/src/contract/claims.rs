@@ -1,4 +1,4 @@
-//! Claim, raise, extend and unclaim a record.
+//! Claim, raise, extend and unclaim of a record.
 
 use palisade::node::spi::{ClaimEnd, OwnerToken, RecordKey, RecordState, Reply};
 
@@ -40,13 +40,13 @@ pub(super) async fn state(b: &Bench, key: &RecordKey) -> RecordState {
     }
 }
 
-/// Nothing is known under the key.
+/// Checks that the node has no record under the key.
 pub(super) async fn absent(b: &Bench, key: &RecordKey, rule: &str) {
     let got = b.ask(lookup(key)).await;
     b.check(matches!(got, Reply::Record { state: None, .. }), rule, &got);
 }
 
-/// Claims for `next` as soon as the running lease has lapsed; its fence and attempt.
+/// Claims for `next` as soon as the running lease has lapsed; returns the fence and the attempt.
 pub(super) async fn take_over(b: &Bench, key: &RecordKey, next: OwnerToken) -> (u64, u32) {
     let op = claim(key, next, LONG);
     match b
@@ -138,8 +138,8 @@ async fn the_first_fingerprint_counts(b: Bench) {
 
 async fn extensions_and_results_carry_the_fingerprint(b: Bench) {
     let (mine, other) = ([1; 32], [2; 32]);
-    // As of a node that missed the claim: the extension, or the result, is the first that it
-    // receives.
+    // The node behaves as one that missed the claim: the extension, or the result, is the first
+    // request that it receives.
     let t = b.high().await.get();
     let (r, (a, c)) = (b.key(), b.owners());
     let extended = extend_claim_print(&r, a, t, mine);

@@ -1,4 +1,4 @@
-//! Complete, repair and the end of retention.
+//! Completion and repair of a record, and the end of its retention.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -160,7 +160,7 @@ fn is_absent(reply: &Reply) -> bool {
     matches!(reply, Reply::Record { state: None, .. })
 }
 
-/// Bounds within which a record is soon forgotten.
+/// Returns the bench with bounds within which the node soon removes a record.
 fn forgetful(b: Bench) -> Bench {
     b.with_terms(2 * SHORT, Duration::from_millis(20))
 }
@@ -195,7 +195,7 @@ async fn a_shorter_retention_shortens_nothing(b: Bench) {
         fingerprint: None,
     };
     b.expect(op, Reply::Done, "a higher ballot completes").await;
-    // Longer than a record of that retention is kept here.
+    // The wait is longer than the node keeps a record of that retention.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let s = state(&b, &r).await;
     b.check(s.record.is_some(), "what another keeps for longer is kept for longer", &s);
@@ -206,7 +206,7 @@ async fn a_promise_outlives_its_late_requests(b: Bench) {
     let (r, a) = (b.key(), b.owner());
     let op = Op::Claim(Claim { retention: SHORT, ..claim_terms(&r, a, SHORT, None, false) });
     b.granted(op, "an unused key is claimed").await;
-    // As long as any clock can be behind that proposes the next ballot.
+    // The wait is as long as the clock that proposes the next ballot can be behind.
     tokio::time::sleep(b.terms.max_ttl + 4 * b.terms.clock_error).await;
     let s = state(&b, &r).await;
     b.check(s.attempt == 1, "a promise is not forgotten with a short retention", &s);

@@ -1,4 +1,4 @@
-//! Quarantine (quarantine 1 to 8), with hooks that restart or empty the server.
+//! Quarantine (quarantine 1 to 8), tested with hooks that restart or empty the server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Runs the hook; what the node says of itself in its first batch afterwards.
+/// Runs the hook, and returns the facts that the node reports in its first batch afterwards.
 pub(super) async fn after(b: &Bench, hook: Option<&Hook>) -> Facts {
     if let Some(hook) = hook {
         hook().await;
@@ -62,7 +62,7 @@ async fn a_restarted_node_grants_after_the_quarantine(b: Bench) {
     b.check(!second.new_history, "a history_id is new once", &second);
     b.settle().await;
     let fence = b.granted(acquire(&k, a, b.terms.max_ttl), "after the quarantine: grants").await;
-    // The marker's floor is 2E and a quarantine above the clock at the first batch after the loss.
+    // The marker's floor is 2E plus a quarantine above the clock at the first batch after the loss.
     let lead = 2 * b.terms.clock_error + b.terms.max_ttl;
     let floor = before.node_micros + lead.as_micros() as u64;
     b.check(fence >= floor, "no fence below the floor", &(fence, floor));
@@ -98,7 +98,7 @@ async fn a_forgotten_promise_is_not_completed(b: Bench) {
     b.expect(fine, Reply::Done, "a ballot above the floor completes, in quarantine too").await;
 }
 
-/// The quarantine that a refusal names.
+/// Returns the quarantine that a refusal names.
 fn named(b: &Bench, reply: &Reply) -> QuarantineId {
     match reply {
         Reply::Quarantined { id, .. } => *id,
@@ -106,7 +106,7 @@ fn named(b: &Bench, reply: &Reply) -> QuarantineId {
     }
 }
 
-/// Another quarantine's name.
+/// Returns the names of two other quarantines.
 fn others(id: QuarantineId) -> [QuarantineId; 2] {
     [QuarantineId { since: id.since - 1, ..id }, QuarantineId { history: !id.history, ..id }]
 }

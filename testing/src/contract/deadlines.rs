@@ -1,4 +1,5 @@
-//! What reaches a node after its deadline, by the node's own clock, is not executed.
+//! Deadlines: a request that reaches a node after its deadline, by the node's clock, is not
+//! executed.
 
 use palisade::error::NodeFault;
 use palisade::node::spi::{NotAfter, Reply};

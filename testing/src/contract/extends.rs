@@ -1,4 +1,4 @@
-//! Extend, and the holder's metadata.
+//! Extension of a lock, and the metadata of its holder.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ async fn holder(b: &Bench, k: &LockKeys) -> Holder {
 
 async fn extend_prolongs(b: Bench) {
     let (k, a) = (b.lock(), b.owner());
-    // Long enough not to end before the extension even on a slow machine.
+    // The ttl is so long that the lock does not end before the extension even on a slow machine.
     let ttl = LONG / 4;
     let fence = b.granted(acquire(&k, a, ttl), "a free lock is granted").await;
     for _ in 0..2 {

@@ -1,4 +1,5 @@
-//! A planned handover: closed for a moment, then a new history that forgot nothing.
+//! A planned handover: the node is closed for a moment, and then a new history continues without a
+//! loss.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use super::ops::{
 };
 use super::{Case, list};
 
-/// Servers keep whole milliseconds.
+/// Tolerance for times: servers keep whole milliseconds.
 const ROUNDED: Duration = Duration::from_millis(3);
 
 pub(super) fn cases() -> Vec<Case> {
@@ -26,7 +27,7 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 pub(super) async fn handed_over(b: &Bench) -> Facts {
-    // A node that does not know all leases is not handed over.
+    // A node is handed over only after it has settled, when it has a record of all leases.
     b.settle().await;
     if let Some(hook) = &b.hooks.hand_over {
         hook().await;
@@ -34,8 +35,8 @@ pub(super) async fn handed_over(b: &Bench) -> Facts {
     b.facts().await
 }
 
-/// The longest lease is what a node settles for, and twice E what it keeps: long enough for a slow
-/// machine to look.
+/// Returns the bench with longer bounds. The node settles for the longest lease, and keeps a name
+/// for twice E: both are long enough for a slow machine to check.
 pub(super) async fn slowly(b: Bench) -> Bench {
     let b = b.with_terms(Duration::from_secs(5), Duration::from_secs(1));
     b.settle().await;
@@ -136,7 +137,7 @@ async fn a_lock_that_may_still_be_held_is_kept_for_a_while(b: Bench) {
     let b = slowly(b).await;
     let (k, (a, c)) = (b.lock(), b.owners());
     let begun = Instant::now();
-    // It ends by the clock of the server that takes over, which may be ahead.
+    // The lock ends by the clock of the server that takes over, which may be ahead.
     b.granted(acquire(&k, a, Duration::from_millis(10)), "a free lock is granted").await;
     sleep(Duration::from_millis(20)).await;
     handed_over(&b).await;
@@ -149,7 +150,7 @@ async fn a_lock_that_may_still_be_held_is_kept_for_a_while(b: Bench) {
             let right = (least..=apart).contains(&rest);
             b.check(right, "for as long as clocks differ", &(least, rest));
         }
-        // A slow machine may take longer to hand over than a name counts as used lately.
+        // On a slow machine, the handover may last longer than a name counts as recently used.
         Reply::Granted { .. } if begun.elapsed() >= b.terms.max_ttl => return,
         other => b.broken("a name that was used lately is kept for its holder", &other),
     }
@@ -190,7 +191,7 @@ async fn a_claim_that_may_still_run_is_kept_for_a_while(b: Bench) {
             let most = (lease + apart + ROUNDED).saturating_sub(asked - granted);
             b.check((at_least..=most).contains(&remaining), rule, &(at_least, remaining, most));
         }
-        // A slow machine may take longer than that to hand over.
+        // On a slow machine, the handover may last longer than the claim is kept.
         Reply::Claimed { attempt: 2, .. } if begun.elapsed() >= lease + apart => return,
         other => b.broken(rule, &other),
     }

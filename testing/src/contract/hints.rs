@@ -1,4 +1,4 @@
-//! Hints to those who wait.
+//! Hints to handles that wait.
 
 use std::time::Duration;
 
@@ -27,13 +27,14 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// A single hint may be lost; so the event is provoked a few times before the node is blamed.
+/// Number of attempts to cause an event: a single hint may be lost, so the node fails only after
+/// all of them.
 pub(super) const TRIES: u32 = 3;
-/// In which nothing is heard if nobody is woken.
+/// Time without an event after which no waiter counts as woken.
 pub(super) const HUSH: Duration = Duration::from_millis(200);
 
-/// What the next event about the lock is: the handle whose turn it is, or nothing for all who
-/// watch. None if there is no such event for a while.
+/// Returns the next event about the lock: the handle whose turn it is, or `Some(None)` for a hint
+/// to all who watch. Returns `None` if there is no such event for a while.
 pub(super) async fn heard(events: &mut Receiver<NodeSignal>, key: &str) -> Option<Option<u64>> {
     let wait = async {
         loop {
@@ -50,11 +51,11 @@ pub(super) async fn heard(events: &mut Receiver<NodeSignal>, key: &str) -> Optio
     timeout(Duration::from_secs(2), wait).await.ok().flatten()
 }
 
-/// Handles by how long they wait, in the order in which they say so.
+/// Handles and the times for which they have waited, in the order of their requests.
 pub(super) const WAITERS: [(u64, Duration); 3] =
     [(2, Duration::from_secs(20)), (3, Duration::from_secs(10)), (1, Duration::from_secs(30))];
 
-/// A lock held by `a`, and who waits for it.
+/// Acquires a lock for `a`, and makes these handles wait for it.
 pub(super) async fn awaited(b: &Bench, waiters: &[(u64, Duration)]) -> (LockKeys, OwnerToken) {
     let (k, a) = (b.lock(), b.owner());
     b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
@@ -65,7 +66,8 @@ pub(super) async fn awaited(b: &Bench, waiters: &[(u64, Duration)]) -> (LockKeys
     (k, a)
 }
 
-/// Hints are received: what was asked for until now may be answered by one for all who watch.
+/// Waits until hints are received. A hint to all who watch may still answer an earlier request, so
+/// pending hints are drained.
 pub(super) async fn listening(b: &Bench, events: &mut Receiver<NodeSignal>) {
     let (k, a) = awaited(b, &WAITERS).await;
     b.expect(release(&k, a), Reply::Done, "the owner releases").await;
@@ -78,12 +80,12 @@ async fn a_release_wakes_the_longest_waiter_and_no_other(b: Bench) {
     let mut got = Vec::new();
     for _ in 0..TRIES {
         let (k, a) = awaited(&b, &WAITERS).await;
-        // It asks again, and has the place that it had.
+        // The first waiter repeats its request, and keeps its place.
         b.ask(acquire_waiting(&k, b.owner(), WAITERS[0])).await;
         b.expect(release(&k, a), Reply::Done, "the owner releases").await;
         got = vec![heard(&mut events, k.lock()).await];
-        // Who does not need its turn gives it back, and that wakes the next. If it comes too late
-        // it is a release of what is free, and does so too.
+        // A waiter that does not need its turn gives it back, which wakes the next one. If the
+        // release comes too late, it releases a free lock, which wakes the next one, too.
         for waiter in [1, 2, 3] {
             b.ask(release(&k, OwnerToken::reserved_for(waiter))).await;
             got.push(timeout(HUSH, heard(&mut events, k.lock())).await.unwrap_or(None));

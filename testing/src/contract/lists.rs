@@ -31,7 +31,7 @@ fn take_out(key: &RecordKey, owner: OwnerToken) -> Op {
     Op::Enlist(Enlist { key: key.clone(), owner, ttl: LONG, entry: None, news: false })
 }
 
-/// What a list shows.
+/// Returns the list in the reply.
 async fn shown(b: &Bench, op: Op) -> Vec<Listed> {
     match b.ask(op).await {
         Reply::Candidates(all) => all,
@@ -39,7 +39,7 @@ async fn shown(b: &Bench, op: Op) -> Vec<Listed> {
     }
 }
 
-/// By somebody who is not in it.
+/// Reads the list as an owner who is not in it.
 async fn read(b: &Bench, key: &RecordKey) -> Vec<Listed> {
     shown(b, take_out(key, b.owner())).await
 }

@@ -1,4 +1,4 @@
-//! Acquire, raise, release, inspect.
+//! Acquire, raise, release and inspect of a lock.
 
 use palisade::node::spi::{LockKeys, Reply};
 

@@ -1,4 +1,4 @@
-//! Short names for the ops.
+//! Functions with short names that make the ops.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,10 +19,10 @@ pub(super) fn acquire_at(keys: &LockKeys, owner: OwnerToken, ttl: Duration, prop
     Op::Acquire { keys: keys.clone(), owner, ttl, proposal, if_held: None }
 }
 
-/// How long a lock is reserved for each who waits: as long as is possible.
+/// Time for which a lock is reserved for each waiter: the longest possible.
 pub(super) const RESERVED: Duration = Duration::from_millis(50);
 
-/// As the handle `waiter`, which has waited for so long.
+/// Makes an acquisition by the handle `waiter`, which has waited for `span`.
 pub(super) fn acquire_waiting(
     keys: &LockKeys,
     owner: OwnerToken,
@@ -32,13 +32,13 @@ pub(super) fn acquire_waiting(
     Op::Acquire { keys: keys.clone(), owner, ttl: LONG, proposal: 0, if_held }
 }
 
-/// As a candidate, which has no place in the queue.
+/// Makes an acquisition by a candidate, which has no place in the queue.
 pub(super) fn acquire_watching(keys: &LockKeys, owner: OwnerToken) -> Op {
     let if_held = Some(IfHeld::Watch);
     Op::Acquire { keys: keys.clone(), owner, ttl: LONG, proposal: 0, if_held }
 }
 
-/// From this owner.
+/// Makes an acquisition that takes the lock from the owner `from`.
 pub(super) fn take(keys: &LockKeys, owner: OwnerToken, from: OwnerToken) -> Op {
     take_for(keys, owner, from, LONG)
 }
@@ -108,7 +108,7 @@ fn claim_with(
     Op::Claim(claim_terms(key, owner, lease, fingerprint, force))
 }
 
-/// A claim whose fields the case changes.
+/// Makes a claim whose fields the case changes.
 pub(super) fn claim_terms(
     key: &RecordKey,
     owner: OwnerToken,
@@ -150,7 +150,7 @@ pub(super) fn reassert_claim(
     Op::ExtendClaim { key, owner, token, lease, retention: KEEP, fingerprint: None, reassert }
 }
 
-/// The same with a fingerprint.
+/// Makes an extension of a claim with a fingerprint.
 pub(super) fn extend_claim_print(
     key: &RecordKey,
     owner: OwnerToken,
@@ -166,7 +166,7 @@ pub(super) fn complete(key: &RecordKey, owner: OwnerToken, token: u64, value: &[
     complete_with(key, owner, token, Some(value), None)
 }
 
-/// A completion with all that there is to say.
+/// Makes a completion with all its fields.
 pub(super) fn complete_with(
     key: &RecordKey,
     owner: OwnerToken,
@@ -183,7 +183,7 @@ pub(super) fn steps(key: &RecordKey, owner: OwnerToken, token: u64, list: &[u8])
     steps_with(key, owner, token, list, None)
 }
 
-/// The same with a fingerprint.
+/// Makes an operation that stores steps with a fingerprint.
 pub(super) fn steps_print(
     key: &RecordKey,
     owner: OwnerToken,

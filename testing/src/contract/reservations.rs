@@ -1,6 +1,6 @@
-//! A lock that was released is reserved for the first who waits, for a short time.
+//! Reservations: a lock that was released is reserved for the first waiter, for a short time.
 //!
-//! What is asked of a reserved lock travels with the release, in one batch: so it comes in time.
+//! The requests about a reserved lock are in the same batch as the release, so they come in time.
 
 use std::time::Duration;
 
@@ -24,18 +24,18 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// The longest waiter, the next, and the third.
+/// The longest waiter.
 const FIRST: (u64, Duration) = WAITERS[2];
 const NEXT: (u64, Duration) = WAITERS[0];
 const THIRD: (u64, Duration) = WAITERS[1];
 
-/// What a release and then these ops are answered, where three wait for the lock.
+/// Returns the replies to these ops, sent with a release of a lock for which three handles wait.
 async fn after_release<F>(b: &Bench, ops: F) -> (LockKeys, Vec<Reply>)
 where
     F: FnOnce(&LockKeys) -> Vec<Op>,
 {
     let mut events = b.events();
-    // Who is not reached by hints has nothing reserved.
+    // A lock is not reserved for a handle that no hint reaches.
     listening(b, &mut events).await;
     let (k, a) = awaited(b, &WAITERS).await;
     let mut all = vec![release(&k, a)];
@@ -46,7 +46,7 @@ where
     (k, got)
 }
 
-/// By a holder without metadata: released in a run, if others do so too.
+/// Makes a release by a holder without metadata. Neighbouring releases of that kind are a run.
 fn release_alone(keys: &LockKeys, owner: OwnerToken) -> Op {
     Op::Release { keys: keys.clone(), owner, meta: false }
 }
@@ -140,7 +140,7 @@ async fn a_lock_is_not_reserved_for_who_watches(b: Bench) {
     b.ask(acquire_watching(&k, b.owner())).await;
     let got = b.all(vec![release(&k, a), acquire(&k, b.owner(), LONG)]).await;
     b.check(matches!(got[1], Reply::Granted { .. }), "who asks first has it", &got);
-    // Where others wait for it, it is theirs.
+    // If other handles wait for the lock, it is reserved for them.
     let (_, got) = after_release(&b, |k| vec![acquire_watching(k, b.owner())]).await;
     b.check(is_held(&got[0]), "who watches is refused a reserved lock", &got);
 }

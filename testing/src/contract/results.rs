@@ -1,4 +1,4 @@
-//! Many results at once: each is shown, or put off without a trace.
+//! Many results in one batch: each is returned, or deferred without a trace.
 
 use std::sync::Arc;
 
@@ -15,10 +15,11 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Two of them are more than the library's own nodes show in one answer.
+/// Size of a result in bytes. Two of them are more than the library's own nodes return in one
+/// answer.
 const LARGE: usize = 600 * 1024;
 
-/// Four keys with a large result each.
+/// Stores four keys with a large result each.
 async fn stored(b: &Bench) -> Vec<(RecordKey, Arc<[u8]>)> {
     let mut all = Vec::new();
     for i in 0..4_u8 {
@@ -30,7 +31,7 @@ async fn stored(b: &Bench) -> Vec<(RecordKey, Arc<[u8]>)> {
     all
 }
 
-/// The result in an answer.
+/// Returns the result in a reply.
 fn result(reply: &Reply) -> Option<&StoredRecord> {
     match reply {
         Reply::Completed(record) => Some(record),
@@ -40,7 +41,7 @@ fn result(reply: &Reply) -> Option<&StoredRecord> {
     }
 }
 
-/// Without the bytes.
+/// Returns the replies as text without the bytes of their results.
 fn outline(replies: &[Reply]) -> Vec<String> {
     let word = |r: &Reply| match result(r) {
         Some(record) => format!("{} bytes", record.value.as_ref().map_or(0, |v| v.len())),
@@ -49,7 +50,8 @@ fn outline(replies: &[Reply]) -> Vec<String> {
     replies.iter().map(word).collect()
 }
 
-/// Asks all in one batch. Which of them were put off; the others show their results.
+/// Sends all ops in one batch. Returns true for each op that was deferred; checks the results of
+/// the others.
 async fn ask(b: &Bench, all: &[(RecordKey, Arc<[u8]>)], ops: Vec<Op>) -> Vec<bool> {
     let replies = b.all(ops).await;
     let got = outline(&replies);
@@ -73,7 +75,7 @@ async fn many_large_results_are_shown_or_put_off(b: Bench) {
             ask(&b, std::slice::from_ref(one), vec![question(&b, &one.0)]).await;
         }
     }
-    // Only what shows a result is put off.
+    // Only an op that returns a result may be deferred.
     let mut ops: Vec<Op> = all.iter().map(|(r, _)| lookup(r)).collect();
     ops.extend([claim(&b.key(), b.owner(), LONG), acquire(&b.lock(), b.owner(), LONG)]);
     ops.push(lookup(&b.key()));

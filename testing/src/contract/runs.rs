@@ -1,5 +1,5 @@
-//! Runs: neighbours of one kind in a batch, which a node may do in one go, mean what they mean one
-//! by one.
+//! Runs: neighbouring ops of one kind in a batch, which a node may execute together, have the same
+//! result as one by one.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,7 +24,7 @@ struct Books {
 }
 
 impl Books {
-    /// Whether the reply is the only right one.
+    /// Returns true if the reply is the only correct one.
     fn fits(&mut self, name: usize, op: &Op, reply: &Reply) -> bool {
         let holder = self.held.get(&name).copied();
         match (op, reply, holder) {
@@ -50,7 +50,7 @@ impl Books {
     }
 }
 
-/// The same numbers on every machine.
+/// A generator of the same numbers on every machine.
 struct Dice(u64);
 
 impl Dice {
@@ -65,11 +65,12 @@ async fn runs_mean_what_their_ops_mean(b: Bench) {
     let owners = [b.owner(), b.owner(), b.owner()];
     let (mut books, mut dice) = (Books::default(), Dice(7));
     for _ in 0..60 {
-        // Near enough to the node's clock that none is clamped, and no two alike.
+        // The proposals are so near to the node's clock that none is clamped, and all are
+        // different.
         let mut proposal = b.low().await.max(b.facts().await.node_micros) + 800_000;
         let (mut asked, mut releasing) = (Vec::new(), false);
         for _ in 0..=dice.below(30) {
-            // Mostly the same as before, so that runs are long.
+            // The kind of op rarely changes, so that runs are long.
             releasing ^= dice.below(4) == 0;
             let (name, owner) = (dice.below(names.len()), owners[dice.below(owners.len())]);
             proposal += 1;
@@ -110,7 +111,7 @@ async fn each_of_a_run_has_its_own_ttl(b: Bench) {
             b.broken("each of a run is granted", reply)
         };
         let rest = holder.remaining.unwrap_or_default();
-        // A sixth of it lies between two of them: no machine is that slow.
+        // Two ttls differ by a sixth of `LONG`: no machine is so slow that the difference is lost.
         let right = holder.owner == Some(*owner) && rest <= *ttl && rest + LONG / 6 > *ttl;
         b.check(right, "each of a run has its own ttl", holder);
     }

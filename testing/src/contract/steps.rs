@@ -1,4 +1,4 @@
-//! Steps that stand in a record until there is a result.
+//! Steps that are stored in a record until it has a result.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// The steps that a new claim is shown.
+/// Returns the steps that a new claim returns.
 async fn shown(b: &Bench, key: &RecordKey, owner: OwnerToken) -> Option<StoredSteps> {
     let op = claim(key, owner, LONG);
     match b.until("a claim is granted", op, |r| matches!(r, Reply::Claimed { .. })).await {

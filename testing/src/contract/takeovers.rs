@@ -1,5 +1,5 @@
-//! A lock that is taken from its owner goes to nobody in between, and stays closed for as long as
-//! that owner had it.
+//! Takeovers: a lock that is taken from its owner is never free in between, and stays closed for as
+//! long as that owner had it.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ async fn a_lock_is_taken_from_its_owner(b: Bench) {
     b.check(higher, "and its fence does not fall", &(&got, again));
 }
 
-/// What is left of the owner's lock there.
+/// Returns the rest of the owner's lease on the node.
 async fn rest(b: &Bench, keys: &LockKeys, owner: OwnerToken) -> Duration {
     match b.ask(inspect(keys)).await {
         Reply::Holder(Some(Holder { owner: Some(is), remaining: Some(rest), .. }))
@@ -96,7 +96,7 @@ async fn who_took_a_lock_takes_it_again_from_itself(b: Bench) {
     let (k, (a, c)) = (b.lock(), b.owners());
     b.granted(acquire(&k, a, LONG / 4), "a free lock is granted").await;
     let first = b.granted(take_for(&k, c, a, LONG / 2), "it is taken").await;
-    // The answer was lost: it asks again, from the owner of before.
+    // The answer was lost, so the taker repeats its request with the previous owner.
     let second = b.granted(take(&k, c, a), "who has it already takes it again").await;
     b.check(second >= first, "fences do not fall", &(first, second));
     let left = rest(&b, &k, c).await;
@@ -127,8 +127,8 @@ async fn a_held_lock_is_taken_while_a_node_settles(b: Bench) {
     let refused = matches!(got[0], Reply::Held { remaining: Some(rest), .. } if rest > LONG / 2);
     b.check(refused && owned_by(&got[1], a), "who is refused changes nothing", &got);
     b.check(matches!(got[2], Reply::Granted { .. }), "it is given at once", &got);
-    // The lease of before may have ended early by this clock: whatever the taker does, the name is
-    // kept as any other.
+    // The previous owner's lease may have ended early by this clock. So the name is kept as any
+    // other name, whatever the taker does.
     let kept = matches!(got[4], Reply::Held { remaining: Some(rest), .. }
         if rest <= 2 * b.terms.clock_error);
     b.check(kept, "what is free again is kept for as long as clocks differ", &got);

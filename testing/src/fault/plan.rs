@@ -1,90 +1,92 @@
-//! What happens to one call, and the dice that decide it.
+//! The fate of one call, and the dice that decide it.
 
 use std::time::Duration;
 
-/// Whether a request arrives and its answer comes back.
+/// Losses on the way of a request and its reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fate {
-    /// Both ways go well.
+    /// The request and its reply arrive.
     #[default]
     Deliver,
-    /// Never executed; the caller gets no answer until its deadline.
+    /// The request is lost and never executed; the caller waits until its deadline.
     LoseRequest,
-    /// Executed; the caller gets no answer until its deadline.
+    /// The request is executed and its reply is lost; the caller waits until its deadline.
     LoseReply,
 }
 
-/// The whole fate of one call. The default changes nothing.
+/// The complete fate of one call. The default changes nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Step {
-    /// How long the request is under way.
+    /// Time for which the request is under way.
     pub before: Duration,
-    /// How long the answer is under way.
+    /// Time for which the reply is under way.
     pub after: Duration,
-    /// What gets lost.
+    /// The message that is lost, if any.
     pub fate: Fate,
-    /// The request is executed a second time this long after the first.
+    /// Time after which the request is executed a second time; `None` if it is not.
     pub duplicate: Option<Duration>,
-    /// The node forgets, just before it executes this.
+    /// True if the node loses data just before it executes the request.
     pub forgetting: bool,
 }
 
 impl Step {
-    /// Nothing happens to this call.
+    /// Returns a step that changes nothing.
     pub fn fine() -> Self {
         Self::default()
     }
 
-    /// The request arrives late by this much.
+    /// Returns a step by which the request arrives late by `before`.
     pub fn delay(before: Duration) -> Self {
         Self { before, ..Self::default() }
     }
 
-    /// The answer arrives late by this much.
+    /// Returns a step by which the reply arrives late by `after`.
     pub fn delay_reply(after: Duration) -> Self {
         Self { after, ..Self::default() }
     }
 
-    /// The request never arrives.
+    /// Returns a step by which the request never arrives.
     pub fn lose_request() -> Self {
         Self { fate: Fate::LoseRequest, ..Self::default() }
     }
 
-    /// The request is executed, its answer never arrives.
+    /// Returns a step by which the request is executed and its reply never arrives.
     pub fn lose_reply() -> Self {
         Self { fate: Fate::LoseReply, ..Self::default() }
     }
 
-    /// The request is executed again `later` after the first time.
+    /// Returns a step by which the request is executed again, `later` after the first time.
     pub fn duplicate(later: Duration) -> Self {
         Self { duplicate: Some(later), ..Self::default() }
     }
 
-    /// The node forgets, then executes.
+    /// Returns a step by which the node loses data, and then executes the request.
     pub fn forget() -> Self {
         Self { forgetting: true, ..Self::default() }
     }
 }
 
-/// Probabilities from 0 to 1 of what may happen to a call, each on its own. The default is none.
+/// Probabilities from 0 to 1 of faults of a call, each independent of the others. The default is
+/// none.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Odds {
-    /// Of losing the request.
+    /// Probability that the request is lost.
     pub lose_request: f64,
-    /// Of losing the reply.
+    /// Probability that the reply is lost.
     pub lose_reply: f64,
-    /// Of executing the request twice, the second time within `max_delay`.
+    /// Probability that the request is executed twice, the second time within `max_delay`.
     pub duplicate: f64,
-    /// Of a late request, by up to `max_delay`; and, thrown again, of a late reply.
+    /// Probability that the request is late, by up to `max_delay`; and, rolled again, that the
+    /// reply is late.
     pub delay: f64,
-    /// Of the node forgetting before it executes.
+    /// Probability that the node loses data before it executes the request.
     pub forget: f64,
-    /// The longest delay.
+    /// Longest delay.
     pub max_delay: Duration,
 }
 
-/// A generator (`SplitMix64`) that is the same on every machine and in every version.
+/// A generator (`SplitMix64`) that gives the same numbers on every machine and in every version.
 #[derive(Debug)]
 pub(super) struct Dice {
     state: u64,
@@ -96,8 +98,8 @@ impl Dice {
         Self { state: seed, odds }
     }
 
-    /// The next call's fate. Always throws the same number of dice, so that one probability can be
-    /// changed without shifting the others.
+    /// Returns the next call's fate. It always rolls the same number of dice, so that one
+    /// probability can be changed without a change of the others.
     pub(super) fn roll(&mut self) -> Step {
         let odds = self.odds;
         let fate = match (self.hit(odds.lose_request), self.hit(odds.lose_reply)) {
@@ -127,12 +129,12 @@ impl Dice {
     }
 
     fn part(&mut self, of: Duration) -> Duration {
-        // Whole microseconds: no timer is finer, and no machine rounds them differently.
+        // Whole microseconds are used: no timer is finer, and no machine rounds them differently.
         let micros = (of.as_micros() as f64 * self.unit()) as u64;
         Duration::from_micros(micros)
     }
 
-    /// From 0 (included) to 1 (excluded).
+    /// Returns a number from 0 (included) to 1 (excluded).
     fn unit(&mut self) -> f64 {
         self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.state;

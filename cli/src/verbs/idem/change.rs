@@ -1,4 +1,4 @@
-//! `palisade idem rerun`, `release` and `purge`: deciding about keys, with a reason.
+//! `palisade idem rerun`, `release` and `purge`: change keys, with a reason.
 
 use std::fmt::Write as _;
 
@@ -22,13 +22,13 @@ Each change is a line on standard error, with --json an object, that names who d
 Exit code: 0 a majority of the nodes did it, 2 not done, or not for every key, or there is no such
 key, 64 wrong use, 69 not reached.";
 
-/// Who, and why.
+/// Author and reason of a change.
 #[derive(Debug, Args)]
 pub(crate) struct AuditArgs {
-    /// Why it is done
+    /// Reason of the change
     #[arg(long, value_name = "TEXT")]
     reason: String,
-    /// Who does it [default: $USER]
+    /// Author of the change [default: $USER]
     #[arg(long, value_name = "NAME")]
     by: Option<String>,
 }
@@ -41,26 +41,26 @@ impl AuditArgs {
     }
 }
 
-/// Which key on which servers.
+/// A key, and the servers that have it.
 #[derive(Debug, Args)]
 struct OneArgs {
     #[command(flatten)]
     handle: HandleArgs,
     #[command(flatten)]
     say: SayArgs,
-    /// The key
+    /// Name of the key
     #[arg(id = "record", value_name = "KEY")]
     key: String,
-    /// What the keys belong to
+    /// Namespace of the keys
     #[arg(long, value_name = "NAME", default_value = "once")]
     namespace: String,
     #[command(flatten)]
     audit: AuditArgs,
 }
 
-/// Has a parked KEY run again at its next call, whatever its policy.
+/// Lets a parked KEY run again at its next call, whatever its policy.
 ///
-/// For a run of which a person knows that it had no effect. Nothing is run now.
+/// For a run that had no effect, as a person has made sure. Nothing is run now.
 #[derive(Debug, Args)]
 pub(crate) struct RerunArgs {
     #[command(flatten)]
@@ -69,8 +69,8 @@ pub(crate) struct RerunArgs {
 
 /// Ends the claim of a run whose process is known to be dead.
 ///
-/// The key is parked then, or runs again, as its policy says. A process that is alive after all
-/// loses its claim, and what it did until then is done.
+/// The key is then parked, or runs again, according to its policy. If the process is alive after
+/// all, it loses its claim; effects that it had until then remain.
 #[derive(Debug, Args)]
 pub(crate) struct ReleaseArgs {
     #[command(flatten)]
@@ -84,29 +84,29 @@ pub(crate) struct PurgeArgs {
     handle: HandleArgs,
     #[command(flatten)]
     say: SayArgs,
-    /// What the keys belong to
+    /// Namespace of the keys
     #[arg(long, value_name = "NAME", default_value = "once")]
     namespace: String,
-    /// Records whose claim is at least so old: choose a time after which no copy can come
+    /// Records whose claim is at least this old: choose an age after which no copy can come
     #[arg(long, value_name = "SPAN", required_unless_present = "late_copies_run_again")]
     older_than: Option<Span>,
     /// Records of any age: I know that a late copy of such a request runs again
     #[arg(long, conflicts_with = "older_than")]
     late_copies_run_again: bool,
-    /// Also keys without a result: it is forgotten that they may have taken effect
+    /// Also keys without a result: the nodes then have no record that they may have taken effect
     #[arg(long)]
     unfinished_too: bool,
-    /// At most so many keys
+    /// Largest number of keys
     #[arg(long, value_name = "N", default_value = "10000")]
     limit: usize,
     #[command(flatten)]
     audit: AuditArgs,
 }
 
-/// A key as its line for the log names it: prefix, namespace, key.
+/// A key as its line in the log names it: prefix, namespace, key.
 pub(super) type Named<'a> = (&'a str, &'a str, &'a str);
 
-/// One line for the log: who did it, and why.
+/// Writes one line to the log, with the author and the reason.
 pub(super) fn event(say: Say, what: &str, of: Named<'_>, audit: &Audit, done: bool) {
     let (prefix, namespace, key) = of;
     let fields = json!({
@@ -154,7 +154,7 @@ impl OneArgs {
             _ => records.release(&self.key, &audit).await,
         };
         let changed = changed?;
-        // For one key that is not there the name is wrong; a purge has nothing left to do for it.
+        // A single key without a record probably has a wrong name; for a purge, such a key is done.
         let code = if changed.is_unknown() { 2 } else { code(&changed) };
         let of = (records.prefix(), records.namespace(), &*self.key);
         event(say, what, of, &audit, code == 0);

@@ -1,5 +1,5 @@
-//! `palisade idem incidents` and `decide`: losses of data that made keys forgotten, and one
-//! decision for all keys that a loss concerns.
+//! `palisade idem incidents` and `decide`: lists the losses of data that made keys forgotten, and
+//! decides once about all keys that a loss concerns.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -20,7 +20,7 @@ use crate::codes::{Fail, REFUSED, UNAVAILABLE};
 use crate::settings::HandleArgs;
 use crate::span::Span;
 
-/// Namespace in whose name the losses are asked for where none is known.
+/// Namespace for which the losses are read if no namespace is found.
 const NO_NAMESPACE: &str = "once";
 
 pub(super) const HELP: &str = "Examples:
@@ -36,18 +36,18 @@ losses of this length (`accept_loss`) needs none. --park may be replaced by --ru
 decision stands, or there is no such loss, or not all nodes were read; 64 wrong use; 69 not
 reached.";
 
-/// Lists the losses of data that make keys forgotten, and what was decided about each.
+/// Lists the losses of data that make keys forgotten, and the decision about each.
 #[derive(Debug, Args)]
 pub(crate) struct IncidentsArgs {
     #[command(flatten)]
     handle: HandleArgs,
-    /// Only this namespace [default: every one that has a record or a decision]
+    /// Read only this namespace [default: each that has a record or a decision]
     #[arg(long, value_name = "NAME")]
     namespace: Option<String>,
-    /// How long results are kept in the namespaces
+    /// Time for which results are kept in the namespaces
     #[arg(long, value_name = "SPAN", default_value = "1d")]
     retention: Span,
-    /// Print an object
+    /// Print a JSON object
     #[arg(long)]
     json: bool,
 }
@@ -62,22 +62,22 @@ pub(crate) struct DecideArgs {
     handle: HandleArgs,
     #[command(flatten)]
     say: SayArgs,
-    /// What the keys belong to
+    /// Namespace of the keys
     #[arg(long, value_name = "NAME")]
     namespace: String,
-    /// The number of the loss, as `palisade idem incidents` shows it
+    /// Number of the loss, as `palisade idem incidents` prints it
     #[arg(long, value_name = "NUMBER")]
     loss: String,
-    /// They run: such requests took no effect, or may be repeated
+    /// The keys run: such requests took no effect, or may be repeated
     #[arg(id = "runs", long = "run")]
     runs: bool,
-    /// They are parked: a person looks at each
+    /// The keys are parked: a person examines each
     #[arg(id = "parks", long = "park")]
     parks: bool,
-    /// Run what it was decided to park
+    /// Run the keys although the earlier decision was to park them
     #[arg(long, conflicts_with = "parks")]
     replace: bool,
-    /// How long results are kept in the namespace
+    /// Time for which results are kept in the namespace
     #[arg(long, value_name = "SPAN", default_value = "1d")]
     retention: Span,
     #[command(flatten)]
@@ -136,7 +136,7 @@ impl IncidentsArgs {
     }
 }
 
-/// `unnamed`: the nodes whose namespaces were not read.
+/// Returns the incidents as a JSON object; `unnamed` are the nodes whose namespaces were not read.
 fn object(
     all: &[(&Incident, Vec<(&str, Decisions)>)],
     seen: &Incidents,
@@ -267,7 +267,7 @@ impl DecideArgs {
     }
 }
 
-/// Refuses what is no number of a loss, before any server is asked.
+/// Refuses a text that is no number of a loss, before a request is sent to a server.
 fn check_number(loss: &str) -> Result<(), Fail> {
     let shape = |c: char| if c.is_ascii_digit() { '0' } else { c };
     if loss.chars().map(shape).eq("00000000-000000".chars()) {

@@ -1,4 +1,4 @@
-//! `palisade idem list`: which keys there are.
+//! `palisade idem list`: lists keys.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -21,13 +21,13 @@ It reads by SCAN. A key that is there all the time is found; one that is claimed
 between may be missing. Exit code: 0 all nodes were read, 2 not all of them (what only they have is
 missing), 64 wrong use, 69 none.";
 
-/// Lists keys with their state, by all nodes.
+/// Lists keys with their state, combined from all nodes.
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(crate) struct ListArgs {
     #[command(flatten)]
     handle: HandleArgs,
-    /// What the keys belong to
+    /// Namespace of the keys
     #[arg(long, value_name = "NAME", default_value = "once")]
     namespace: String,
     /// Keys whose claim runs
@@ -42,16 +42,16 @@ pub(crate) struct ListArgs {
     /// Only keys of which nodes may have forgotten attempts, because they lost data
     #[arg(long)]
     forgotten: bool,
-    /// Only keys whose last claim is at least so old
+    /// Only keys whose last claim is at least this old
     #[arg(long, value_name = "SPAN")]
     older_than: Option<Span>,
-    /// Only keys of which a record expires within this time
+    /// Only keys that have a record which expires within this time
     #[arg(long, value_name = "SPAN")]
     expires_within: Option<Span>,
-    /// At most so many keys
+    /// Largest number of keys
     #[arg(long, value_name = "N", default_value = "10000")]
     limit: usize,
-    /// Print an object
+    /// Print a JSON object
     #[arg(long)]
     json: bool,
 }

@@ -1,4 +1,4 @@
-//! `palisade idem redrive`: dead letters of a Redis Stream go back into it.
+//! `palisade idem redrive`: moves dead letters of a Redis Stream back into it.
 
 use clap::Args;
 use palisade_streams::redrive;
@@ -33,7 +33,7 @@ const URL: &str =
 pub(crate) struct RedriveArgs {
     #[command(flatten)]
     say: SayArgs,
-    /// The stream that consumers read; its dead letters are in {STREAM}:dead
+    /// Stream that consumers read; its dead letters are in {STREAM}:dead
     #[arg(long, value_name = "NAME")]
     stream: String,
     #[arg(long, value_name = "URL", help = URL)]
@@ -54,7 +54,7 @@ impl RedriveArgs {
             signal = signals.next() => Err(signal),
         };
         let done = matches!(redriven, Ok(Ok(_)));
-        // Not known where it failed or was stopped.
+        // The number is unknown if the redrive failed or was stopped.
         let moved = redriven.as_ref().ok().and_then(|redriven| redriven.as_ref().ok());
         let moved = moved.map(|redriven| redriven.moved);
         let (by, reason, stream) = (audit.by(), audit.reason(), &self.stream);

@@ -1,4 +1,4 @@
-//! The clocks of all servers, and of this machine.
+//! The check of the clocks of all servers and of this machine.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use super::super::facts::{Clock, Facts};
 use super::super::report::Finding;
 use super::{Check, Run};
 
-/// Clocks that certainly differ: by more than half a second, or by more than E.
+/// Reports clocks that certainly differ by more than half a second, or by more than E.
 pub(super) const CLOCK_SKEW: Check = Check {
     id: "clock-skew",
     why: "locks expire by the server's wall clock, at an absolute time that replicas copy: after \
@@ -17,9 +17,9 @@ pub(super) const CLOCK_SKEW: Check = Check {
     run: Run::All(clock_skew),
 };
 
-/// The difference from which on a clock is reported.
+/// Smallest difference between two clocks that is reported.
 const SKEW: Duration = Duration::from_millis(500);
-/// The subject where this machine itself is the one that differs.
+/// Subject of the finding if this machine's clock is the one that differs.
 const HERE: &str = "this machine";
 
 fn clock_skew(facts: &Facts) -> Vec<Finding> {
@@ -34,8 +34,8 @@ fn clock_skew(facts: &Facts) -> Vec<Finding> {
     if clocks.is_empty() {
         return found;
     }
-    // The median. With fewer than three clocks it is unknown which one is wrong, and this machine
-    // counts as right.
+    // The median is taken as the right time. With fewer than three clocks it is unknown which one
+    // is wrong, so this machine's clock counts as right.
     let here = Clock { ahead: 0, error: 0 };
     let mut all: Vec<Clock> = clocks.iter().map(|(_, clock)| *clock).collect();
     all.sort_by_key(|clock| clock.ahead);
@@ -91,7 +91,8 @@ mod tests {
 
     #[test]
     fn a_slow_answer_is_no_proof() {
-        // 700 ms apart, but the answer took so long that it may be 400.
+        // The clocks are 700 ms apart, but the round trip was so long that the difference may be
+        // 400 ms.
         with("clock-skew", |f| clock(f, 1, 700_000, 300_000), |_| {});
         with("clock-skew", |f| clock(f, 1, 501_000, 1_000), |_| {});
         broken("clock-skew", |f| clock(f, 1, 503_000, 1_000));
@@ -111,7 +112,7 @@ mod tests {
             assert!(found.says.contains("(2s)"), "{found:?}");
         }
         assert_eq!(skew(2_010_000, 3_000).verdict, Verdict::Warning);
-        // One that is stricter than half a second counts from where it says.
+        // If `clock_error` is below half a second, larger differences are errors.
         assert_eq!(skew(300_000, 200).verdict, Verdict::Error);
     }
 

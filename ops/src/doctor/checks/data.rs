@@ -1,4 +1,4 @@
-//! The marker of a node: whether it is new, what it lost, and how long its quarantine is.
+//! Checks of a node's marker: a new node, lost data, and the length of the quarantine.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ fn not_initialised(facts: &Facts, subject: &str, server: &Server) -> Answer {
     let init = || [format!("palisade init --new {servers}  # if it never had any data")];
     let kept = match server.marker.known()? {
         Marker::Kept(kept) => kept,
-        // A Redis Cluster, for example, cannot be initialised.
+        // The library refuses some servers, for example a Redis Cluster: `init` cannot mark them.
         Marker::Absent if server.info_text().is_ok_and(|info| objection(&info).is_some()) => {
             return Err("the library refuses this server".to_owned());
         }
@@ -69,7 +69,7 @@ fn not_initialised(facts: &Facts, subject: &str, server: &Server) -> Answer {
     })
 }
 
-/// The options that name the node for `palisade init` and other commands.
+/// Returns the options that name the node in `palisade init` and other commands.
 fn named(facts: &Facts, subject: &str, server: &Server) -> String {
     let Some(group) = facts.groups.iter().find(|g| g.name == subject) else {
         return format!("--node redis://{}", server.at);
@@ -86,11 +86,11 @@ pub(super) const DATA_LOSS: Check = Check {
     run: Run::Masters(data_loss),
 };
 
-/// The longest loss for which it is worth accepting it: of a restart or failover.
+/// Longest loss for which `accept_loss` is proposed, in seconds: that of a restart or failover.
 const SHORT: u128 = 60;
 
 fn data_loss(facts: &Facts, subject: &str, server: &Server) -> Answer {
-    // As is added to the length of a loss (idempotency 6).
+    // The library adds the same margin to the length of a loss (idempotency 6).
     let margin = 2 * facts.clock_error;
     let Marker::Kept(marker) = server.marker.known()? else {
         return Ok(Finding::fine("no marker"));
@@ -102,7 +102,7 @@ fn data_loss(facts: &Facts, subject: &str, server: &Server) -> Answer {
         marker.history,
         marker.floor
     );
-    // A server that began without data is reported as not initialised.
+    // A server that began without data is reported by `not-initialised`.
     let began_so = |loss: &Loss| loss.from == 0 && marker.empty_for.is_some();
     let Some((loss, left)) = marker.loss(RETENTION).filter(|(loss, _)| !began_so(loss)) else {
         return Ok(Finding::fine(read));
@@ -142,13 +142,13 @@ fn quarantine_long(facts: &Facts, subject: &str, server: &Server) -> Answer {
     let Marker::Kept(Kept { quarantine, agreed, .. }) = server.marker.known()? else {
         return Ok(Finding::fine("no marker"));
     };
-    // A client that cannot read the settings assumes at least this L.
+    // A client that cannot read the server's settings assumes at least this L.
     let unread = MinReplicasRule::default().max_lag + LAG_SLACK;
     let group = facts.groups.iter().find(|g| g.name == subject);
     let window = group.map_or(Duration::ZERO, |g| g.window().unwrap_or(unread).max(unread));
     let asked = facts.max_ttl.saturating_add(window);
     let read = format!("quarantine {quarantine:?}; max_ttl {:?}, L {window:?}", facts.max_ttl);
-    // The node counts in whole milliseconds, rounded up.
+    // The node counts in whole milliseconds, rounded up, so one millisecond more is no finding.
     if *quarantine <= asked.saturating_add(Duration::from_millis(1)) {
         return Ok(Finding::fine(read));
     }
@@ -190,7 +190,7 @@ mod tests {
         let group = format!("--node sentinel://{sentinels}/orders-a");
         let mend = format!("palisade init --new {group}  # if it never had any data");
         assert_eq!(found.mend, [mend]);
-        // What a replica has comes from its master.
+        // A replica gets its marker from its master, so it is not reported itself.
         let replica = |f: &mut Facts| f.groups[0].servers[1].marker = Read::Got(Marker::Absent);
         with("not-initialised", replica, |_| {});
         let closed = |f: &mut Facts| {
@@ -199,7 +199,7 @@ mod tests {
         assert_eq!(unknown("not-initialised", closed).says, "unknown (GET not allowed)");
     }
 
-    /// Two lone servers with these markers.
+    /// Makes the group's servers two lone servers with these markers.
     fn two(f: &mut Facts, markers: [Marker; 2]) {
         let group = f.groups.remove(0);
         for (mut server, marker) in group.servers.into_iter().zip(markers) {
@@ -223,7 +223,7 @@ mod tests {
             assert_eq!(found.mend, [""; 0], "{second:?}");
             assert_eq!(found.says == REPLACED, second == Marker::Absent, "{found:?}");
         }
-        // Applications came before `init`: to one of the new nodes, or to both.
+        // Applications connected before `init` was run: to one of the new nodes, or to both.
         for first in [Marker::Absent, kept(Some(5))] {
             let found = broken("not-initialised", |f| two(f, [first, kept(Some(5))]));
             let last = found.mend.last().map(String::as_str).unwrap_or_default();
@@ -238,7 +238,7 @@ mod tests {
         assert!(found.says.contains("grants nothing for another 10s"), "{found:?}");
         let found = of(Some(60 * 60));
         assert!(found.says.contains("count as forgotten for another 23.0 h"), "{found:?}");
-        // Programs have used it: an emptied server looks the same.
+        // Programs have used this node; a server that was emptied looks the same.
         assert!(found.mend[0].starts_with("palisade idem incidents"), "{found:?}");
         assert!(found.mend[1].starts_with("palisade init --new"), "{found:?}");
         let old = kept(Some(25 * 60 * 60));
@@ -273,7 +273,7 @@ mod tests {
         fine("data-loss");
         let short = found(&[(1, 2), (NOON + 100, NOON + 1_399)], NOON + 3_600_000);
         assert_eq!((short.verdict, &*short.subject), (Verdict::Info, "orders-a"));
-        // 2E is 4 s.
+        // The margin 2E is 4 s.
         assert_eq!(
             short.says,
             "lost at most 1.3 s of writes, 2025-11-23 14:03:20.1–14:03:21.4 UTC; keys whose \
@@ -337,10 +337,10 @@ mod tests {
         assert!(found.says.contains("gets shorter in 42 s, unless"), "{found:?}");
         assert!(found.mend[0].starts_with("palisade doctor --max-ttl 78 "), "{found:?}");
         assert!(group(31, 0).says.ends_with("with the next request that requires less"));
-        // A client that cannot read the lag takes L to be 12 s.
+        // A client that cannot read the replicas' lag assumes that L is 12 s.
         let edge = |f: &mut Facts| f.groups[0].servers[0].marker = marker(27, 0);
         with("quarantine-long", edge, |_| {});
-        // It is right where an application asks for it.
+        // A quarantine of 90 s is right if the application's `max_ttl` requires it.
         let asked = |f: &mut Facts| {
             f.groups[0].servers[0].marker = marker(90, 0);
             f.max_ttl = Duration::from_secs(78);

@@ -1,5 +1,5 @@
-//! Whatever servers and Sentinels say, no check overflows or panics, and nothing that they say can
-//! become a second command in what people paste.
+//! Tests with arbitrary answers: no answer of a server or Sentinel makes a check overflow or panic,
+//! or adds a second command to the commands that people paste.
 
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -15,7 +15,7 @@ fn any_text() -> impl Strategy<Value = String> {
     any_bytes().prop_map(|b| String::from_utf8_lossy(&b).into_owned())
 }
 
-/// Every group of named values that the checks read.
+/// Returns every map of named values that the checks read.
 fn all(facts: &mut Facts) -> Vec<&mut Fields> {
     let mut found = Vec::new();
     for group in &mut facts.groups {

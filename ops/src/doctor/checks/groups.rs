@@ -1,4 +1,4 @@
-//! A master and its replicas.
+//! Checks of a group: its master and replicas.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -39,7 +39,7 @@ fn two_masters(group: &Group) -> Answer {
     Ok(Finding::error(says, read).mend(mend))
 }
 
-/// The library's own rule, for every server: each may be the next master.
+/// Applies the library's own rule to every server of the group: each may be the next master.
 pub(super) const MIN_REPLICAS: Check = Check {
     id: "min-replicas",
     why: "a master that is cut off goes on granting: without the check there were two masters for \
@@ -93,7 +93,8 @@ pub(super) const REPLICA_PRIORITY: Check = Check {
 };
 
 fn replica_priority(group: &Group) -> Answer {
-    // The Sentinels' values and the servers' own: the master may be a replica tomorrow.
+    // The Sentinels' values and the servers' own are read: today's master may be a replica
+    // tomorrow.
     let mut all: BTreeMap<String, u64> = BTreeMap::new();
     let mut closed = Some("no Sentinel answered".to_owned());
     for sentinel in group.heard() {
@@ -143,11 +144,12 @@ pub(super) const REPLICAS: Check = Check {
     run: Run::Members(replicas),
 };
 
-/// Age of the last acknowledgement from which on a replica lags. They come once a second.
+/// Age of the last acknowledgement from which on a replica lags. Replicas acknowledge once a
+/// second.
 const LAG: Duration = Duration::from_secs(3);
 
 fn replicas(group: &Group, server: &Server) -> Answer {
-    // `two-masters` reports a second one.
+    // `two-masters` reports a second master.
     if server.info("role")? == "master" {
         return Ok(Finding::fine("role:master"));
     }
@@ -175,7 +177,8 @@ fn replicas(group: &Group, server: &Server) -> Answer {
     })
 }
 
-/// `slave0:ip=10.0.0.2,port=6379,state=online,offset=1000,lag=0`
+/// Returns the age of a replica's last acknowledgement from the master's `INFO`, in which each
+/// replica has a line `slave0:ip=10.0.0.2,port=6379,state=online,offset=1000,lag=0`.
 fn lag_of(master: &Server, at: &str) -> Option<Duration> {
     master.replica_lines().find_map(|line| {
         let field = |name| line.get(name).copied().unwrap_or_default();
@@ -275,7 +278,7 @@ mod tests {
         }
     }
 
-    /// Without the check `INFO` has no field of it.
+    /// Turns the min-replicas check off on one server; `INFO` then lacks its field.
     fn off(f: &mut Facts, n: usize) {
         let server = &mut f.groups[0].servers[n];
         set_on(server, "min-replicas-to-write", "0");
@@ -294,7 +297,8 @@ mod tests {
             assert_eq!(found.mend[0], format!("{mend} min-replicas-to-write 1"));
             assert_eq!(found.mend[2], format!("{mend} min-replicas-max-lag 2"));
         }
-        // It is off whatever may be read, and else its strength is unknown.
+        // `INFO` shows that the check is off even if `CONFIG` is closed; if the check is on, its
+        // strength is then unknown.
         let found = broken("min-replicas", |f| {
             off(f, 0);
             close_config(f);

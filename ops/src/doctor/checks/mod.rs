@@ -1,4 +1,4 @@
-//! The checks, a file for each kind of subject: pure functions from facts to findings.
+//! The checks: pure functions from facts to findings, in one file for each kind of subject.
 
 mod clocks;
 mod data;
@@ -13,11 +13,11 @@ pub(crate) mod tests;
 use super::facts::{Facts, Group, Sentinel, Server};
 use super::report::Finding;
 
-/// The finding about one subject, or why its facts are unknown.
+/// The finding about one subject, or the reason for which its facts are unknown.
 type Answer = Result<Finding, String>;
 
-/// Kind of subject that a check examines, and its function, which is called for each subject that
-/// was reached.
+/// Kind of subject that a check examines, with the check's function. The function is called for
+/// each subject that was reached.
 enum Run {
     /// Data servers, alone and in groups.
     Servers(fn(&Facts, &Server) -> Answer),
@@ -27,22 +27,22 @@ enum Run {
     Groups(fn(&Group) -> Answer),
     /// Sentinels.
     Sentinels(fn(&Group, &Sentinel) -> Answer),
-    /// The server of each node that is written to; the text is the finding's subject.
+    /// The server of each node that is written to. The text is the finding's subject.
     Masters(fn(&Facts, &str, &Server) -> Answer),
-    /// Subjects that the function names itself.
+    /// Subjects that the function chooses itself.
     All(fn(&Facts) -> Vec<Finding>),
 }
 
-/// A check.
+/// A check of the doctor.
 pub(crate) struct Check {
-    /// Short, in kebab case, and never changed again: people filter by it.
+    /// Identifier: short, in kebab case, and never changed, because people filter by it.
     pub(crate) id: &'static str,
-    /// Why it matters, with the figure that was measured.
+    /// Reason for which the finding matters, with the figure that was measured.
     why: &'static str,
     run: Run,
 }
 
-/// All of them, in the order of reports.
+/// All checks, in the order of reports.
 pub(crate) const CHECKS: &[Check] = &[
     servers::UNREACHABLE,
     servers::REFUSED,
@@ -65,7 +65,7 @@ pub(crate) const CHECKS: &[Check] = &[
     clocks::CLOCK_SKEW,
 ];
 
-/// Runs all checks.
+/// Runs all checks and returns their findings.
 pub(crate) fn run(facts: &Facts) -> Vec<Finding> {
     let named = |check: &'static Check| {
         let found = check.run.findings(facts).into_iter();

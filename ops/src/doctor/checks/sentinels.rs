@@ -1,4 +1,4 @@
-//! Sentinels: enough of them, of one opinion, and able to fail over.
+//! Checks of the Sentinels: that there are enough, that they agree, and that they can fail over.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -58,7 +58,7 @@ pub(super) const DISAGREEMENT: Check = Check {
     run: Run::All(disagreement),
 };
 
-/// Fields that have to be equal at all Sentinels, besides the master's address.
+/// Fields, besides the master's address, that have to be equal at all Sentinels of a group.
 const ALIKE: &[&str] =
     &["config-epoch", "quorum", "down-after-milliseconds", "num-other-sentinels"];
 
@@ -80,7 +80,7 @@ fn disagreement(facts: &Facts) -> Vec<Finding> {
     found
 }
 
-/// Checks that this Sentinel can make a failover and reaches the others.
+/// Checks that this Sentinel can start a failover and reaches the other Sentinels.
 fn alone(group: &Group, sentinel: &Sentinel) -> Answer {
     if let Read::Failed(why) = &sentinel.master {
         let mend = monitor(group, sentinel);
@@ -112,7 +112,7 @@ fn alone(group: &Group, sentinel: &Sentinel) -> Answer {
     )
 }
 
-/// Commands that make a Sentinel monitor the group as the others do.
+/// Returns the commands that make a Sentinel monitor the group as the other Sentinels do.
 fn monitor(group: &Group, sentinel: &Sentinel) -> Vec<String> {
     let usual = |name| group.heard().find_map(|s| s.number(name));
     let (Some(at), Some(quorum)) = (group.master_at(), usual("quorum")) else { return Vec::new() };
@@ -128,7 +128,7 @@ fn monitor(group: &Group, sentinel: &Sentinel) -> Vec<String> {
     mend
 }
 
-/// The fields in which the Sentinels differ.
+/// Returns a finding for each field in which the Sentinels differ.
 fn differences(group: &Group) -> Vec<Finding> {
     let mut found = Vec::new();
     let name = &group.name;
@@ -144,7 +144,8 @@ fn differences(group: &Group) -> Vec<Finding> {
     for field in ALIKE {
         let of = |s: &Sentinel| Some(s.number(field)?.to_string());
         let Some((usual, read, odd)) = votes(group, of) else { continue };
-        // Sentinels exchange epochs and counts through the master; a reset repeats that.
+        // Sentinels exchange their epochs and counts through the master. A reset starts that
+        // exchange again.
         let command = match *field {
             "quorum" | "down-after-milliseconds" => {
                 format!("SENTINEL SET {name} {field} {usual}")
@@ -158,8 +159,8 @@ fn differences(group: &Group) -> Vec<Finding> {
     found
 }
 
-/// The most common value, every value with its Sentinels, and the Sentinels that differ; `None` if
-/// none does.
+/// Returns the most common value, every value with its Sentinels, and the Sentinels that differ.
+/// Returns `None` if all Sentinels agree.
 fn votes(
     group: &Group,
     of: impl Fn(&Sentinel) -> Option<String>,
@@ -189,8 +190,8 @@ pub(super) const SIGHT: Check = Check {
     run: Run::Sentinels(sight),
 };
 
-/// A Sentinel asks for INFO every ten seconds; an answer older than this many milliseconds counts
-/// as missing.
+/// Age in milliseconds from which on an answer to `INFO` counts as missing. A Sentinel sends `INFO`
+/// every ten seconds.
 const STALE: u64 = 30_000;
 
 fn sight(group: &Group, sentinel: &Sentinel) -> Answer {
@@ -265,7 +266,8 @@ fn announced_address(group: &Group, sentinel: &Sentinel) -> Answer {
     if !named.iter().chain(&replicas).any(|at| is_wrong(&at)) {
         return Ok(Finding::fine(read));
     }
-    // For a Sentinel, 127.0.0.1 is its own machine: the host at which the doctor reaches it.
+    // For a Sentinel, 127.0.0.1 is its own machine, so `here` is the host at which the doctor
+    // reaches it.
     let is_sure = |at: &&String| is_wrong(at) && group.is_agreed(at);
     let port = |at: &str| at.rsplit_once(':').map_or("6379", |(_, port)| port).to_owned();
     let (name, quorum) = (&group.name, sentinel.number("quorum").unwrap_or(2));
@@ -282,7 +284,7 @@ fn announced_address(group: &Group, sentinel: &Sentinel) -> Answer {
     Ok(Finding::error(says, read).mend(masters).mend(replicas))
 }
 
-/// Returns true for a loopback address, no address at all, or a socket's path.
+/// Returns true for a loopback address, an unspecified address or a socket's path.
 fn is_local(host: &str) -> bool {
     let own = |ip: IpAddr| ip.is_loopback() || ip.is_unspecified();
     host.parse().map_or(host == "localhost" || host.contains('/'), own)
@@ -419,7 +421,7 @@ mod tests {
         fine("announced-address");
         let found = broken("announced-address", |f| {
             all_masters(f, "ip", "127.0.0.1");
-            // Nobody but this Sentinel is looked at.
+            // Only one Sentinel remains, so no other one shows the group's real address.
             f.groups[0].sentinels.truncate(1);
         });
         assert_eq!(found.subject, "orders-a Sentinel 10.0.0.1:26379");

@@ -1,4 +1,4 @@
-//! Data servers by themselves: reachable, accepted by the library, durable, with enough rights.
+//! Checks of single data servers: reachable, accepted by the library, durable, with enough rights.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ pub(super) const UNREACHABLE: Check = Check {
     run: Run::All(unreachable),
 };
 
-/// Most addresses that are listed of those that were not examined.
+/// Largest number of addresses that were not examined and are listed.
 const LISTED: usize = 16;
 
 fn unreachable(facts: &Facts) -> Vec<Finding> {
@@ -53,7 +53,7 @@ fn unreachable(facts: &Facts) -> Vec<Finding> {
     found
 }
 
-/// The library's own judgement of what a server reports.
+/// Applies the library's own rule to what a server reports.
 pub(super) const REFUSED: Check = Check {
     id: "refused",
     why: "such a server does not vote: clients refuse it when they connect, also after it was \
@@ -103,7 +103,7 @@ fn trial(facts: &Facts) -> Vec<Finding> {
     facts.trials.iter().map(|trial| judge(&trial.outcome).on(&trial.subject)).collect()
 }
 
-/// No persistence, only snapshots, or a disk that refuses writes.
+/// Reports a server without persistence, with snapshots only, or with a disk that refuses writes.
 pub(super) const PERSISTENCE: Check = Check {
     id: "persistence",
     why: "a master that comes back empty, faster than down-after, is copied by its replicas: every \
@@ -147,7 +147,8 @@ fn persistence(_: &Facts, server: &Server) -> Answer {
     })
 }
 
-/// The user `default` may not write, and the file is replayed with its rights.
+/// Reports a server whose user `default` may not write: the append-only file is replayed with that
+/// user's rights.
 pub(super) const AOF_REPLAY: Check = Check {
     id: "aof-replay",
     why: "Redis up to 8.2 at least, and Valkey before 9.1, replay the file with the rights of the \
@@ -184,8 +185,8 @@ pub(super) const PERMISSIONS: Check = Check {
     run: Run::Servers(permissions),
 };
 
-/// Commands that a node can do without: waiters poll then, or no durability above `Primary` is
-/// possible.
+/// Commands that a node can do without. Without `PUBLISH` and `SUBSCRIBE` waiters poll; without
+/// `WAIT` no durability above `Primary` is possible.
 const SPARED: [&str; 3] = ["PUBLISH", "SUBSCRIBE", "WAIT"];
 
 fn permissions(_: &Facts, server: &Server) -> Answer {
@@ -199,7 +200,7 @@ fn permissions(_: &Facts, server: &Server) -> Answer {
     let rules: Vec<String> = rules.into_iter().collect();
     let mend = [
         server.by_hand(&format!("ACL SETUSER {user} {}", rules.join(" "))),
-        // Where users live in a file of their own it is ACL SAVE.
+        // `ACL SAVE` replaces `CONFIG REWRITE` where the users are in a separate file.
         format!("{} || {}", server.by_hand("CONFIG REWRITE"), server.by_hand("ACL SAVE")),
     ];
     let read = refused().map(|(_, why)| why.to_owned()).collect::<Vec<_>>().join("; ");
@@ -213,13 +214,14 @@ fn permissions(_: &Facts, server: &Server) -> Answer {
     })
 }
 
-/// `SCRIPT LOAD x` → `SCRIPT LOAD`, `GET k` → `GET`.
+/// Returns the name of a command without its arguments: `SCRIPT LOAD x` → `SCRIPT LOAD`, `GET k` →
+/// `GET`.
 fn operation(command: &str) -> String {
     let words = if command.starts_with("SCRIPT ") { 2 } else { 1 };
     command.split(' ').take(words).collect::<Vec<_>>().join(" ")
 }
 
-/// The part that an ACL lacks: the command, its keys or its channel.
+/// Returns the ACL rule that is missing: for the command, for its keys or for its channel.
 fn rule(command: &str, why: &str) -> String {
     if why.contains("channel") {
         "'&palisade:changed*'".to_owned()
@@ -354,7 +356,8 @@ mod tests {
         assert!(unknown("permissions", closed).says.contains("ACL DRYRUN not allowed"));
     }
 
-    /// The profile in the manual is what is tried, and nothing else.
+    /// Compares the profile in the manual with the commands that are tried: both have to be the
+    /// same.
     #[test]
     fn the_minimal_profile_is_what_is_tried() {
         let page = include_str!("../../../../src/manual/deployment.md");

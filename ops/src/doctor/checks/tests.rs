@@ -1,4 +1,4 @@
-//! A deployment without fault, and how checks are tried on it and on broken ones.
+//! A deployment without faults, and functions that run a check on it and on changed copies of it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::super::facts::{
 use super::super::report::{Finding, Verdict};
 use super::{CHECKS, run};
 
-/// One group on three boxes, as `sentinel-conf` makes it, and nothing wrong with it.
+/// Returns a deployment without faults: one group on three machines, as `sentinel-conf` makes it.
 pub(crate) fn good() -> Facts {
     let sentinels = (1..=3).map(sentinel).collect();
     let servers = (1..=3).map(server).collect();
@@ -160,7 +160,7 @@ fn info(n: usize) -> Fields {
     all
 }
 
-/// The same setting on every data server.
+/// Sets a setting on every data server.
 pub(crate) fn set(facts: &mut Facts, name: &str, value: &str) {
     let groups = facts.groups.iter_mut().flat_map(|g| &mut g.servers);
     for server in groups.chain(&mut facts.nodes) {
@@ -168,19 +168,19 @@ pub(crate) fn set(facts: &mut Facts, name: &str, value: &str) {
     }
 }
 
-/// A setting of one server.
+/// Sets a setting on one server.
 pub(crate) fn set_on(server: &mut Server, name: &str, value: &str) {
     let Read::Got(config) = &mut server.config else { panic!("CONFIG is closed") };
     config.insert(name.into(), value.into());
 }
 
-/// A line of one server's INFO.
+/// Sets a line of one server's `INFO`.
 pub(crate) fn info_on(server: &mut Server, name: &str, value: &str) {
     let Read::Got(info) = &mut server.info else { panic!("INFO is closed") };
     info.insert(name.into(), value.into());
 }
 
-/// What every Sentinel says of the master.
+/// Sets a field of `SENTINEL MASTER` at every Sentinel.
 pub(crate) fn all_masters(facts: &mut Facts, name: &str, value: &str) {
     for sentinel in facts.groups.iter_mut().flat_map(|g| &mut g.sentinels) {
         let Read::Got(master) = &mut sentinel.master else { panic!("no answer") };
@@ -188,13 +188,13 @@ pub(crate) fn all_masters(facts: &mut Facts, name: &str, value: &str) {
     }
 }
 
-/// What `id` says of these facts.
+/// Returns the findings of check `id` for these facts.
 pub(crate) fn of(id: &str, facts: &Facts) -> Vec<Finding> {
     assert!(CHECKS.iter().any(|c| c.id == id), "no check is called {id}");
     run(facts).into_iter().filter(|f| f.check == id).collect()
 }
 
-/// `id` has a finding for the good deployment, and it is fine.
+/// Asserts that check `id` has findings for the good deployment, and that all are fine.
 pub(crate) fn fine(id: &str) {
     with(
         id,
@@ -205,7 +205,7 @@ pub(crate) fn fine(id: &str) {
     );
 }
 
-/// `id` finds nothing wrong after this change.
+/// Asserts that check `id` finds no fault after this change.
 pub(crate) fn with(id: &str, change: impl FnOnce(&mut Facts), look: impl FnOnce(&[Finding])) {
     let mut facts = good();
     change(&mut facts);
@@ -214,7 +214,8 @@ pub(crate) fn with(id: &str, change: impl FnOnce(&mut Facts), look: impl FnOnce(
     look(&all);
 }
 
-/// The first that `id` finds wrong after this change. It has to be as complete as a person needs.
+/// Returns the first fault that check `id` finds after this change, and asserts that the finding is
+/// complete: a sentence and the values that were read.
 pub(crate) fn broken(id: &str, change: impl FnOnce(&mut Facts)) -> Finding {
     let mut facts = good();
     change(&mut facts);
@@ -225,7 +226,7 @@ pub(crate) fn broken(id: &str, change: impl FnOnce(&mut Facts)) -> Finding {
     found.clone()
 }
 
-/// What `id` says after this change is that nothing can be said, and why.
+/// Returns the finding of check `id` after this change that is unknown, with its reason.
 pub(crate) fn unknown(id: &str, change: impl FnOnce(&mut Facts)) -> Finding {
     let mut facts = good();
     change(&mut facts);
@@ -234,7 +235,7 @@ pub(crate) fn unknown(id: &str, change: impl FnOnce(&mut Facts)) -> Finding {
     found.unwrap_or_else(|| panic!("all is known: {all:#?}")).clone()
 }
 
-/// `CONFIG` is not allowed on any data server.
+/// Closes `CONFIG` on all data servers.
 pub(crate) fn close_config(facts: &mut Facts) {
     let groups = facts.groups.iter_mut().flat_map(|g| &mut g.servers);
     for server in groups.chain(&mut facts.nodes) {
@@ -262,7 +263,8 @@ fn ids_are_unlike_and_every_check_says_why() {
 
 #[test]
 fn settings_that_cannot_be_read_are_unknown_and_no_fault() {
-    // Everything that can be closed is closed: nothing may be called wrong for that alone.
+    // Settings that cannot be read are no fault: no check may report an error or a warning only
+    // because `CONFIG` is closed.
     let mut facts = good();
     close_config(&mut facts);
     for f in run(&facts) {
