@@ -119,7 +119,7 @@ async fn one_of_five_is_frozen(span: Duration) {
     again.release().await.unwrap();
 }
 
-/// The freeze lasts six seconds, or as many as the variable `FROZEN_SECONDS` says. A minute in a
+/// The freeze lasts six seconds, or as many as the variable `FROZEN_SECONDS` states. A minute in a
 /// release build is as long as in an incident.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_node_costs_no_memory_and_leaves_nothing() {

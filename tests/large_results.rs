@@ -1,5 +1,5 @@
 //! Large results cost time only for their callers: no lock of the same process is lost because of
-//! them, and no connection. This is a binary of its own, because it needs the whole machine.
+//! them, and no connection. This test is a separate binary, because it needs the whole machine.
 
 #[path = "support/mod.rs"]
 mod support;

@@ -135,8 +135,8 @@ fn row(args: &Args, case: Case, runtime: &str, rounds: &[[Run; 3]]) -> String {
     )
 }
 
-/// Runs pairs in all tasks, each with names of its own, until the span is over. Pairs in progress
-/// at the end are awaited and counted with their time.
+/// Runs pairs in all tasks, each with its own names, until the span is over. Pairs in progress at
+/// the end are awaited and counted with their time.
 pub(crate) async fn run(
     who: &Arc<dyn Contender>,
     name: &str,

@@ -1,5 +1,5 @@
-//! A proxy that delays everything it forwards. It uses threads of its own, because a runtime's
-//! timer is coarser than a network's delays.
+//! A proxy that delays everything it forwards. It uses its own threads, because a runtime's timer
+//! is coarser than a network's delays.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};

@@ -1,5 +1,5 @@
 //! Time without a leader between two leaders. Clean: the leader resigns. Unclean: the leader is a
-//! process of its own and is killed. Its name then becomes free when its lease ends: after the ttl
+//! separate process and is killed. Its name then becomes free when its lease ends: after the ttl
 //! and the declared lock-delay, less the time since the last renewal.
 
 use std::process::Stdio;
@@ -65,7 +65,7 @@ async fn row(args: &Args, nodes: usize, drain: Duration) -> String {
     )
 }
 
-/// Returns an election on a handle of its own, as in another process.
+/// Returns an election on a new handle, as in another process.
 fn election(urls: &[String], drain: Duration) -> Election {
     let node = |url: &String| RedisNode::builder(url).trust_fresh(true).build().expect("a node");
     let handle = urls.iter().map(node).fold(Redlock::builder(), RedlockBuilder::node);

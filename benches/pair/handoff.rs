@@ -16,7 +16,7 @@ const CLIENTS: usize = 16;
 /// The last client that released, and the time of its release.
 type Last = Arc<Mutex<Option<(usize, Instant)>>>;
 
-/// Measures hand-offs. Each client is a handle with connections of its own, as in another process.
+/// Measures hand-offs. Each client is a handle with its own connections, as in another process.
 /// `delay` passes in each direction between clients and servers. With a delay the measurement shows
 /// the protocol, and not the order in which the machine runs the clients.
 pub(crate) async fn measure(args: &Args, nodes: usize, runtime: &str, delay: Duration) -> String {
@@ -77,7 +77,7 @@ pub(crate) async fn measure(args: &Args, nodes: usize, runtime: &str, delay: Dur
 }
 
 /// Runs one client. Returns the number of its turns, the time from another client's release to each
-/// of its locks, and the times of its own releases.
+/// of its locks, and the times of its releases.
 async fn client(
     (me, hold): (usize, Duration),
     ours: Ours,

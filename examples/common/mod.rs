@@ -25,7 +25,7 @@ pub struct Connect {
     #[arg(long, value_name = "NAME")]
     pub master: Vec<String>,
 
-    /// Lease length in milliseconds; each example has a default of its own
+    /// Lease length in milliseconds; each example has its own default
     #[arg(long, value_name = "MS")]
     pub ttl_ms: Option<u64>,
 

@@ -32,7 +32,7 @@ struct Ledger {
     completed: Vec<i64>,
 }
 
-/// A host whose wall clock a test sets. Its monotonic clock is everybody's.
+/// A host whose wall clock a test sets. Its monotonic clock is the same as on all hosts.
 #[derive(Debug)]
 pub(crate) struct Host {
     env: Arc<dyn Env>,
@@ -182,7 +182,7 @@ impl World {
         self.process_with(job, |_| async { Ok(()) })
     }
 
-    /// Starts a process with a handle and a candidate of its own.
+    /// Starts a process with its own handle and candidate.
     pub(crate) fn process_with<H, Fut>(&self, job: Job, handler: H) -> Process
     where
         H: Fn(Tick) -> Fut + Send + Sync + 'static,

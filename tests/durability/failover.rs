@@ -34,7 +34,7 @@ fn master(groups: &Groups, group: usize) -> String {
 /// Granted locks by name, with the end of their holders' validity.
 type Granted = BTreeMap<String, Moment>;
 
-/// Runs eight callers that acquire one lock after the other, each with names of its own.
+/// Runs eight callers that acquire one lock after the other, each with its own names.
 async fn load(redlock: Redlock, level: Durability, stop: Arc<AtomicBool>) -> Granted {
     let caller = |caller: usize| {
         let (redlock, stop) = (redlock.clone(), Arc::clone(&stop));

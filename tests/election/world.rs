@@ -52,7 +52,7 @@ impl World {
         Self { nodes: (0..n).map(node).collect(), env }
     }
 
-    /// Returns a handle of its own, with the controls of its connections to the nodes.
+    /// Returns a new handle, with the controls of its connections to the nodes.
     pub(crate) fn process(&self) -> (Redlock, Vec<FaultControl>) {
         let mut builder = Redlock::builder().ttl(TTL).max_ttl(2 * TTL).env(Arc::clone(&self.env));
         let mut links = Vec::new();

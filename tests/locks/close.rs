@@ -102,7 +102,7 @@ async fn a_close_does_not_release_locks_in_use() {
     assert!(guard.is_valid(), "its holder may finish");
     let taken = other.mutex("work").build().unwrap().try_acquire().await.unwrap();
     assert!(taken.acquired().is_none(), "somebody else has it already");
-    // It is not renewed after `close`, and the loss is reported in time.
+    // The lock is not renewed after `close`, and the loss is reported in time.
     timeout(16 * S, guard.lost()).await.expect("renewed although the handle is closed");
     // The guard's deadline comes before the nodes' end of the lock.
     let next = other.mutex("work").acquire_timeout(S).build().unwrap().acquire().await.unwrap();
@@ -169,7 +169,7 @@ async fn a_close_that_is_dropped_takes_nothing_away() {
 /// Environment variable with the name to lock and the server's URL for the test's own program.
 const ORDER: &str = "PALISADE_TEST_CLOSE";
 
-/// Runs the program of another test, as a user's `main` in a process of its own.
+/// Runs the program of another test, as a user's `main` in a separate process.
 #[test]
 fn a_program() {
     let Ok(order) = std::env::var(ORDER) else { return };

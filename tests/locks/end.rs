@@ -54,7 +54,7 @@ async fn a_leadership_that_was_lost_is_never_resigned() {
     let redlock = over(&nodes, &env).drift(EARLY).build().unwrap();
     let election = redlock.election("late").build().unwrap();
     let leadership = election.campaign("me").await.unwrap();
-    // As in a process on a sleeping machine, nothing is renewed while the nodes' clocks go on.
+    // As in a process on a sleeping machine, no lease is renewed while the nodes' clocks run.
     let deadline = leadership.valid_until();
     let left = redlock.close(Duration::ZERO).await;
     assert_eq!(left.held.len(), 1, "{left}");

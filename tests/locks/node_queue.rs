@@ -302,7 +302,7 @@ async fn a_batch_asks_a_node_to_store_a_mebibyte_at_most_or_one_result() {
     assert_eq!(ops, 2, "{bytes} bytes");
 }
 
-/// Returns the time of `n` acquires at once, each of its own name, at a node that executes 128 in
+/// Returns the time of `n` acquires at once, each of another name, at a node that executes 128 in
 /// 20 ms.
 async fn at_once(n: usize) -> Duration {
     let env: Arc<dyn Env> = Arc::new(TokioEnv::new());

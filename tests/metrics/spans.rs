@@ -163,7 +163,7 @@ async fn campaign_and_resign_are_spans_under_one_term() {
         (last("campaign", "token"), last("campaign", "outcome")),
         (term.clone(), "won".into())
     );
-    // The value is published by an extension, which is a span of its own.
+    // The value is published by an extension, which has its own span.
     assert_eq!(ended("extend")[0].parent.as_deref(), Some("campaign"));
     assert!(election.try_campaign("you").await.unwrap().won().is_none());
     assert_eq!(last("try_campaign", "outcome"), "taken");

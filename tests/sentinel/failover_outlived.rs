@@ -110,13 +110,13 @@ async fn a_lock_with_defaults_outlives_a_crash_of_the_shipped_groups_master() {
             continue;
         }
         assert!(guard.is_valid(), "lost, although there was a new master after {promoted:?}");
-        // The verdict says so, and the new master has the lock.
+        // The verdict is `Kept`, and the new master has the lock.
         assert_eq!(guard.failover().await, Failover::Kept);
         let at = others.iter().find(|at| groups.cli(at, &["role"]).starts_with("master"));
         let has = groups.cli(at.expect("a new master"), &["pttl", "defaults"]);
         let left: u64 = has.parse().expect("a number of milliseconds");
         assert!(left > 0, "{left} ms on the new master");
-        // No event says that the default ttl is too short.
+        // No event reports that the default ttl is too short.
         while let Some(event) = events.try_next().map(|named| named.event) {
             assert!(!matches!(event, NodeEvent::TtlTooShort { .. }), "{event:?}");
         }

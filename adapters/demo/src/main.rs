@@ -1,4 +1,4 @@
-//! Real invoices through a real broker, with everything killed on the way.
+//! Sends real invoices through a real broker, while consumers and servers are killed.
 //!
 //! ```text
 //! broker-demo rabbitmq               18,532 invoices, each published one to three times

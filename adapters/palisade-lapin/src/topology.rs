@@ -1,9 +1,9 @@
 //! The queues beside the consumed queue: one for each delay, and the queue of the dead letters.
 //!
 //! A delay queue has no consumers. Its messages expire after the delay and are then moved back.
-//! Each delay has a queue of its own, because in a shared one a message with a long delay would
-//! block all those behind it. The delay queues are quorum queues that move messages
-//! `at-least-once`, so no message is lost if the broker is killed meanwhile.
+//! Each delay has its own queue, because in a shared one a message with a long delay would block
+//! all those behind it. The delay queues are quorum queues that move messages `at-least-once`, so
+//! no message is lost if the broker is killed meanwhile.
 
 use std::time::Duration;
 
@@ -80,7 +80,7 @@ pub(crate) async fn ensure_dead(connection: &Connection, queue: &str) -> Result<
 /// Declares a durable quorum queue, unless a queue of any kind has this name.
 ///
 /// In AMQP the broker reports a missing queue by closing the channel that asked, and lapin logs
-/// that as an error. So the check uses a channel of its own, and the result is one line in the log.
+/// that as an error. So the check uses its own channel, and the result is one line in the log.
 async fn declare(connection: &Connection, queue: &str, arguments: FieldTable) -> Result<(), Error> {
     let look = connection.create_channel().await?;
     let passive = QueueDeclareOptions { passive: true, ..durable() };

@@ -130,7 +130,7 @@ async fn a_long_handler_keeps_its_message() {
 }
 
 /// Runs a process that takes a message, freezes for longer than the ack wait, and then continues.
-/// Its runtime has one thread, and that sleeps, so it sends neither heartbeats nor renewals.
+/// Its runtime has one thread, which sleeps, so the process sends neither heartbeats nor renewals.
 fn freezes(url: &str, node: &MemoryNode, taken: &Arc<Notify>) -> ConsumerReport {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let work = async {

@@ -17,7 +17,7 @@
 //! ```
 //!
 //! If the resource has no such column, or consists of several rows, [`raise`] keeps the token in a
-//! table of its own. Then everything that the transaction writes afterwards is fenced.
+//! separate table. Then everything that the transaction writes afterwards is fenced.
 //!
 //! Without a lock, a version column refuses a write that was decided on an older state: see
 //! [`unchanged`].

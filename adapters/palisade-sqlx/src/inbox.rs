@@ -26,7 +26,7 @@ use crate::row::{self, Found, Rows, SPARE, UNNAMED, micros, record};
 ///
 /// `effect` and the row are one savepoint of the transaction that `conn` is in: if `effect` fails,
 /// nothing of both is left, even if the transaction is committed. On a connection without a
-/// transaction they are a transaction of their own.
+/// transaction they are a separate transaction.
 ///
 /// If another attempt at the key is in an open transaction, this call waits for its end; the
 /// connection's `lock_timeout` bounds that wait. At isolation levels above `READ COMMITTED` the
@@ -36,8 +36,8 @@ use crate::row::{self, Found, Rows, SPARE, UNNAMED, micros, record};
 /// The errors of `effect`, and [`InboxError`].
 ///
 /// # Cancellation safety
-/// If the future is dropped, nothing is left of it after the transaction has ended: sqlx rolls
-/// back.
+/// If the future is dropped, neither the effect nor the row is left after the transaction has
+/// ended: sqlx rolls back.
 pub async fn once<T, E, F>(conn: &mut PgConnection, cx: &Context, effect: F) -> Result<T, E>
 where
     T: Serialize + DeserializeOwned,

@@ -90,7 +90,7 @@ async fn the_row_answers_the_probe() {
 #[tokio::test]
 async fn concurrent_attempts_take_effect_once() {
     let lab = Lab::new().await;
-    // Each attempt has nodes of its own, so only the inbox keeps them apart.
+    // Each attempt has its own nodes, so only the inbox keeps them apart.
     let attempts = (0..10).map(|_| {
         let pool = lab.pool.clone();
         let keys = at_least_once(&memory());

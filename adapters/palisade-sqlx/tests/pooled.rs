@@ -50,7 +50,7 @@ async fn each_key_takes_effect_once_though_its_attempts_share_server_connections
         let lab = Lab::new().await;
         let pooler = Pooler::start(&lab.server, connections);
         let clients = clients(&pooler).await;
-        // Each attempt has nodes of its own, so only the inbox keeps them apart.
+        // Each attempt has its own nodes, so only the inbox keeps them apart.
         let attempts = clients.iter().flat_map(|pool| {
             let keys = at_least_once(&memory());
             (0..KEYS).map(move |n| {

@@ -31,7 +31,7 @@ impl Pooler {
         panic!("PgBouncer did not start: {}", log(server.dir()));
     }
 
-    /// Returns a client with this number of connections, set up as the README says.
+    /// Returns a client with this number of connections, set up as the README shows.
     pub(crate) async fn client(&self, connections: u32) -> PgPool {
         let options: PgConnectOptions = self.url().parse().expect("a URL");
         let options = options.statement_cache_capacity(0).extra_float_digits(None);

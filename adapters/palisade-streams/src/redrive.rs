@@ -37,9 +37,6 @@ pub struct Redriven {
 /// [`BrokerError`] if the server did not complete the call. Some entries may have been moved. Call
 /// it again.
 ///
-/// # Errors
-/// [`BrokerError`]: some may have been moved. Call it again.
-///
 /// # Cancellation safety
 /// If the future is dropped, the entries moved so far stay moved. Calling it again continues.
 pub async fn redrive(url: &str, stream: &str) -> Result<Redriven, BrokerError> {

@@ -18,8 +18,8 @@ pin_project! {
     ///
     /// # Cancellation safety
     /// If the future is dropped while the request's body arrives, nothing was run. If it is dropped
-    /// later, as servers do when the client hangs up, the handler continues in a task of its own
-    /// and its response is recorded. If the layer does not apply to the request, its handler is
+    /// later, as servers do when the client hangs up, the handler continues in its own task, and
+    /// its response is recorded. If the layer does not apply to the request, its handler is
     /// dropped, too.
     pub struct ResponseFuture<F, B, E> {
         #[pin]

@@ -219,7 +219,7 @@ impl Problem {
         let kind = documentation.map(|page| format!("{page}#{code}"));
         let details = Details {
             r#type: kind.as_deref().unwrap_or("about:blank"),
-            // A problem without a type of its own has the title of its status (RFC 9457).
+            // A problem without its own type has the title of its status (RFC 9457).
             title: if kind.is_some() { self.title() } else { reason },
             status: status.as_u16(),
             code,
@@ -273,7 +273,7 @@ impl Problem {
     }
 }
 
-/// Converts a wait to whole seconds, rounded up, because an earlier request would be in vain.
+/// Converts a wait to whole seconds, rounded up, because an earlier request would come too soon.
 fn seconds(wait: Duration) -> u64 {
     let more = u64::from(wait.subsec_nanos() > 0);
     wait.as_secs().saturating_add(more).max(1)

@@ -1,5 +1,4 @@
-//! The handling of a request under a key: it is read, run in a task of its own, recorded and
-//! answered.
+//! The handling of a request under a key: it is read, run in its own task, recorded and answered.
 //!
 //! ```text
 //!  read the body ─▶ claim ─▶ a result is stored ────────▶ replay it

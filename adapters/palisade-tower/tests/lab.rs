@@ -1,4 +1,4 @@
-//! A shop that counts its effects, on a port of its own, and a client.
+//! A shop that counts its effects, on its own port, and a client.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

@@ -168,8 +168,8 @@ fn left_behind(server: &Server, side: &str, start: u64) -> Vec<(String, u64)> {
 #[tokio::test]
 async fn an_expectation_changes_no_answer_and_no_key() {
     let server = Server::start(&[]);
-    // One of two equal clients forgets the marker before each batch, because it sends another E
-    // then.
+    // Of two equal clients, one drops the marker it has seen before each batch, because it first
+    // sends another E.
     let (expects, forgets) = (Watched::of(&server), Watched::of(&server));
     let other_terms = Terms { clock_error: LONG.clock_error + Duration::from_micros(1), ..LONG };
     let owners = [owner(), owner(), owner()];

@@ -155,7 +155,7 @@ async fn hints_come_on_a_connection_of_their_own() {
     let subscribed = server.cli(&["client", "list", "type", "pubsub"]);
     assert_eq!(subscribed.lines().count(), 1, "{subscribed}");
     assert!(!subscribed.contains("cmd=evalsha"), "{subscribed}");
-    // When it breaks, batches continue on their connection, and hints come on a new one.
+    // When this connection breaks, batches continue on theirs, and hints come on a new one.
     let before = facts(&node, LONG).await;
     let list = |kind: &str| server.cli(&["client", "list", "type", kind]);
     let commands = list("normal");

@@ -1,5 +1,5 @@
-//! One RabbitMQ for all tests of this program, because it takes seconds to start. Each test has a
-//! queue of its own. However the program ends, the broker is killed by its process id.
+//! One RabbitMQ for all tests of this program, because it takes seconds to start. Each test has its
+//! own queue. However the program ends, the broker is killed by its process id.
 
 mod node;
 
@@ -44,7 +44,7 @@ rm -rf "$1""#;
     let mut shell = Command::new("sh");
     shell.args(["-c", script, "sh"]).arg(&dir).arg(ports.mapper.to_string()).arg(PROGRAM);
     apart(&mut shell, &dir, ports);
-    // Forget the shell, so that its standard input stays open as long as this process runs.
+    // Leak the shell, so that its standard input stays open as long as this process runs.
     let shell = shell.stdin(Stdio::piped()).spawn().expect("a shell");
     std::mem::forget(shell);
     ports.amqp

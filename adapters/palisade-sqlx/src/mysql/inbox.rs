@@ -20,8 +20,8 @@ use crate::row::{self, Found, Rows, SPARE, UNNAMED, micros, record};
 /// The errors of `effect`, and [`InboxError`].
 ///
 /// # Cancellation safety
-/// If the future is dropped, nothing is left of it after the transaction has ended: sqlx rolls
-/// back.
+/// If the future is dropped, neither the effect nor the row is left after the transaction has
+/// ended: sqlx rolls back.
 pub async fn once<T, E, F>(conn: &mut MySqlConnection, cx: &Context, effect: F) -> Result<T, E>
 where
     T: Serialize + DeserializeOwned,

@@ -91,7 +91,7 @@ async fn concurrent_attempts_take_effect_once() {
     let lab = Lab::new().await;
     let attempts = (0..10).map(|_| {
         let pool = lab.pool.clone();
-        // Each attempt has nodes of its own, so only the inbox keeps them apart.
+        // Each attempt has its own nodes, so only the inbox keeps them apart.
         async move {
             at_least_once().key("k").run(async move |cx: Context| book(&pool, &cx).await).await
         }
