@@ -75,7 +75,7 @@ async fn a_process_keeps_its_locks_while_it_moves_large_results() {
         refused += done.expect("answered, or refused");
     }
     println!("all answered after {:?}; refused before that: {refused}", begun.elapsed());
-    // A lock counts only if it was renewed once more.
+    // Wait until each lock should have been renewed once more, so that a loss shows.
     tokio::time::sleep(Duration::from_secs(3)).await;
     let lost = guards.iter().filter(|guard| !guard.is_valid()).count();
     assert_eq!(lost, 0, "of {}", guards.len());

@@ -86,7 +86,7 @@ fn the_table_of_reasons_knows_every_setting_and_only_checks_that_exist() {
         }
     }
     assert!(seen > 15, "only {seen} ids seen: the table is read wrongly");
-    // These settings exist on every server, and the page does not mention them.
+    // These settings exist on every server, so the table does not mention them.
     let usual = ["port", "dir", "daemonize", "logfile", "timeout", "repl-diskless-sync"];
     for template in ["templates/redis.conf", "templates/sentinel.conf"] {
         for setting in settings(template).keys().filter(|s| !usual.contains(&s.as_str())) {

@@ -62,7 +62,7 @@ async fn one_message_is_tried_every_five_seconds_and_the_reason_is_said_each_min
     let orders = w.redlock.idempotency("orders").at_most_once().retention(keep).build().unwrap();
     let broker = full();
     let consumer = running(&orders, &broker);
-    // Until then the nodes are in quarantine and answer for no key.
+    // Wait for the log line. Before it, the nodes are in quarantine and answer for no key.
     while log.lines(&CLOSED).is_empty() {
         sleep(Duration::from_secs(1)).await;
     }

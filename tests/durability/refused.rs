@@ -251,7 +251,7 @@ async fn a_missing_permission_is_named() {
     assert_eq!(all.acquire().await.unwrap().durability().replicas, 2);
 }
 
-/// The write that replicas confirm overwrites the value of its key.
+/// A barrier writes a key, so that replicas have something to confirm, and overwrites its value.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_holds_a_lock_where_barriers_are_written() {
     let server = Server::start(&[]);

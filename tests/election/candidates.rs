@@ -86,7 +86,8 @@ async fn a_candidate_that_dies_is_gone_after_its_ttl() {
     sleep(TTL).await;
     let asks = world.election();
     assert_eq!(values(&asks).await, ["leads", "dies"]);
-    // None of its requests arrives any more, not even its leaving the list.
+    // None of the candidate's requests arrives any more, not even the one that removes it from the
+    // list.
     links.iter().for_each(FaultControl::cut);
     ghost.abort();
     let died = Instant::now();

@@ -241,7 +241,7 @@ async fn an_observer_yields_vacancy_doubt_and_missed_changes() {
     let six = observer.next().await;
     assert!(matches!(&six, Some(Observation::Leader { leader, gap: true }) if leader.number == 6));
     drop(leadership);
-    // The observer is also a stream.
+    // The observer can also be polled as a stream.
     let vacant = std::future::poll_fn(|cx| Pin::new(&mut observer).poll_next(cx)).await;
     assert_eq!(vacant, Some(Observation::Vacant));
 }

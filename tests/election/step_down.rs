@@ -39,7 +39,7 @@ async fn a_leader_that_listens_resigns_and_lets_others_come_first() {
         let (request, asked) = leader.await.unwrap();
         assert_eq!((&*request.reason, request.by), ("maintenance", Identity::here()));
         assert!(asked.duration_since(begun) < TTL / 4, "the hint brings it before a renewal");
-        // The leader that has resigned leaves the next attempts to others.
+        // A leader that has resigned on request leaves the next attempts to others.
         assert!(matches!(leads.try_campaign("a").await.unwrap(), TryCampaign::Following(_)));
         let (next, elected) = timeout(LONG, follows).await.unwrap().unwrap();
         assert!(elected.duration_since(begun) < TTL / 4 && next.term() > term);

@@ -93,7 +93,7 @@ async fn a_close_does_not_release_locks_in_use() {
     let quiet = redlock.mutex("quiet").auto_renew(false).build().unwrap().acquire().await.unwrap();
     let begun = Instant::now();
     let left = redlock.close(40 * S).await;
-    // The lock is renewed while `close` waits for it; the other one has expired.
+    // The lock is renewed while `close` waits for it; the lock without renewal has expired.
     assert!(begun.elapsed() >= 40 * S);
     assert!(!quiet.is_valid());
     assert_eq!(left.held, [Resource::Lock("work".into())]);

@@ -103,7 +103,7 @@ async fn locks_that_are_held_come_before_new_ones() {
     assert!(held.iter().all(LockGuard::is_valid));
 }
 
-/// The first waiter of a handle asks for all its waiters.
+/// The first waiter of a handle asks on behalf of all waiters of this handle.
 #[tokio::test(start_paused = true)]
 async fn waiters_of_one_process_ask_no_more_often_the_more_they_are() {
     let (redlock, other, acquires) = handles(Duration::from_millis(1));

@@ -202,7 +202,8 @@ impl Stage {
         }
     }
 
-    /// Waits until the broker has `want` messages. It notices a consumer's death with a delay.
+    /// Waits until the broker has `want` messages. The broker notices a consumer's death with a
+    /// delay.
     async fn left(&self, want: &RangeInclusive<usize>) -> Result<usize, Failure> {
         let begun = Instant::now();
         loop {

@@ -124,7 +124,8 @@ async fn a_result_on_one_server_twice_is_on_no_majority() {
         .node_deadline(Duration::from_millis(500));
     let redlock = builder.build().unwrap();
     let guard = redlock.mutex("warm").build().unwrap().acquire().await.unwrap();
-    // It is random which of the two nodes' names meets this server, so the outcome may be unknown.
+    // Nodes `a` and `b` are one server, and it is random which of them the server accepts, so the
+    // release's outcome may be unknown.
     drop(guard.release().await);
     let idempotency = redlock.idempotency("orders").at_most_once();
     let orders = idempotency.lease(Duration::from_secs(2)).build().unwrap();
@@ -135,13 +136,13 @@ async fn a_result_on_one_server_twice_is_on_no_majority() {
     let done = done.await;
     let not = matches!(&done, Err(palisade::RunError::NotRecorded(_)));
     assert!(not, "one server of two has it, and it passed for two of three: {done:?}");
-    // The value on the two nodes does not count as a majority either.
+    // For a lookup, the value on this one server is no majority either.
     let seen = orders.key("k").lookup::<u32>().await;
     assert!(!matches!(seen, Ok(palisade::idempotency::Status::Stored(_))), "{seen:?}");
 }
 
-/// However many results are requested at once, an answer contains at most a mebibyte of them, or
-/// one.
+/// However many results are requested at once, an answer contains at most a mebibyte of them, or a
+/// single one.
 #[tokio::test]
 async fn an_answer_is_not_as_large_as_all_results_that_are_asked_for() {
     const KB: usize = 1_024;

@@ -66,7 +66,7 @@ async fn a_client_that_does_not_know_that_somebody_waits_wakes_it_all_the_same()
     assert_eq!(&*hinted(&mut events).await, "k", "a hint that nobody asked for");
 }
 
-/// A classic client is one of another library, which does not support the queue.
+/// A client of another library does not support the queue.
 #[tokio::test]
 async fn a_classic_client_does_not_take_a_lock_that_is_reserved() {
     let server = Server::start(&[]);

@@ -154,7 +154,7 @@ async fn an_answer_without_end_is_cut() {
         let server = Fake::serve(move |mut socket| {
             let count = Arc::clone(&count);
             async move {
-                // The server answers every command with an endless array.
+                // The server answers every command with data that never ends.
                 socket.write_all(begin.as_bytes()).await.ok()?;
                 let piece = b"$1\r\na\r\n".repeat(10_000);
                 loop {
