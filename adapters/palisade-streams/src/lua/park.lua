@@ -1,6 +1,6 @@
--- Adds a dead letter and acknowledges its entry, in one step. KEYS: the stream, the stream of dead
--- letters. ARGV: group, id, then the dead letter's fields. Returns 1, or 0 if the entry was already
--- acknowledged; then no second dead letter is added.
+-- Adds a dead letter and acknowledges its entry, in one step.
+-- KEYS: the stream, the stream of dead letters. ARGV: group, id, then the dead letter's fields.
+-- Returns 1, or 0 if the entry was already acknowledged; then no second dead letter is added.
 if #redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[2], ARGV[2], 1) == 0 then
   return 0
 end

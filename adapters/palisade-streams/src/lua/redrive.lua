@@ -1,8 +1,9 @@
 -- Moves dead letters with the reason 'forgotten' back into their stream, in one step, without the
--- fields that were added to make them dead letters. KEYS: the stream of dead letters, the stream.
--- ARGV: start and end position, maximum number of dead letters to look at. Returns the next start
--- position (empty at the end), the number of moved entries, and the number of dead letters that
--- stay because they do not contain their whole entry.
+-- fields that were added to make them dead letters.
+-- KEYS: the stream of dead letters, the stream. ARGV: start position, end position, maximum number
+-- of dead letters to look at.
+-- Returns the next start position (empty at the end), the number of moved entries, and the number
+-- of dead letters that stay because they do not contain their whole entry.
 local looked = redis.call('XRANGE', KEYS[1], ARGV[1], ARGV[2], 'COUNT', ARGV[3])
 local on, moved, stay = '', 0, 0
 for _, entry in ipairs(looked) do
