@@ -1,6 +1,6 @@
-//! Singleton cron: of several candidates one leads and runs the ticks. Each (job, tick) is claimed
-//! and completed as an idempotency record, so that a change of leaders neither doubles nor loses
-//! one: leadership makes it likely that only one process tries, the record makes it certain.
+//! Singleton cron: one of several candidates leads and runs the ticks. Each (job, tick) is claimed
+//! and completed as an idempotency record, so that a change of leaders neither doubles nor loses a
+//! tick. Leadership makes it likely that only one process tries; the record makes it certain.
 //!
 //! ```text
 //! cargo run -p examples --bin cron_leader
@@ -24,7 +24,7 @@ const EVERY: Duration = Duration::from_millis(150);
 const TICKS: u32 = 16;
 const LEASE: Duration = Duration::from_millis(600);
 
-/// What the job has done, by tick: the effect, and what a probe can ask.
+/// Effects of the job by tick, which the probe reads.
 type Done = Mutex<BTreeMap<String, Vec<String>>>;
 
 /// A candidate, as each of several processes would run it.
@@ -32,25 +32,27 @@ struct Candidate {
     name: String,
     election: Election,
     runs: Idempotency,
-    /// Ticks are derived from the schedule each time, never chained one to the next.
+    /// Start of the schedule. Each tick is computed from it, never from the tick before.
     start: SystemTime,
     done: Arc<Done>,
-    /// The candidate dies in the middle of this tick, after the effect and before its record.
+    /// Number of the tick at which the candidate dies, after the effect and before its record.
     dies_at: Option<u32>,
 }
 
 impl Candidate {
-    /// Campaigns again and again, until all ticks are done.
+    /// Campaigns repeatedly until all ticks are done.
     async fn stand(self) -> Result<(), Failure> {
         loop {
             let leadership = self.election.campaign(&*self.name).await?;
             println!("{} leads, term {}", self.name, leadership.term());
             tokio::select! {
                 biased;
-                // Somebody else may lead now. What was claimed is theirs when its lease is over.
+                // Another candidate may lead now. It can run the claimed tick after the claim's
+                // lease has ended.
                 () = leadership.lost() => println!("{} lost its leadership", self.name),
                 led = self.lead() => {
-                    // Also on failure: let somebody else try at once, instead of after a lease.
+                    // Resign even after an error, so that another candidate leads at once and not
+                    // after a lease.
                     match leadership.resign().await {
                         Ok(()) => println!("{} resigns", self.name),
                         Err(why) => println!("{} resigns: {why}", self.name),
@@ -61,22 +63,23 @@ impl Candidate {
         }
     }
 
-    /// Runs what is due, beginning with what an earlier leader may have left undone.
+    /// Runs all ticks that are due, beginning with those that an earlier leader may have left.
     async fn lead(&self) -> Result<(), Failure> {
         for n in 0..TICKS {
             let tick = self.start + n * EVERY;
             sleep(tick.duration_since(SystemTime::now()).unwrap_or_default()).await;
-            // The scheduled instant in UTC: the same for every leader, whatever its clock says now.
+            // The key contains the scheduled time in UTC, which does not depend on the leader's
+            // clock.
             let at = tick.duration_since(UNIX_EPOCH)?.as_millis();
             self.run_once(n, tick, &format!("report@{at}")).await?;
         }
         Ok(())
     }
 
-    /// Runs one tick, unless it was run; waits if somebody else is running it.
+    /// Runs one tick unless it was already run. Waits if another process is running it.
     async fn run_once(&self, n: u32, tick: SystemTime, key: &str) -> Result<(), Failure> {
         loop {
-            // Nobody can have run it before its time.
+            // The tick's time is its birth, because no process can have run it earlier.
             let call = self.runs.key(key).created_at(tick).in_flight_timeout(LEASE);
             let outcome = call
                 .probe(async |_| match self.done.lock().expect("no one panics").get(key) {
@@ -101,7 +104,7 @@ impl Candidate {
         }
     }
 
-    /// The job itself. It hands its token to whatever it writes (see `fenced_writer`).
+    /// Runs the job. A real job passes its token to everything it writes (see `fenced_writer`).
     async fn job(&self, cx: &Context, n: u32, key: &str) -> Result<String, Failure> {
         sleep(Duration::from_millis(10)).await;
         {
@@ -124,7 +127,7 @@ async fn main() -> Result<(), Failure> {
     let lease = connect.ttl(LEASE);
     let redlock = connect.builder(lease)?.prefix(prefix).build()?;
     common::ready(&redlock).await?;
-    // What an earlier leader left, or servers forgot, the probe decides.
+    // With `at_most_once`, the probe decides about runs that were left or forgotten.
     let runs = redlock.idempotency("cron").at_most_once().build()?;
     let (done, start) = (Arc::new(Done::default()), SystemTime::now());
     let election = redlock.election("cron").build()?;
@@ -140,7 +143,8 @@ async fn main() -> Result<(), Failure> {
     sleep(EVERY).await;
     let others = ["Grace", "Edsger"].map(|name| tokio::spawn(candidate(name, None).stand()));
 
-    // The first leader is gone in the middle of a tick: its task is dropped at its current await.
+    // The first leader disappears in the middle of a tick: its task is dropped at its current
+    // await.
     sleep(7 * EVERY).await;
     first.abort();
     for other in others {

@@ -1,6 +1,6 @@
 //! A cron job that runs once a tick among three processes, which are tasks here. The first one dies
-//! in the middle of a run, after its effect and before its record: another one runs the tick again,
-//! and recognises by the tick's own key that the effect is there.
+//! in the middle of a run, after its effect and before its record. Another one then runs the tick
+//! again, and the tick's own key shows that the effect already exists.
 //!
 //! ```text
 //! cargo run -p examples --bin cron_singleton
@@ -20,10 +20,10 @@ use palisade::cron::{Job, Tick};
 use tokio::time::{sleep, timeout};
 
 type Failure = Box<dyn Error + Send + Sync>;
-/// A system downstream that recognises repeats: who wrote, by the key of the write.
+/// A downstream system that recognises repetitions: the writer of each key.
 type Ledger = Mutex<BTreeMap<String, (i64, &'static str)>>;
 
-/// The job. `dies` means a process that is killed right after its effect.
+/// Runs the job. `dies` simulates a process that is killed right after its effect.
 async fn report(tick: Tick, ledger: Arc<Ledger>, me: &'static str, dies: bool) {
     let key = tick.child_key("report");
     let first =
@@ -47,8 +47,8 @@ async fn main() -> Result<(), Failure> {
     let process = |me: &'static str, dies: bool| {
         let (redlock, ledger) = (redlock.clone(), Arc::clone(&ledger));
         async move {
-            // All that a process has to do:
-            // Ticks of the seconds in which the lease of who died runs out are on time, too.
+            // A real process needs only this code. Ticks during the dead process's last lease count
+            // as on time.
             let job = Job::new("report", "* * * * * *").zone("Europe/Zurich");
             let job = job.late(Duration::from_secs(10));
             let cron = Cron::new(&redlock);
@@ -63,12 +63,12 @@ async fn main() -> Result<(), Failure> {
             Ok::<_, Failure>(())
         }
     };
-    // Ada comes first, dies in her first run, and is gone with all that she held.
+    // Ada runs first and dies in her first run; her task is dropped with everything it holds.
     let _ = timeout(Duration::from_secs(3), process("Ada", true)).await;
     let others = [process("Grace", false), process("Edsger", false)].map(tokio::spawn);
     sleep(Duration::from_secs(8)).await;
     others.iter().for_each(tokio::task::JoinHandle::abort);
-    // What was dropped is released by now, and not only when its ttl is over.
+    // Closing releases what was dropped; otherwise it would stay until its ttl ends.
     drop(redlock.close(Duration::from_secs(2)).await);
 
     let mut ticks: Vec<_> = ledger.lock().expect("no one panics").values().copied().collect();

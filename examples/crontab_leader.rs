@@ -1,8 +1,9 @@
-//! The crontab leader: of several hosts one does the crontab, and resigns when it cannot.
+//! The crontab leader: one of several hosts runs the crontab, and resigns if it cannot.
 //!
-//! The leader runs what is due, as long as it leads. It fences what it writes, so a host that was
-//! paused and comes back late changes nothing. When its disk is full it resigns, and another host
-//! goes on where it was; when it loses its leadership its work is stopped, and it campaigns again.
+//! The leader runs the jobs that are due, as long as it leads. Its writes carry a fencing token, so
+//! a host that was paused and comes back late changes nothing. If the leader's disk is full, it
+//! resigns and another host continues. If it loses its leadership, its work is stopped, and it
+//! campaigns again.
 //!
 //! ```text
 //! cargo run -p examples --bin crontab_leader
@@ -26,7 +27,7 @@ const EVERY: Duration = Duration::from_millis(100);
 const LEASE: Duration = Duration::from_millis(900);
 const TICKS: usize = 12;
 
-/// Where the jobs write: a resource that refuses a smaller fencing token than it has seen.
+/// The resource to which jobs write. It refuses a smaller fencing token than it has seen.
 #[derive(Default)]
 struct Ledger(Mutex<Vec<(FencingToken, &'static str)>>);
 
@@ -49,12 +50,12 @@ impl Ledger {
 struct Host {
     name: &'static str,
     ledger: Arc<Ledger>,
-    /// After so many ticks its disk is full.
+    /// Number of ticks after which the host's disk is full.
     room: usize,
 }
 
 impl Host {
-    /// Runs what is due, for ever; an error if it cannot.
+    /// Runs jobs for ever. Returns an error if the host cannot run them.
     async fn do_crontab(&self, term: FencingToken) -> Result<Infallible, Failure> {
         for _ in 0..self.room {
             sleep(EVERY).await;

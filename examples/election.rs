@@ -1,9 +1,9 @@
 //! One leader of many candidates.
 //!
-//! Without arguments: three candidates over three in-memory nodes take turns, and an observer
-//! prints what it sees; ends without help. With `--node` or `--sentinel`: one candidate that prints
-//! a line of JSON for each event and resigns at SIGTERM, Ctrl-C, or the line `resign` on its
-//! standard input; start two of them and kill one.
+//! Without arguments, three candidates over three in-memory nodes take turns, an observer prints
+//! what it sees, and the program ends by itself. With `--node` or `--sentinel` it is one candidate,
+//! which prints a line of JSON for each event and resigns at SIGTERM, Ctrl-C, or the line `resign`
+//! on its standard input. Start two of them and kill one.
 //!
 //! ```text
 //! cargo run -p examples --bin election
@@ -26,15 +26,15 @@ struct Cli {
     #[command(flatten)]
     connect: common::Connect,
 
-    /// The election
+    /// Name of the election
     #[arg(long, default_value = "example")]
     name: String,
 
-    /// What to proclaim, an address for example
+    /// Value to proclaim, for example an address
     #[arg(long, default_value = "a candidate")]
     value: String,
 
-    /// End after so many seconds
+    /// End after this many seconds
     #[arg(long, default_value_t = 60)]
     seconds: u64,
 }
@@ -50,7 +50,7 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
         let election = redlock.election(&cli.name).build()?;
         stand(&election, &cli.value, Duration::from_secs(cli.seconds)).await
     };
-    // Also after a signal in the middle of a campaign: what nodes granted is given back.
+    // Close even after a signal in the middle of a campaign, to release what nodes granted.
     let closed = redlock.close(Duration::from_secs(5)).await;
     if !closed.is_clean() {
         eprintln!("{closed}");
@@ -58,7 +58,7 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     ended
 }
 
-/// One candidate, until it gets a signal to end.
+/// Runs one candidate until it receives a signal to end.
 async fn stand(
     election: &Election,
     value: &str,
@@ -104,7 +104,7 @@ async fn stand(
         if last {
             return Ok(outcome?);
         }
-        // Leaves time for somebody else: otherwise this process would often be the first again.
+        // Leave time for other candidates; otherwise this process would often be the first again.
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
 }
@@ -114,7 +114,7 @@ fn tell(event: &str, term: u64) {
     println!(r#"{{"event":"{event}","term":{term},"at_ms":{:.3}}}"#, now.as_secs_f64() * 1e3);
 }
 
-/// Three candidates lead once each.
+/// Lets three candidates lead once each.
 async fn demo(redlock: &Redlock) -> Result<(), Box<dyn Error + Send + Sync>> {
     let mut observer = redlock.election("demo").build()?.observe();
     let watch = tokio::spawn(async move {
@@ -147,7 +147,7 @@ async fn demo(redlock: &Redlock) -> Result<(), Box<dyn Error + Send + Sync>> {
     for candidate in candidates {
         candidate.await??;
     }
-    // The observer ends with the handle.
+    // Closing the handle ends the observer.
     drop(redlock.close(Duration::from_secs(5)).await);
     Ok(watch.await?)
 }

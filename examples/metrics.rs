@@ -1,5 +1,5 @@
-//! Everything that palisade counts, from one program: locks, keys, an election and a cron job,
-//! served to Prometheus.
+//! All metrics of palisade from one program: locks, keys, an election and a cron job, served to
+//! Prometheus.
 //!
 //! ```text
 //! cargo run -p examples --bin metrics
@@ -20,7 +20,7 @@ use palisade::cron::{Cron, Job};
 use palisade::{Failed, Redlock};
 use tokio::time::sleep;
 
-/// Classes for times, in seconds, and for parts of a ttl.
+/// Buckets of the histograms of times, in seconds.
 const SECONDS: &[f64] =
     &[0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
 const RATIO: &[f64] = &[0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0];
@@ -30,11 +30,11 @@ struct Cli {
     #[command(flatten)]
     connect: common::Connect,
 
-    /// Where Prometheus finds it
+    /// Address that serves the metrics to Prometheus
     #[arg(long, default_value = "127.0.0.1:9464")]
     listen: SocketAddr,
 
-    /// End after so many seconds
+    /// End after this many seconds
     #[arg(long, default_value_t = 60)]
     seconds: u64,
 }
@@ -47,7 +47,7 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
         .set_buckets_for_metric(Matcher::Suffix("_ratio".into()), RATIO)?
         .with_http_listener(cli.listen)
         .install()?;
-    // After the recorder: a handle counts where it finds one when it is built.
+    // The handle is built after the recorder is installed: it uses the recorder that exists then.
     let ttl = cli.connect.ttl(Duration::from_secs(4));
     let redlock = cli.connect.builder(ttl)?.build()?;
     println!("http://{}/metrics", cli.listen);
@@ -66,7 +66,7 @@ fn millis(least: u64, most: u64) -> Duration {
     Duration::from_millis(rand::random_range(least..most))
 }
 
-/// Locks that several tasks want, one of them held for long.
+/// Acquires locks that several tasks want; one task holds its lock for long.
 async fn locks(redlock: Redlock, task: u32) -> Option<()> {
     loop {
         let name = if task == 0 { "long".to_owned() } else { format!("short-{}", task % 2) };
@@ -82,7 +82,7 @@ async fn locks(redlock: Redlock, task: u32) -> Option<()> {
     }
 }
 
-/// Requests, each made about twice; of some it stays unknown whether they took effect.
+/// Makes each request about twice. For some it remains unknown whether they took effect.
 async fn keys(redlock: Redlock) -> Option<()> {
     let payments = redlock.idempotency("payments").at_most_once().build().ok()?;
     loop {
@@ -97,7 +97,7 @@ async fn keys(redlock: Redlock) -> Option<()> {
     }
 }
 
-/// Leads now and then, and watches who does.
+/// Leads now and then, and observes the election.
 async fn lead(redlock: Redlock) -> Option<()> {
     let election = redlock.election("billing").build().ok()?;
     let mut observer = election.observe();
@@ -113,7 +113,7 @@ async fn lead(redlock: Redlock) -> Option<()> {
     }
 }
 
-/// A tick each second.
+/// Runs a job each second.
 async fn ticks(redlock: Redlock) {
     let job = Job::new("report", "* * * * * *").late(Duration::from_secs(2));
     let run = |_| async {

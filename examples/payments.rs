@@ -1,4 +1,4 @@
-//! The README's idempotency key: one order, delivered twice, paid once.
+//! The README's idempotency key: one order, delivered twice and paid once.
 //!
 //! ```text
 //! palisade init --new --node redis://127.0.0.1

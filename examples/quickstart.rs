@@ -1,4 +1,4 @@
-//! A lock: acquire, work with the token, notice a loss, release.
+//! A lock: acquire it, work with its token, notice a loss, release it.
 //!
 //! ```text
 //! cargo run -p examples --bin quickstart
@@ -25,7 +25,7 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let guard = mutex.acquire().await?;
     println!("held with fencing token {}", guard.fencing_token());
 
-    // Any other caller learns at once, and without an error, how long it may take.
+    // Another caller learns at once, without an error, how long the lock may be held.
     match mutex.try_acquire().await? {
         TryAcquire::Taken(taken) => {
             println!("another one is refused: retry in {:?}", taken.retry_after);
@@ -33,8 +33,9 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
         TryAcquire::Acquired(_) => return Err("two holders".into()),
     }
 
-    // The lock is renewed in the background. If it is lost all the same (network, a long pause),
-    // stop: the work is dropped at its next await, and the token protects what was already sent.
+    // The lock is renewed in the background. It may still be lost, for example by a network fault
+    // or a long pause. Then stop: the work is dropped at its next await, and the token protects
+    // what was already sent.
     tokio::select! {
         biased;
         () = guard.lost() => return Err("lock lost, work interrupted".into()),
@@ -46,18 +47,19 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
         Err(other) => println!("not a clean release: {other}"),
     }
 
-    // The next holder's token is larger: that is how a resource recognises a late writer.
+    // The next holder's token is larger, so a resource can recognise a late writer.
     let next = mutex.acquire().await?;
     println!("held again with fencing token {}", next.fencing_token());
     next.release().await?;
 
-    // What is dropped is released in the background, for which `main` has to leave time.
+    // A dropped guard is released in the background; `close` leaves time for that.
     drop(mutex.acquire().await?);
     println!("{}", redlock.close(Duration::from_secs(5)).await);
     Ok(())
 }
 
-/// Your work. The resource keeps the largest token it has seen and refuses smaller ones.
+/// Writes an invoice: your work. The resource keeps the largest token it has seen and refuses
+/// smaller ones.
 async fn write_invoice(token: FencingToken) -> Result<(), Box<dyn Error + Send + Sync>> {
     tokio::time::sleep(Duration::from_millis(50)).await;
     println!("written with token {token}");

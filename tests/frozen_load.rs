@@ -1,5 +1,5 @@
-//! One node of five is frozen under full load: that costs no memory, and after the thaw nothing of
-//! it is left.
+//! One of five nodes is frozen under full load. The freeze costs no memory, and leaves nothing
+//! behind after the thaw.
 
 mod support;
 
@@ -16,31 +16,31 @@ const CALLERS: usize = 64;
 const TTL: Duration = Duration::from_secs(5);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What is resident, in bytes.
+/// Returns the resident memory in bytes.
 fn resident() -> u64 {
     let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
     pages.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 4096
 }
 
-/// Pairs in so much time.
+/// Returns the rate of pairs per second, measured over this time.
 async fn pairs(done: &AtomicU64, within: Duration) -> f64 {
     let (before, begun) = (done.load(Relaxed), Instant::now());
     sleep(within).await;
     (done.load(Relaxed) - before) as f64 / begun.elapsed().as_secs_f64()
 }
 
-/// Batches that the server has executed.
+/// Returns the number of batches that the server has executed.
 fn scripts(server: &Server) -> u64 {
     let all = server.cli(&["info", "commandstats"]);
     let line = all.lines().find_map(|l| l.strip_prefix("cmdstat_evalsha:calls=")).unwrap();
     line.split(',').next().unwrap().parse().unwrap()
 }
 
-/// The lock that stays longest, and for how long.
+/// Returns the lock that stays longest on this server, and its remaining time.
 ///
-/// The frozen server may have some, of one batch: a freeze may stop a script after it has read the
-/// clock, and what it grants after the thaw has its whole ttl from there. Nobody counts it as a
-/// vote, and nobody is left to give it back: its ttl ends it.
+/// The frozen server may have some locks of one batch: a freeze may stop a script after it has read
+/// the clock, and the locks it grants after the thaw then have their whole ttl. These grants do not
+/// count as votes and are not released, so only their ttl ends them.
 fn longest(server: &Server) -> Option<(String, Duration)> {
     let all = server.cli(&["keys", "n-*"]);
     let rest = |key: &str| server.cli(&["pttl", key]).trim().parse::<u64>().ok();
@@ -74,7 +74,7 @@ async fn one_of_five_is_frozen(span: Duration) {
     let healthy = pairs(&done, 2 * SECOND).await;
 
     servers[4].freeze();
-    // What one deadline's worth of requests costs is not growth.
+    // The requests of one node deadline use some memory, which is not growth.
     sleep(2 * SECOND).await;
     let (before, begun) = (resident(), Instant::now());
     let mut most = before;
@@ -90,7 +90,7 @@ async fn one_of_five_is_frozen(span: Duration) {
     let thawed_at = Instant::now();
     servers[4].resume();
     sleep(SECOND).await;
-    // It does its part again: that is so however busy the machine is.
+    // The thawed node executes its share again, however busy the machine is.
     let batches = || [0, 4].map(|i: usize| scripts(&servers[i]));
     let before = batches();
     sleep(SECOND).await;
@@ -104,7 +104,7 @@ async fn one_of_five_is_frozen(span: Duration) {
     }
     let ended = Instant::now();
     for (i, server) in servers.iter().enumerate() {
-        // Everything was given back, so nothing waits for its ttl.
+        // All locks were released, so no lock waits for its ttl.
         while let Some((key, left)) = longest(server) {
             if i == 4 && left + thawed_at.elapsed() < TTL + SECOND {
                 println!("{key} is of the script that the freeze cut in two");
@@ -114,13 +114,13 @@ async fn one_of_five_is_frozen(span: Duration) {
             sleep(Duration::from_millis(100)).await;
         }
     }
-    // And every lock that was granted can be had again on all five.
+    // Every lock that was granted can be acquired again on all five nodes.
     let again = redlock.mutex("n-0-0").build().unwrap().acquire().await.unwrap();
     again.release().await.unwrap();
 }
 
-/// For six seconds, or as many as the variable `FROZEN_SECONDS` says: a minute, in a release build,
-/// is as long as in an incident.
+/// The freeze lasts six seconds, or as many as the variable `FROZEN_SECONDS` states. A minute in a
+/// release build is as long as in an incident.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_node_costs_no_memory_and_leaves_nothing() {
     let seconds = std::env::var("FROZEN_SECONDS").ok().and_then(|s| s.parse().ok());

@@ -1,5 +1,5 @@
-//! Large results cost time for their callers only: no lock of the same process is lost because of
-//! them, and no connection. A binary of its own, because it needs the machine for itself.
+//! Large results cost time only for their callers: no lock of the same process is lost because of
+//! them, and no connection. This test is a separate binary, because it needs the whole machine.
 
 #[path = "support/mod.rs"]
 mod support;
@@ -12,16 +12,16 @@ use tokio::task::JoinSet;
 
 use support::server::Server;
 
-/// Longer than all of it takes; not a claim about speed.
+/// Maximum time for the whole test; it does not assert a speed.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// As long as a result may be by default, in JSON.
+/// Length of the largest result by default, without its quotation marks in JSON.
 const LARGEST: usize = (1 << 20) - 2;
 
 fn large(letter: char) -> String {
     letter.to_string().repeat(LARGEST)
 }
 
-/// Asks until it is answered; how often it was refused with a typed error.
+/// Asks until the result is replayed. Returns the number of refusals with a typed error before.
 async fn replayed(orders: &Idempotency, key: &str) -> usize {
     let begun = Instant::now();
     let mut refused = 0;
@@ -75,7 +75,7 @@ async fn a_process_keeps_its_locks_while_it_moves_large_results() {
         refused += done.expect("answered, or refused");
     }
     println!("all answered after {:?}; refused before that: {refused}", begun.elapsed());
-    // Each has to be renewed once more before it counts.
+    // Wait until each lock should have been renewed once more, so that a loss shows.
     tokio::time::sleep(Duration::from_secs(3)).await;
     let lost = guards.iter().filter(|guard| !guard.is_valid()).count();
     assert_eq!(lost, 0, "of {}", guards.len());

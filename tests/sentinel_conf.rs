@@ -1,11 +1,11 @@
-//! Every line of the templates in `sentinel-conf` is there for a reason that the doctor knows.
+//! Every line of the templates in `sentinel-conf` names the doctor's check that requires it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use palisade_ops::doctor::checks;
 
-/// Checks that no setting of one file can satisfy or break.
+/// Checks that do not depend on a setting in a single file.
 const NOT_SETTINGS: &[&str] = &[
     "aof-replay",
     "clock-skew",
@@ -22,7 +22,7 @@ fn read(name: &str) -> String {
     std::fs::read_to_string(path).expect("it is part of the package")
 }
 
-/// Each setting with the checks named above it.
+/// Returns each setting with the checks named above it.
 fn settings(template: &str) -> BTreeMap<String, Vec<String>> {
     let mut found = BTreeMap::new();
     let mut ids: Option<Vec<String>> = None;
@@ -60,7 +60,7 @@ fn every_line_of_the_templates_names_checks_that_exist() {
             }
         }
     }
-    // The other way round: a check about a setting has its line.
+    // Conversely, each check about a setting must have a line.
     let free: BTreeSet<String> = NOT_SETTINGS.iter().map(|id| (*id).to_owned()).collect();
     assert!(free.is_subset(&known), "{:?}", free.difference(&known));
     let missing: Vec<_> = known.difference(&named).filter(|id| !free.contains(*id)).collect();
@@ -86,7 +86,7 @@ fn the_table_of_reasons_knows_every_setting_and_only_checks_that_exist() {
         }
     }
     assert!(seen > 15, "only {seen} ids seen: the table is read wrongly");
-    // What every server has, and says nothing about.
+    // These settings exist on every server, so the table does not mention them.
     let usual = ["port", "dir", "daemonize", "logfile", "timeout", "repl-diskless-sync"];
     for template in ["templates/redis.conf", "templates/sentinel.conf"] {
         for setting in settings(template).keys().filter(|s| !usual.contains(&s.as_str())) {

@@ -1,7 +1,8 @@
-//! What idempotency keys cost: round trips, batches, replays with many callers, bytes.
+//! Costs of idempotency keys: round trips, batches, replays with many callers, bytes.
 //!
-//! `cargo bench --bench idempotency` prints a table, `-- --json` one object. Round trips are what
-//! the server counted. Speeds are ratios, or ranges over the rounds; nothing of them is asserted.
+//! `cargo bench --bench idempotency` prints a table, `-- --json` one object. Round trips are
+//! counted by the server. Speeds are ratios, or ranges over the rounds. None of these figures is
+//! asserted.
 
 #[path = "../../tests/support/server.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared with the tests, which use all of it")]
@@ -19,16 +20,16 @@ use palisade::{Failed, Idempotency, Outcome, RedisNode, Redlock};
 use server::Server;
 use stats::{Spread, cpu};
 
-/// As JSON it has 32 bytes.
+/// Result of a call, which has 32 bytes as JSON.
 const RESULT: &str = "the receipt of an order: 30 by";
-/// Calls that are made together.
+/// Number of calls in a batch.
 const BATCH: usize = 100;
-/// Callers who ask at the same time.
+/// Number of callers that ask at the same time.
 const CALLERS: usize = 64;
 
 #[derive(Parser)]
 struct Args {
-    /// Print one object.
+    /// Print one JSON object.
     #[arg(long)]
     json: bool,
     /// Rounds of each speed.
@@ -37,10 +38,10 @@ struct Args {
     /// Seconds of each round.
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
-    /// Completed records whose memory is counted.
+    /// Number of completed records whose memory is measured.
     #[arg(long, default_value_t = 1_000_000)]
     records: usize,
-    /// Given by cargo.
+    /// Passed by cargo.
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -95,7 +96,7 @@ fn row(what: &str, is: &str, target: &str) {
     println!("{what:68} {is:30} {target}");
 }
 
-/// Of the last minute, the last 5 and the last 15: how busy the machine was.
+/// Returns the load averages of the last 1, 5 and 15 minutes.
 fn load() -> String {
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     load.split(' ').take(3).collect::<Vec<_>>().join(" ")
@@ -120,7 +121,7 @@ impl Lab {
         Self { server, orders }
     }
 
-    /// How many batches the server has executed.
+    /// Returns the number of batches that the server has executed.
     fn trips(&self) -> u64 {
         let stats = self.server.cli(&["info", "commandstats"]);
         let line = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:"));
@@ -128,14 +129,14 @@ impl Lab {
         calls.and_then(|calls| calls.parse().ok()).unwrap_or(0)
     }
 
-    /// Bytes that the server has in use.
+    /// Returns the server's memory in use, in bytes.
     fn memory(&self) -> f64 {
         let info = self.server.cli(&["info", "memory"]);
         let line = info.lines().find_map(|line| line.strip_prefix("used_memory:"));
         line.and_then(|bytes| bytes.trim().parse().ok()).expect("used_memory")
     }
 
-    /// Whether the handler ran.
+    /// Makes a call. Returns true if its handler ran.
     async fn call(&self, key: String) -> bool {
         let done = self.orders.key(key).run(|_| async { Ok::<_, Failed>(RESULT.to_owned()) });
         let done = done.await.expect("an outcome");
@@ -143,7 +144,7 @@ impl Lab {
         done.is_executed()
     }
 
-    /// Runs all of these together.
+    /// Runs a batch of calls.
     async fn batch(&self, keys: impl Iterator<Item = String>) {
         let calls = keys.map(|key| (self.orders.key(key), ()));
         let run = |_, ()| async { Ok::<_, Failed>(RESULT.to_owned()) };
@@ -153,7 +154,7 @@ impl Lab {
     }
 }
 
-/// Of a call that runs its handler, and of one that replays.
+/// Returns the round trips of a call that runs its handler, and of one that replays.
 async fn round_trips() -> (f64, f64) {
     const CALLS: u64 = 1_000;
     let lab = Lab::new();
@@ -169,7 +170,7 @@ async fn round_trips() -> (f64, f64) {
     (counted[0], counted[1])
 }
 
-/// How much faster a batch is than its calls one after the other, and its round trips.
+/// Returns the ratio of a batch's speed to that of single calls, and the batch's round trips.
 async fn batches(args: &Args) -> (Spread, u64) {
     let lab = Lab::new();
     lab.batch((0..BATCH).map(|i| format!("warm-{i}"))).await;
@@ -182,7 +183,7 @@ async fn batches(args: &Args) -> (Spread, u64) {
             while began.elapsed() < span {
                 if together {
                     let before = lab.trips();
-                    // The look at the server is not part of the batch.
+                    // Asking the server for its count is not part of the batch.
                     let paused = Instant::now();
                     lab.batch((next..next + BATCH).map(|i| format!("order-{i}"))).await;
                     *rate += paused.elapsed().as_secs_f64();
@@ -204,13 +205,13 @@ async fn batches(args: &Args) -> (Spread, u64) {
     (Spread::of(ratios), trips)
 }
 
-/// Replays in a second, of many callers on one node.
+/// Replays of many callers on one node.
 struct Replays {
     per_s: Spread,
-    /// Processor time of one in µs: of this process, of the server. Other programs do not change it
-    /// much.
+    /// Processor time of a replay in µs: of this process, and of the server. Other programs have
+    /// little influence on it.
     cpu: (f64, f64),
-    /// How many leave in one request, on average.
+    /// Average number of replays in one request.
     together: f64,
 }
 
@@ -234,7 +235,7 @@ impl Replays {
     }
 }
 
-/// As a program does whose runtime has one thread.
+/// Measures replays on a runtime with one thread.
 fn on_one_thread(args: &Args) -> Replays {
     std::thread::scope(|scope| {
         let runs = scope.spawn(|| {
@@ -283,8 +284,8 @@ async fn replays(args: &Args) -> Replays {
     Replays { per_s: Spread::of(rates), cpu, together }
 }
 
-/// How many calls of so many callers run their handler in a second, with `appendfsync always` as a
-/// part of those with `everysec`.
+/// Returns the rate of calls by this number of callers with `appendfsync always`, as a fraction of
+/// the rate with `everysec`.
 async fn always(args: &Args, callers: usize) -> Spread {
     let lab = |fsync| Arc::new(Lab::with(&["--appendonly", "yes", "--appendfsync", fsync]));
     let labs = [lab("everysec"), lab("always")];
@@ -313,7 +314,7 @@ async fn always(args: &Args, callers: usize) -> Spread {
             *rate /= began.elapsed().as_secs_f64();
         }
         next += 1;
-        // The first one warms both.
+        // The first round warms up both servers and is not counted.
         if round > 0 {
             ratios.push(rates[1] / rates[0]);
         }
@@ -321,7 +322,7 @@ async fn always(args: &Args, callers: usize) -> Spread {
     Spread::of(ratios)
 }
 
-/// Bytes of Redis for each completed record.
+/// Returns the bytes of Redis's memory for each completed record.
 async fn bytes(records: usize) -> f64 {
     let lab = Lab::new();
     lab.call("warm".to_owned()).await;

@@ -1,5 +1,5 @@
-//! One row of the table: the contenders alternate on the same servers, and each ratio is taken
-//! within one round, so that what else the machine does hits all of them.
+//! One row of the table. The contenders alternate on the same servers, and each ratio is taken
+//! within one round, so that other load on the machine affects all of them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,23 +11,23 @@ use super::delay::delayed;
 use super::server::Server;
 use super::stats::{Spread, cpu, quantile_us};
 
-/// What is compared.
+/// The conditions of a comparison.
 #[derive(Clone, Copy)]
 pub(crate) struct Case {
     pub(crate) nodes: usize,
     pub(crate) tasks: usize,
-    /// The last node is stopped.
+    /// If true, the last node is frozen.
     pub(crate) frozen: bool,
-    /// So much time passes between client and server, each way.
+    /// Delay between client and server, in each direction.
     pub(crate) delay: Duration,
 }
 
-/// What one contender did in one round.
+/// The measurements of one contender in one round.
 pub(crate) struct Run {
     pub(crate) per_s: f64,
-    /// Sorted.
+    /// Time of each pair, sorted.
     pub(crate) latencies: Vec<Duration>,
-    /// Processor time per pair in µs, of this process and of all servers.
+    /// Processor time per pair in µs: of this process, and of all servers.
     cpu: (f64, f64),
 }
 
@@ -39,7 +39,7 @@ impl Run {
 
 const NAMES: [&str; 3] = ["ours", "raw", "rslock"];
 
-/// The heading of the table.
+/// Returns the heading of the table.
 pub(crate) fn heading() -> String {
     format!(
         "{:>7} {:>5} {:>5} {:>6} | {:>9} | {:>18} {:>18} | {:>18} {:>7} {:>7} {:>7} | {:>15}",
@@ -68,19 +68,20 @@ pub(crate) async fn compare(args: &Args, case: Case, runtime: &str) -> String {
     let mut all = Vec::new();
     for who in NAMES {
         all.push(contender(who, &urls).await);
-        // Warm: connections, scripts, and ours has seen the frozen server before it freezes.
+        // Warm up: open connections, load scripts, and let ours use the last server before it
+        // freezes.
         run(&all[all.len() - 1], who, case, &servers, Duration::from_millis(300)).await;
     }
     if case.frozen {
         servers[case.nodes - 1].freeze();
-        // The first calls meet the freeze; the case measures what comes after it.
+        // The first calls after the freeze are slower and not part of the case.
         run(&all[0], NAMES[0], case, &servers, Duration::from_millis(600)).await;
     }
     let mut rounds = Vec::new();
     for round in 0..args.rounds {
         let mut of: [Option<Run>; 3] = [None, None, None];
         for i in 0..3 {
-            // Each is first as often as the others.
+            // Each contender is first equally often.
             let i = (i + round) % 3;
             of[i] = Some(run(&all[i], NAMES[i], case, &servers, span).await);
         }
@@ -134,8 +135,8 @@ fn row(args: &Args, case: Case, runtime: &str, rounds: &[[Run; 3]]) -> String {
     )
 }
 
-/// All tasks do pairs on their own names until the span is over; a pair that is under way then is
-/// awaited and counted with its time.
+/// Runs pairs in all tasks, each with its own names, until the span is over. Pairs in progress at
+/// the end are awaited and counted with their time.
 pub(crate) async fn run(
     who: &Arc<dyn Contender>,
     name: &str,

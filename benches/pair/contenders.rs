@@ -1,4 +1,4 @@
-//! The three contenders, each doing the same pair: take a lock on N servers, give it back.
+//! The three contenders. Each runs the same pair: acquires a lock on N servers and releases it.
 #![allow(unreachable_pub)]
 
 use std::future::Future;
@@ -15,13 +15,14 @@ pub const TTL: Duration = Duration::from_secs(10);
 const COMPARE_AND_DELETE: &str = r"
 if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end";
 
-/// One acquire+release of a name. False if it did not get the lock.
+/// A lock implementation. `pair` acquires and releases a name; it returns false if it did not get
+/// the lock.
 pub trait Contender: Send + Sync + 'static {
     fn pair(&self, name: String) -> Pin<Box<dyn Future<Output = bool> + Send + '_>>;
 }
 
-/// SET NX PX on all servers, then compare-and-delete by EVALSHA on all: no quorum logic, no
-/// fencing, no deadlines. What a careful user writes by hand.
+/// SET NX PX on all servers, then compare-and-delete by EVALSHA on all of them, as a careful user
+/// writes it by hand. It has no quorum logic, no fencing and no deadlines.
 pub struct Raw {
     connections: Vec<redis::aio::MultiplexedConnection>,
     sha: String,
@@ -48,7 +49,7 @@ impl Raw {
         Self { connections, sha }
     }
 
-    /// Whether something is there, by one command.
+    /// Returns true if the key exists, by one command.
     pub async fn get(&self, key: &str) -> bool {
         let mut c = self.connections[0].clone();
         let value = redis::cmd("GET").arg(key).query_async::<Option<String>>(&mut c).await;
@@ -80,7 +81,7 @@ impl Contender for Raw {
     }
 }
 
-/// rslock 0.10 as its README shows it.
+/// rslock 0.10, used as its README shows.
 pub struct Rslock(rslock::LockManager);
 
 impl Rslock {
@@ -103,7 +104,7 @@ impl Contender for Rslock {
     }
 }
 
-/// Ours: quorum, fencing token, deadline per node, keeper, typed release.
+/// This library: quorum, fencing token, deadline for each node, renewer, typed release.
 pub struct Ours(pub Redlock);
 
 impl Ours {
@@ -126,7 +127,7 @@ impl Contender for Ours {
     }
 }
 
-/// A contender by name, connected to these servers.
+/// Connects the contender with this name to these servers.
 pub async fn contender(who: &str, urls: &[String]) -> Arc<dyn Contender> {
     match who {
         "raw" => Arc::new(Raw::connect(urls).await),

@@ -1,12 +1,13 @@
-//! A network that takes its time: each piece is passed on so long after it came, on threads of its
-//! own, because a runtime's timer is not as fine as a network.
+//! A proxy that delays everything it forwards. It uses its own threads, because a runtime's timer
+//! is coarser than a network's delays.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// A URL before `host:port`, each way so much later, for as long as this process runs.
+/// Starts a proxy in front of `host:port` that delays each direction, and returns its URL. The
+/// proxy runs until this process ends.
 pub(crate) fn delayed(target: &str, delay: Duration) -> String {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     let port = listener.local_addr().expect("it is bound").port();

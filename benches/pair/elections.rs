@@ -1,6 +1,6 @@
-//! One leader after another: how long an election is without one. Clean: the leader resigns.
-//! Unclean: it is a process of its own and is killed; then the name is free when its lease is over,
-//! which is the ttl and the lock-delay that it declared, less what passed since its last renewal.
+//! Time without a leader between two leaders. Clean: the leader resigns. Unclean: the leader is a
+//! separate process and is killed. Its name then becomes free when its lease ends: after the ttl
+//! and the declared lock-delay, less the time since the last renewal.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use super::stats::quantile_us;
 const TTL: Duration = Duration::from_secs(1);
 const CLEAN: usize = 200;
 const UNCLEAN: u32 = 9;
-/// What nodes are waited for at the start of a campaign.
+/// Time for a campaign's requests to reach the nodes.
 const FOLLOWS: Duration = Duration::from_millis(20);
 
 /// Prints the table.
@@ -48,7 +48,7 @@ async fn row(args: &Args, nodes: usize, drain: Duration) -> String {
     let (clean, rare) = (ms(quantile_us(&clean, 0.5)), ms(quantile_us(&clean, 0.99)));
     let unclean = killed(args, &urls, drain).await;
     let (half, most) = (ms(quantile_us(&unclean, 0.5)), ms(quantile_us(&unclean, 1.0)));
-    // And one round trip: about as long as a clean hand-over.
+    // One round trip must be added to this bound: about the time of a clean hand-over.
     let bound = (TTL + drain).as_millis();
     let (ttl, delay) = (TTL.as_millis(), drain.as_millis());
     if args.json {
@@ -65,7 +65,7 @@ async fn row(args: &Args, nodes: usize, drain: Duration) -> String {
     )
 }
 
-/// A handle of its own, as in another process.
+/// Returns an election on a new handle, as in another process.
 fn election(urls: &[String], drain: Duration) -> Election {
     let node = |url: &String| RedisNode::builder(url).trust_fresh(true).build().expect("a node");
     let handle = urls.iter().map(node).fold(Redlock::builder(), RedlockBuilder::node);
@@ -73,7 +73,8 @@ fn election(urls: &[String], drain: Duration) -> Election {
     handle.election("handed over").drain(drain).build().expect("a good name")
 }
 
-/// Two candidates resign in turns: sorted times from the call until the other one leads.
+/// Lets two candidates resign in turns. Returns the sorted times from each resignation until the
+/// other one leads.
 async fn resigned(urls: &[String], drain: Duration) -> Vec<Duration> {
     let (mut leads, mut follows) = (election(urls, drain), election(urls, drain));
     let mut leadership = leads.campaign("a leader").await.expect("nobody leads");
@@ -94,7 +95,7 @@ async fn resigned(urls: &[String], drain: Duration) -> Vec<Duration> {
     took
 }
 
-/// A process leads and is killed: sorted times from then until this one leads.
+/// Kills processes that lead. Returns the sorted times from each kill until this process leads.
 async fn killed(args: &Args, urls: &[String], drain: Duration) -> Vec<Duration> {
     let me = std::env::current_exe().expect("this program");
     let follows = election(urls, drain);
@@ -110,7 +111,7 @@ async fn killed(args: &Args, urls: &[String], drain: Duration) -> Vec<Duration> 
         while lines.next_line().await.expect("a line").expect("it leads") != LEADS {}
         let next = follows.clone();
         let next = tokio::spawn(async move { (next.campaign("a leader").await, Instant::now()) });
-        // At any time between two renewals.
+        // Kill the leader at different moments between two renewals.
         tokio::time::sleep(TTL / 2 + TTL / 4 * turn / UNCLEAN).await;
         let killed = Instant::now();
         child.kill().await.expect("it runs");
@@ -122,10 +123,10 @@ async fn killed(args: &Args, urls: &[String], drain: Duration) -> Vec<Duration> 
     took
 }
 
-/// The name of a worker that leads until it is killed, and what it says when it does.
+/// Name of the worker that leads until it is killed, and its output when it begins to lead.
 pub(crate) const LEADS: &str = "leads";
 
-/// Leads until it is killed.
+/// Leads until the process is killed.
 pub(crate) async fn lead(args: &Args, urls: &str) {
     let urls: Vec<String> = urls.split(',').map(str::to_owned).collect();
     let leads = election(&urls, Duration::from_secs_f64(args.seconds));

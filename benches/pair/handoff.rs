@@ -1,5 +1,5 @@
-//! One name that everybody wants: how long a lock that was released waits for its next holder, and
-//! whether all have their turns.
+//! A name wanted by all clients: the time between a release and the next holder's lock, and the
+//! fairness of turns.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,12 +13,12 @@ use super::stats::quantile_us;
 
 const CLIENTS: usize = 16;
 
-/// Who released last, and when.
+/// The last client that released, and the time of its release.
 type Last = Arc<Mutex<Option<(usize, Instant)>>>;
 
-/// Each client is a handle with connections of its own, as in another process.
-/// `delay` passes each way between them and the servers: there the protocol is measured, and not
-/// how soon the machine runs whom.
+/// Measures hand-offs. Each client is a handle with its own connections, as in another process.
+/// `delay` passes in each direction between clients and servers. With a delay the measurement shows
+/// the protocol, and not the order in which the machine runs the clients.
 pub(crate) async fn measure(args: &Args, nodes: usize, runtime: &str, delay: Duration) -> String {
     let servers: Vec<Server> = (0..nodes).map(|_| Server::start(&[])).collect();
     let at = |server: &Server| {
@@ -53,7 +53,7 @@ pub(crate) async fn measure(args: &Args, nodes: usize, runtime: &str, delay: Dur
     trips.extend(round_trips(&lone).await);
     trips.sort_unstable();
     let trip = quantile_us(&trips, 0.5);
-    // One request of these clients, which have slept before it: a lone caller's servers never do.
+    // Measured by clients that slept before their request; a lone caller's servers are never idle.
     let release = quantile_us(&took, 0.5);
     if args.json {
         return format!(
@@ -76,8 +76,8 @@ pub(crate) async fn measure(args: &Args, nodes: usize, runtime: &str, delay: Dur
     )
 }
 
-/// One client: how many turns it had, how long after another's release each began, and what its
-/// own releases took.
+/// Runs one client. Returns the number of its turns, the time from another client's release to each
+/// of its locks, and the times of its releases.
 async fn client(
     (me, hold): (usize, Duration),
     ours: Ours,
@@ -104,7 +104,7 @@ async fn client(
     (turns, waits, took)
 }
 
-/// What a lone caller's requests take, two to a pair.
+/// Returns the times of a lone caller's requests, two for each pair.
 async fn round_trips(lone: &Ours) -> Vec<Duration> {
     let mut took = Vec::new();
     let begun = Instant::now();

@@ -1,9 +1,9 @@
-//! acquire + release, ours beside raw `redis` and beside `rslock`, in one process run.
+//! Acquire and release: this library beside raw `redis` and `rslock`, in one process.
 //!
 //! `cargo bench --bench pair` prints a table, `-- --json` one JSON row per case. The contenders
-//! alternate within each round, and each ratio is taken within one round: what else the machine
-//! does hits all of them. Each ratio is shown as `median (least-most)` over the rounds. Speed is
-//! shown here and asserted nowhere.
+//! alternate within each round, and each ratio is taken within one round, so that other load on the
+//! machine affects all of them. Each ratio is shown as `median (least-most)` over the rounds. No
+//! speed is asserted.
 
 mod case;
 mod contenders;
@@ -26,7 +26,7 @@ use clap::Parser;
 #[derive(Parser)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 struct Args {
-    /// One JSON row per case.
+    /// Print one JSON row per case.
     #[arg(long)]
     json: bool,
     /// Rounds per case.
@@ -35,41 +35,42 @@ struct Args {
     /// Seconds per contender and round.
     #[arg(long, default_value_t = 0.5)]
     seconds: f64,
-    /// The clients' runtime: `default` (a worker per core, as `#[tokio::main]`) or `one` worker.
-    /// The servers run on the same machine: with one worker on two cores neither side takes the
-    /// other's.
+    /// Runtime of the clients: `default` (a worker per core, as `#[tokio::main]`) or `one` worker.
+    /// The servers run on the same machine. With one worker on two cores, clients and servers each
+    /// have a core.
     #[arg(long)]
     runtime: Option<String>,
-    /// Most locks held at once in the scale table.
+    /// Maximum number of locks held at once in the scale table.
     #[arg(long, default_value_t = 100_000)]
     held: usize,
-    /// Only cases with this many nodes.
+    /// Run only cases with this many nodes.
     #[arg(long)]
     nodes: Option<usize>,
-    /// Only cases with this many tasks.
+    /// Run only cases with this many tasks.
     #[arg(long)]
     tasks: Option<usize>,
-    /// How cost grows with names, held locks and processes, in place of the other tables.
+    /// Measure the cost of many names, held locks and processes, in place of the other tables.
     #[arg(long)]
     scale: bool,
-    /// One of five nodes stopped for so many seconds under full load: memory, and what is left.
+    /// Freeze one of five nodes for this many seconds under full load: print memory and leftover
+    /// locks.
     #[arg(long)]
     frozen_for: Option<u64>,
-    /// How long an election is without a leader after a resignation and after a kill.
+    /// Measure the time without a leader after a resignation and after a kill.
     #[arg(long)]
     elections: bool,
-    /// Only how long a lock that everybody wants waits for its next holder.
+    /// Measure only the time between a release and the next holder's lock.
     #[arg(long)]
     handoff: bool,
-    /// For how long each holder of that lock has it.
+    /// Time for which each holder keeps that lock, in µs.
     #[arg(long, default_value_t = 1_000)]
     hold_us: u64,
-    /// What a process of a table does.
+    /// URLs for a worker process of a table.
     #[arg(long, hide = true)]
     worker: Option<String>,
     #[arg(long, hide = true, default_value = "worker")]
     worker_name: String,
-    /// Given by cargo.
+    /// Passed by cargo.
     #[arg(long, hide = true)]
     bench: bool,
 }

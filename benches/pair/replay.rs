@@ -1,4 +1,4 @@
-//! A result that is there already, beside one raw `GET`.
+//! The replay of a stored result, beside one raw `GET`.
 
 use std::time::{Duration, Instant, SystemTime};
 

@@ -1,4 +1,4 @@
-//! How cost grows with names, with held locks and with processes.
+//! The growth of costs with the numbers of names, held locks and processes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use super::contenders::{Contender, Ours, TTL};
 use super::server::Server;
 use super::stats::{cpu, resident};
 
-/// So many tasks at once where one would only wait.
+/// Number of concurrent tasks, because a single task would mostly wait.
 const TASKS: usize = 64;
 
 pub(crate) async fn all(args: &Args) {
@@ -29,7 +29,7 @@ pub(crate) async fn all(args: &Args) {
     }
 }
 
-/// Pairs over so many names in turn; each leaves its fence behind.
+/// Measures pairs over this number of names in turn. Each name leaves its fence behind.
 async fn of_names(args: &Args, names: usize) -> String {
     let server = Server::start(&[]);
     let ours = Arc::new(Ours::connect(&[server.url()]));
@@ -73,7 +73,7 @@ async fn of_names(args: &Args, names: usize) -> String {
     )
 }
 
-/// What many held locks cost: memory and processor time while they are renewed.
+/// Measures the cost of held locks: memory, and processor time while they are renewed.
 pub(crate) async fn of_held(args: &Args, held: usize) -> String {
     let server = Server::start(&[]);
     let ours = Ours::connect(&[server.url()]);
@@ -113,7 +113,7 @@ pub(crate) async fn of_held(args: &Args, held: usize) -> String {
     )
 }
 
-/// So many processes at one server, eight tasks each.
+/// Measures this number of processes at one server, with eight tasks each.
 async fn of_processes(args: &Args, processes: usize) -> String {
     let server = Server::start(&[]);
     let me = std::env::current_exe().expect("this program");
@@ -146,7 +146,7 @@ async fn of_processes(args: &Args, processes: usize) -> String {
     format!("{processes:>9} processes: {per_s:>7.0} pairs/s in all, server {each:.1} µs a pair")
 }
 
-/// What each of several processes does.
+/// Runs one of several processes.
 pub(crate) async fn worker(args: &Args, url: &str) {
     let ours: Arc<dyn Contender> = Arc::new(Ours::connect(&[url.to_owned()]));
     let case = Case { nodes: 1, tasks: 8, frozen: false, delay: Duration::ZERO };

@@ -1,8 +1,8 @@
-//! Medians with their range, processor time, memory.
+//! Medians with their range, processor time, and memory.
 
 use std::fmt;
 
-/// What the rounds of one figure had: the middle, the least and the most.
+/// The median, minimum and maximum of a figure over the rounds.
 #[derive(Clone, Copy)]
 pub(crate) struct Spread {
     pub(crate) median: f64,
@@ -26,13 +26,13 @@ impl fmt::Display for Spread {
     }
 }
 
-/// The share `q` of sorted values, in µs.
+/// Returns the quantile `q` of sorted values, in µs.
 pub(crate) fn quantile_us(sorted: &[std::time::Duration], q: f64) -> f64 {
     let at = (sorted.len().saturating_sub(1) as f64 * q) as usize;
     sorted.get(at).map_or(f64::NAN, |d| d.as_secs_f64() * 1e6)
 }
 
-/// Processor time of a process so far, in µs.
+/// Returns the processor time used by a process so far, in µs.
 pub(crate) fn cpu(pid: u32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let of_thread = stat.rsplit(") ").next().unwrap_or_default();
@@ -40,7 +40,7 @@ pub(crate) fn cpu(pid: u32) -> f64 {
     ticks.filter_map(|t| t.parse::<f64>().ok()).sum::<f64>() * 1e4
 }
 
-/// Resident memory of this process in bytes.
+/// Returns the resident memory of this process, in bytes.
 pub(crate) fn resident() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = statm.split_whitespace().nth(1).and_then(|p| p.parse::<usize>().ok());

@@ -1,5 +1,5 @@
-//! What the examples share: which nodes to use, from the command line.
-// Each example uses a part of it, and nothing in a program can be reached from outside.
+//! The command-line arguments that name the nodes, shared by the examples.
+// Each example uses a part of this module, and no item of a program can be reached from outside.
 #![allow(dead_code, unreachable_pub)]
 
 use std::error::Error;
@@ -10,7 +10,7 @@ use palisade::{MemoryNode, Redlock, RedlockBuilder, TryAcquire};
 
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// The nodes: one vote each. Without any, three nodes in this process's memory.
+/// The nodes, with one vote each. By default, three nodes in this process's memory.
 #[derive(clap::Parser, Clone, Debug)]
 pub struct Connect {
     /// A standalone Redis, `redis://[user:password@]host[:port][/db]`; give it once per node
@@ -25,7 +25,7 @@ pub struct Connect {
     #[arg(long, value_name = "NAME")]
     pub master: Vec<String>,
 
-    /// Lease length in milliseconds; each example has a default of its own
+    /// Lease length in milliseconds; each example has its own default
     #[arg(long, value_name = "MS")]
     pub ttl_ms: Option<u64>,
 
@@ -35,22 +35,22 @@ pub struct Connect {
 }
 
 impl Connect {
-    /// Whether servers were named at all.
+    /// Returns true if no servers were given.
     pub fn is_embedded(&self) -> bool {
         self.node.is_empty() && self.sentinel.is_empty()
     }
 
-    /// The lease length: as given, else the example's own.
+    /// Returns the lease length that was given, or else the example's default.
     pub fn ttl(&self, default: Duration) -> Duration {
         self.ttl_ms.map_or(default, Duration::from_millis)
     }
 
-    /// A handle over the nodes with this lease length, and more to be set.
+    /// Returns a builder of a handle on the nodes with this lease length.
     pub fn builder(&self, ttl: Duration) -> Result<RedlockBuilder, Failure> {
         if self.sentinel.len() != self.master.len() {
             return Err("each --sentinel needs its --master".into());
         }
-        // Short leases need short answers: two tries have to fit.
+        // The deadline must be short enough for two tries within a short lease.
         let deadline = (ttl / 5).min(Duration::from_millis(250));
         let mut builder = Redlock::builder().ttl(ttl).node_deadline(deadline);
         for url in &self.node {
@@ -67,11 +67,11 @@ impl Connect {
     }
 }
 
-/// How long the servers may take to be ready.
+/// Maximum time for the servers to become ready.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Waits until the servers grant. Those that are new, or lost their data, do not at once: nobody
-/// knows what they granted before.
+/// Waits until the servers grant locks. New servers, and servers that have lost their data, do not
+/// grant at once, because their earlier grants are unknown.
 pub async fn ready(redlock: &Redlock) -> Result<(), Failure> {
     let trial = redlock
         .mutex(format!("ready-{:08x}", rand::random::<u32>()))

@@ -1,8 +1,8 @@
-//! The consumers: what a message handler looks like with the library, and how it is made to fail.
+//! The consumers: a message handler that uses the library, and the faults injected into it.
 //!
-//! Each consumer acts as a process: a thread with a runtime, a handle and a keeper of its own. So a
-//! stall is a real one (the thread sleeps, nothing renews the lease), and it hits whatever else the
-//! consumer had in hand.
+//! Each consumer acts as a process: a thread with its own runtime, handle and renewer. So a stall
+//! is a real one (the thread sleeps, and no lease is renewed), and it affects everything else that
+//! the consumer does.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,10 +19,10 @@ use crate::stream::{Fate, Level, Order, Stream};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// How long an answer of the ledger takes.
+/// Time until the ledger answers.
 const LEDGER: Duration = Duration::from_millis(1);
 
-/// A number that several consumers count up.
+/// A number that several consumers increment.
 #[derive(Debug, Default)]
 pub struct Count(AtomicU64);
 
@@ -36,7 +36,7 @@ impl Count {
     }
 }
 
-/// What the consumers of a level met.
+/// Counts of the outcomes at all consumers of a level.
 #[derive(Debug, Default)]
 pub struct Counts {
     pub executed: Count,
@@ -47,26 +47,26 @@ pub struct Counts {
     pub crashed_after: Count,
     pub stalled: Count,
     pub trouble: Count,
-    /// Answers that the ledger does not bear out.
+    /// Answers that contradict the ledger.
     pub broken: Count,
 }
 
-/// One level: its stream, its ledger, and what was counted.
+/// One level: its stream, its ledger, and its counts.
 #[derive(Debug)]
 pub struct Shift {
     pub stream: Stream,
     pub ledger: Ledger,
     pub counts: Counts,
     pub lease: Duration,
-    /// The probe answers "not found" without asking.
+    /// If true, the probe answers "not found" without asking the ledger.
     pub blind: bool,
 }
 
-/// What became of a delivery.
+/// The outcome of a delivery.
 enum Delivered {
     /// The invoice with this number took effect as this order, now or before.
     Settled(Arc<str>),
-    /// It has to come again.
+    /// The order must be delivered again after this time.
     Again(Duration),
 }
 
@@ -75,7 +75,7 @@ impl Shift {
         Self { stream, ledger: Ledger::default(), counts: Counts::default(), lease, blind }
     }
 
-    /// What the ledger says of all orders of the stream.
+    /// Audits the ledger over all orders of the stream.
     pub fn audit(&self) -> Audit {
         let mut keys: Vec<_> = self.stream.orders.iter().map(|o| &o.key).collect();
         keys.sort_unstable();
@@ -83,14 +83,15 @@ impl Shift {
         self.ledger.audit(keys.into_iter())
     }
 
-    /// Invoices that are in nobody's books, because another one took effect as the same order.
+    /// Returns the number of invoices that are not booked because another one took effect as the
+    /// same order.
     pub fn refused(&self) -> usize {
         let is_other =
             |o: &&Order| self.ledger.booked(&o.key).is_some_and(|b| b != o.invoice.number);
         self.stream.orders.iter().filter(is_other).count()
     }
 
-    /// Takes deliveries until all are settled.
+    /// Handles deliveries until all orders are settled.
     pub async fn serve(
         &self,
         redlock: &Redlock,
@@ -101,7 +102,7 @@ impl Shift {
             .idempotency(self.stream.level.name())
             .lease(self.lease)
             .retention(Duration::from_secs(600))
-            // What is not known of an order the probe asks the ledger.
+            // With `at_most_once`, the probe asks the ledger about orders whose outcome is unknown.
             .at_most_once()
             .build()?;
         while let Some(index) = self.stream.next().await {
@@ -119,7 +120,7 @@ impl Shift {
         Ok(())
     }
 
-    /// One delivery. The library's part is the call; the rest is what it came to.
+    /// Handles one delivery. The call is the library's part; the rest evaluates its outcome.
     async fn deliver(
         &self,
         orders: &Idempotency,
@@ -138,7 +139,8 @@ impl Shift {
         let outcome = tokio::select! {
             biased;
             outcome = run => outcome,
-            // The consumer dies: the call is dropped at its current await, nothing is cleaned up.
+            // The consumer dies: the call is dropped at its current await, and nothing is cleaned
+            // up.
             () = died.notified() => return Ok(Delivered::Again(self.lease)),
         };
         let counts = &self.counts;
@@ -174,7 +176,7 @@ impl Shift {
         })
     }
 
-    /// The handler: books the order with the claim's token. Fate may strike, once per order.
+    /// Handles an order: books it with the claim's token. Each order's fault strikes only once.
     async fn book(
         &self,
         cx: &Context,
@@ -190,7 +192,7 @@ impl Shift {
         }
         if fate == Fate::Stall {
             self.counts.stalled.add();
-            // The broker gets no answer and gives the message to another consumer as well.
+            // The broker gets no answer, so it also delivers the message to another consumer.
             self.stream.deliver_again(index, self.lease);
             std::thread::sleep(self.lease + Duration::from_millis(200));
         }
@@ -207,7 +209,7 @@ impl Shift {
         }
     }
 
-    /// The probe: an earlier attempt left no result, or too few nodes remember.
+    /// Asks the ledger about an order whose earlier attempt left no result or was forgotten.
     async fn ask_ledger(&self, cx: &Context, order: &Order) -> Probed<Arc<str>> {
         if self.blind {
             return Probed::NotFound;
@@ -219,7 +221,7 @@ impl Shift {
         }
     }
 
-    /// An invoice that was reported as effective must be in the books.
+    /// Counts a broken promise if an invoice reported as effective is not booked.
     fn check(&self, order: &Order, by: &Arc<str>) {
         if self.ledger.booked(&order.key).as_ref() != Some(by) {
             self.counts.broken.add();

@@ -1,5 +1,5 @@
-//! Three real Sentinel groups on this machine, and what is done to them while orders come in: the
-//! master of one is killed, that of another is frozen for 8 s, the third fails over by command.
+//! Three real Sentinel groups on this machine, and their faults while orders are delivered: the
+//! master of one is killed, that of another is frozen for 8 s, and the third fails over by command.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -18,23 +18,23 @@ use crate::report::Pulse;
 
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// Longest wait for a group to grant again.
+/// Maximum time for a group to grant again.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A fault that was survived.
+/// A fault that the demo survived.
 #[derive(Clone, Debug)]
 pub struct Survived {
     pub kind: &'static str,
     pub group: String,
-    /// Since the start of the stream.
+    /// Time of the fault since the start of the stream.
     pub at: Duration,
-    /// The longest time without an order completed while the group was away.
+    /// The longest time without a completed order while the group did not vote.
     pub gap: Duration,
-    /// Until the group granted again.
+    /// Time from the fault until the group granted again.
     pub away: Duration,
 }
 
-/// The groups; taken down on drop, and by their own watcher if this process is killed.
+/// The groups. They are taken down on drop, or by their own watcher if this process is killed.
 pub struct Groups {
     dir: PathBuf,
     groups: Vec<Group>,
@@ -53,7 +53,7 @@ struct Deployment {
 }
 
 impl Groups {
-    /// Three groups whose masters stop taking writes before they are replaced.
+    /// Starts three groups whose masters stop taking writes before they are replaced.
     pub async fn up() -> Result<Self, Failure> {
         let mut up = tokio::process::Command::new(script("up"));
         up.args(["--json", "--groups", "3", "--down-after", "3000", "--max-lag", "1"]);
@@ -66,7 +66,7 @@ impl Groups {
         Ok(Self { dir, groups })
     }
 
-    /// A handle's builder with a node per group.
+    /// Returns a builder of a handle with a node for each group.
     pub fn builder(&self) -> Result<RedlockBuilder, Failure> {
         self.groups.iter().try_fold(Redlock::builder(), |b, g| Ok(b.node(g.node()?)))
     }
@@ -84,9 +84,9 @@ impl Groups {
         Err(format!("sentinel-conf/break {kind}: {}", text(&out.stderr)).into())
     }
 
-    /// Does the three to the three groups, in an order and at times that `seed` decides; the next
-    /// one when the last group votes again, so that two of three always can. `tune` gives a handle
-    /// the times that all of them share.
+    /// Injects the three faults into the three groups, in an order and at times that `seed`
+    /// decides. Each fault waits until the last group votes again, so that two of three groups
+    /// always vote. `tune` sets the times that all handles share.
     pub async fn torment(
         &self,
         seed: u64,
@@ -136,7 +136,7 @@ impl Drop for Groups {
     }
 }
 
-/// Until the one group that `observer` asks does (not) grant.
+/// Waits until the group that `observer` uses grants, or does not grant.
 async fn wait(observer: &Redlock, granting: bool, name: &str) -> Result<(), Failure> {
     let canary = observer.mutex("orders-demo-canary").ttl(Duration::from_millis(500)).build()?;
     let since = Instant::now();

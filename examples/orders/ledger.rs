@@ -1,32 +1,32 @@
-//! The downstream: a ledger that books orders and knows nothing of the library that is on trial.
+//! The downstream system: a ledger that books orders and does not use the library under test.
 //!
-//! It does what a careful bank does: it compares the fencing token that comes with a booking with
-//! the largest one it has seen for that order, and refuses a smaller one; and it books an order
-//! once. A second booking that got past the fence is refused too, but *counted as a double*: the
-//! fence together with the probe has to be enough, the ledger's own care is not for hire here.
+//! It checks bookings as a careful bank does. It compares a booking's fencing token with the
+//! largest one it has seen for the order, and refuses a smaller one. It books an order only once. A
+//! second booking that passes the fence is refused, too, but *counted as a double*: the fence and
+//! the probe must be sufficient without the ledger's own check.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use palisade::FencingToken;
 
-/// What the ledger says to a booking.
+/// The ledger's answer to a booking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Booked.
+    /// The order was booked.
     Booked,
-    /// A larger token was seen: somebody else is in charge of this order by now.
+    /// A larger token was seen: another consumer works on this order by now.
     OldToken,
-    /// It is booked already.
+    /// The order is already booked.
     Twice,
 }
 
-/// One order in the books.
+/// The ledger's entry for one order.
 #[derive(Debug, Default)]
 struct Entry {
-    /// The largest token seen.
+    /// The largest fencing token seen.
     fence: FencingToken,
-    /// The invoices that took effect; more than one is a double.
+    /// The invoices that took effect. More than one is a double.
     booked: Vec<Arc<str>>,
 }
 
@@ -37,22 +37,22 @@ struct Books {
     probes: u64,
 }
 
-/// The books, by order key.
+/// The ledger: an entry for each order key.
 #[derive(Debug, Default)]
 pub struct Ledger(Mutex<Books>);
 
-/// What the books say when all is over.
+/// The result of an audit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Audit {
-    /// Orders with an effect.
+    /// Number of orders with an effect.
     pub executed: usize,
-    /// Orders with more than one.
+    /// Number of orders with more than one effect.
     pub doubles: usize,
-    /// Orders with none.
+    /// Number of orders without an effect.
     pub lost: usize,
-    /// Bookings that came with a token that was overtaken, and were refused.
+    /// Number of bookings refused because of an old token.
     pub old_tokens: u64,
-    /// How often somebody had to ask what became of an order.
+    /// Number of probes.
     pub probes: u64,
 }
 
@@ -74,9 +74,9 @@ impl Ledger {
         if entry.booked.len() > 1 { Verdict::Twice } else { Verdict::Booked }
     }
 
-    /// Which invoice was booked as the order `key`? From now on only `token` and larger ones are
-    /// taken for it, so that the answer stays true: a consumer that stalled with an older one is
-    /// too late.
+    /// Returns the invoice booked as the order `key`, if any. From now on the ledger refuses tokens
+    /// smaller than `token` for this order, so that the answer stays true: a stalled consumer with
+    /// an older token comes too late.
     pub fn probe(&self, key: &Arc<str>, token: FencingToken) -> Option<Arc<str>> {
         let mut books = self.books();
         books.probes += 1;
@@ -85,12 +85,12 @@ impl Ledger {
         entry.booked.first().cloned()
     }
 
-    /// Which invoice was booked as the order `key`, without a promise about the future.
+    /// Returns the invoice booked as the order `key`, if any, without refusing later bookings.
     pub fn booked(&self, key: &str) -> Option<Arc<str>> {
         self.books().entries.get(key).and_then(|e| e.booked.first().cloned())
     }
 
-    /// Closes the books over the orders that there were.
+    /// Audits the books over these orders.
     pub fn audit<'a>(&self, orders: impl Iterator<Item = &'a Arc<str>>) -> Audit {
         let books = self.books();
         let mut audit = Audit {

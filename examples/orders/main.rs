@@ -1,5 +1,5 @@
-//! 18,532 real invoices as an order stream, delivered again and again to consumers that crash and
-//! stall; in the end every order took effect exactly once, and the ledger is the judge.
+//! Delivers 18,532 real invoices as an order stream, many of them repeatedly, to consumers that
+//! crash and stall. At the end the ledger checks that every order took effect exactly once.
 //!
 //! ```text
 //! cargo run --release -p examples --bin orders                      nodes in memory
@@ -8,7 +8,7 @@
 //!                                                                 starts, breaks, takes down
 //! ```
 
-// Nothing in a program can be reached from outside.
+// No item of a program can be reached from outside.
 #![allow(unreachable_pub)]
 
 #[path = "../common/mod.rs"]
@@ -35,36 +35,36 @@ use stream::{Level, Stream};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Nothing hangs: by then the stream is over or something is wrong.
+/// Maximum time for the whole stream.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// 18,532 real invoices, at least once delivered, exactly once booked.
+/// Delivers 18,532 real invoices at least once, and books each exactly once.
 #[derive(Debug, Parser)]
 struct Args {
-    /// Decides deliveries, crashes, stalls and faults. Default: random; it is printed.
+    /// Seed that decides deliveries, crashes, stalls and faults. Default: random and printed.
     #[arg(long)]
     seed: Option<u64>,
-    /// Only the first so many invoices.
+    /// Number of invoices, taken from the beginning of the file. Default: all.
     #[arg(long)]
     limit: Option<usize>,
-    /// Concurrent consumers.
+    /// Number of concurrent consumers.
     #[arg(long, default_value_t = 8)]
     consumers: usize,
-    /// A line of JSON as the last line.
+    /// Print a line of JSON as the last line.
     #[arg(long)]
     json: bool,
-    /// On three real Sentinel groups on this machine, with a kill, a freeze and a failover.
+    /// Use three real Sentinel groups on this machine, with a kill, a freeze and a failover.
     #[arg(long)]
     demo_sentinel: bool,
-    /// Consumers run again what an earlier one left, without asking the ledger: to see that the
-    /// ledger notices.
+    /// Let consumers repeat unfinished attempts without asking the ledger, to see that the ledger
+    /// notices.
     #[arg(long)]
     blind: bool,
     #[command(flatten)]
     nodes: common::Connect,
 }
 
-/// Where the votes come from, for each consumer anew: they share nodes, not connections.
+/// The nodes. Each consumer gets its own handle: consumers share nodes, not connections.
 enum Place {
     Memory(Vec<MemoryNode>),
     Servers(common::Connect),
@@ -102,8 +102,8 @@ impl Place {
     }
 }
 
-/// Times and prefix of all handles. `max_ttl` is short because a group that failed over votes
-/// again only after it.
+/// Sets the times and the prefix of all handles. `max_ttl` is short, because a group that failed
+/// over votes again only after it.
 fn tune(builder: RedlockBuilder, lease: Duration, run: u32) -> RedlockBuilder {
     builder
         .ttl(lease)
@@ -147,7 +147,7 @@ async fn demo(args: &Args) -> Result<bool, Failure> {
     let (screen, bars) = bars(&shifts);
     let pulse = Arc::new(Pulse::new());
     if let Place::Groups(_) = &place {
-        // Slow enough that there are orders as long as there are faults.
+        // Deliver slowly enough that there are orders during all faults.
         for shift in &shifts {
             shift.stream.spread(Some(Duration::from_secs(60)));
         }
@@ -167,7 +167,7 @@ async fn demo(args: &Args) -> Result<bool, Failure> {
         let Place::Groups(groups) = &place else { return Ok(None) };
         let say = |text: String| screen.suspend(|| println!("{text}"));
         let survived = groups.torment(seed, &pulse, |b| tune(b, lease, run), say).await;
-        // What is left of the stream needs no more patience.
+        // After the faults, deliver the rest of the stream at full speed.
         for shift in &shifts {
             shift.stream.spread(None);
         }
@@ -179,7 +179,8 @@ async fn demo(args: &Args) -> Result<bool, Failure> {
     Ok(judge(args, seed, &shifts, elapsed, faults.as_deref()))
 }
 
-/// A consumer: a thread with a runtime of its own, as a process would be. Ends with the stream.
+/// Starts a consumer: a thread with its own runtime, as a process would have. It ends with the
+/// stream.
 fn start(
     redlock: Redlock,
     [request, business]: [Arc<Shift>; 2],
@@ -201,7 +202,7 @@ fn start(
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let result = runtime.map_err(Failure::from).and_then(|r| r.block_on(work));
-        // Nobody listens any more if the demo was interrupted.
+        // The receiver is gone if the demo was interrupted.
         let _ = done.send(result);
     });
     end
@@ -219,7 +220,7 @@ fn bars(shifts: &[Arc<Shift>; 2]) -> (MultiProgress, [ProgressBar; 2]) {
     (screen, bars)
 }
 
-/// Prints what came out; true if the ledger bears out what was promised.
+/// Prints the result. Returns true if the ledger confirms all promises.
 fn judge(
     args: &Args,
     seed: u64,

@@ -1,4 +1,4 @@
-//! What is said at the end: a table for people, one line of JSON for programs, and the judgement.
+//! The final report: a table for people, one line of JSON for programs, and the verdict.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::consumer::Shift;
 use crate::faults::Survived;
 use crate::stream::Level;
 
-/// When orders were completed.
+/// Times at which orders were completed.
 #[derive(Debug)]
 pub struct Pulse {
     start: Instant,
@@ -26,13 +26,14 @@ impl Pulse {
         self.start.elapsed()
     }
 
-    /// An order was completed now.
+    /// Records that an order was completed now.
     pub fn beat(&self) {
         let mut beats = self.beats.lock().unwrap_or_else(PoisonError::into_inner);
         beats.push(self.start.elapsed());
     }
 
-    /// The longest time between two orders that lies at least partly between the two moments.
+    /// Returns the longest time between two orders that lies at least partly between `from` and
+    /// `to`.
     pub fn longest_gap(&self, from: Duration, to: Duration) -> Duration {
         let beats = self.beats.lock().unwrap_or_else(PoisonError::into_inner);
         let before = beats.partition_point(|b| *b < from).saturating_sub(1);
@@ -117,13 +118,13 @@ impl Report {
         }
     }
 
-    /// One line.
+    /// Returns the report as one line of JSON.
     pub fn json(&self) -> String {
         serde_json::to_string(self).expect("numbers and texts are always JSON")
     }
 }
 
-/// The table of one level.
+/// Prints the table of one level.
 pub fn print_level(shift: &Shift) {
     let (audit, counts) = (shift.audit(), &shift.counts);
     let (title, what) = match shift.stream.level {
@@ -149,7 +150,7 @@ pub fn print_level(shift: &Shift) {
     row(audit.lost as u64, "never");
 }
 
-/// What each fault cost.
+/// Prints the cost of each fault.
 pub fn print_faults(faults: &[Survived]) {
     println!("\nfaults");
     for f in faults {

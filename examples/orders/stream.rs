@@ -1,4 +1,4 @@
-//! The order stream: real invoices, delivered at least once, out of order, decided by one seed.
+//! The order stream: real invoices, delivered at least once and out of order, as a seed decides.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// One invoice as published.
+/// An invoice as it is published.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Invoice {
     #[serde(rename = "InvoiceNo")]
@@ -21,7 +21,7 @@ pub struct Invoice {
     pub day: String,
     #[serde(rename = "CustomerID")]
     pub customer: String,
-    /// As printed: two prints of one amount are one amount, a float's last bit is not.
+    /// The total as text: equal amounts have equal texts, while floats may differ in the last bit.
     #[serde(rename = "TotalPrice")]
     pub total: String,
 }
@@ -33,12 +33,12 @@ pub fn load(limit: Option<usize>) -> Result<Vec<Invoice>, csv::Error> {
     reader.deserialize().take(limit.unwrap_or(usize::MAX)).collect()
 }
 
-/// When two deliveries are the same order.
+/// The rule by which two deliveries are the same order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// The same invoice number.
+    /// They have the same invoice number.
     Request,
-    /// The same customer, day and total.
+    /// They have the same customer, day and total.
     Business,
 }
 
@@ -50,7 +50,7 @@ impl Level {
         }
     }
 
-    /// The idempotency key.
+    /// Returns the idempotency key of an invoice.
     pub fn key(self, invoice: &Invoice) -> Arc<str> {
         match self {
             Self::Request => Arc::clone(&invoice.number),
@@ -61,17 +61,17 @@ impl Level {
     }
 }
 
-/// What happens to the first consumer that works on an order.
+/// The fault of the first consumer that handles an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Fate {
-    /// Nothing.
+    /// No fault.
     Well = 0,
-    /// It dies before the effect.
+    /// The consumer dies before the effect.
     CrashBefore = 1,
-    /// It dies between the effect and its record.
+    /// The consumer dies between the effect and its record.
     CrashAfter = 2,
-    /// It freezes until its lease is over, wakes, and books with its old token.
+    /// The consumer freezes until its lease has ended, and then books with its old token.
     Stall = 3,
 }
 
@@ -84,7 +84,7 @@ pub struct Order {
 }
 
 impl Order {
-    /// What happens to who asks; only the first one to ask meets it.
+    /// Returns the order's fault to the first caller, and [`Fate::Well`] to all others.
     pub fn fate(&self) -> Fate {
         match self.fate.swap(Fate::Well as u8, Ordering::Relaxed) {
             1 => Fate::CrashBefore,
@@ -95,12 +95,12 @@ impl Order {
     }
 }
 
-/// The stream of one level. Whatever was taken and neither settled nor put back is still under way.
+/// The stream of one level. A delivery is under way until it is settled or put back.
 #[derive(Debug)]
 pub struct Stream {
     pub level: Level,
     pub orders: Vec<Order>,
-    /// When the orders were made, for each of their deliveries.
+    /// Time at which the orders were made, the same in each of their deliveries.
     pub created: SystemTime,
     state: Mutex<State>,
     changed: Notify,
@@ -114,14 +114,14 @@ struct State {
     under_way: usize,
     taken: u64,
     acknowledged: u64,
-    /// Not before this, and then that much later again.
+    /// Earliest time of the next delivery, and the interval between deliveries.
     pace: Option<(Instant, Duration)>,
 }
 
 impl Stream {
-    /// The stream that `seed` decides: each invoice one to four times, half of the repeats at the
-    /// heels of the first, the others anywhere later; one order in 200 meets a crash after the
-    /// effect, one in 200 a stall, one in 400 a crash before the effect.
+    /// Creates the stream that `seed` decides. Each invoice is delivered one to four times; half of
+    /// the repeats follow the first delivery closely, the others come later. One order in 200 has a
+    /// crash after the effect, one in 200 a stall, and one in 400 a crash before the effect.
     pub fn new(level: Level, invoices: &[Invoice], seed: u64) -> Self {
         let mut dice = StdRng::seed_from_u64(seed ^ level as u64);
         let mut places: Vec<(usize, usize)> = Vec::new();
@@ -156,22 +156,23 @@ impl Stream {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many deliveries are still to come, not counting what will be put back.
+    /// Returns the number of deliveries to come, not counting those that will be put back.
     pub fn remaining(&self) -> usize {
         self.state().fresh.len()
     }
 
-    /// Deliveries so far.
+    /// Returns the number of deliveries so far.
     pub fn delivered(&self) -> u64 {
         self.state().taken
     }
 
-    /// Deliveries that never come again.
+    /// Returns the number of deliveries that were acknowledged and never come again.
     pub fn acknowledged(&self) -> u64 {
         self.state().acknowledged
     }
 
-    /// Spreads what is still to come over `span`; `None`: as fast as the consumers can.
+    /// Spreads the remaining deliveries over `span`, or delivers them at full speed if it is
+    /// `None`.
     pub fn spread(&self, span: Option<Duration>) {
         let mut state = self.state();
         let n = u32::try_from(state.fresh.len().max(1)).unwrap_or(u32::MAX);
@@ -180,7 +181,7 @@ impl Stream {
         self.changed.notify_waiters();
     }
 
-    /// The next delivery; `None` when everything is settled.
+    /// Returns the next delivery, or `None` when all orders are settled.
     pub async fn next(&self) -> Option<usize> {
         loop {
             let changed = self.changed.notified();
@@ -189,7 +190,7 @@ impl Stream {
                 Take::Over => return None,
                 Take::Wait(wait) => wait,
             };
-            // A second at most, for a wake-up between the look and the wait.
+            // Wait at most one second, in case a wake-up came between `take` and this wait.
             let _ = tokio::time::timeout(wait.min(Duration::from_secs(1)), changed).await;
         }
     }
@@ -225,13 +226,14 @@ impl Stream {
         }
     }
 
-    /// A delivery that could not be settled comes again, after this long at the earliest.
+    /// Puts back a delivery that could not be settled; it comes again after `after` at the
+    /// earliest.
     pub fn put_back(&self, order: usize, after: Duration) {
         self.deliver_again(order, after);
         self.state().under_way -= 1;
     }
 
-    /// An order is delivered once more, after this long at the earliest.
+    /// Delivers an order once more, after `after` at the earliest.
     pub fn deliver_again(&self, order: usize, after: Duration) {
         let mut state = self.state();
         state.put_backs += 1;
@@ -241,7 +243,7 @@ impl Stream {
         self.changed.notify_waiters();
     }
 
-    /// A delivery is acknowledged: it never comes again.
+    /// Acknowledges a delivery: it never comes again.
     pub fn acknowledge(&self) {
         let mut state = self.state();
         state.under_way -= 1;

@@ -1,4 +1,4 @@
-//! Candidates of an election as processes of their own: the example, with its lines read.
+//! Candidates of an election as separate processes: the example program, whose output is read.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, Command, Stdio};
@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use crate::program::program;
 
-/// One line of a candidate.
+/// One line of a candidate's output.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Line {
     pub(crate) event: String,
@@ -17,14 +17,14 @@ pub(crate) struct Line {
     pub(crate) at_ms: f64,
 }
 
-/// One process; killed on drop.
+/// A candidate process. It is killed on drop.
 pub(crate) struct Candidate {
     child: Child,
     lines: Receiver<Line>,
 }
 
 impl Candidate {
-    /// Starts one with these arguments more than the name of what it proclaims.
+    /// Starts a candidate that proclaims `value`, with these further arguments.
     pub(crate) fn start(value: &str, args: &[String]) -> Self {
         let mut child = Command::new(program("election"))
             .args(["--value", value, "--trust-fresh", "--seconds", "120"])
@@ -46,7 +46,7 @@ impl Candidate {
         Self { child, lines }
     }
 
-    /// The next line.
+    /// Returns the next line, if it comes within this time.
     pub(crate) fn line(&self, within: Duration) -> Option<Line> {
         match self.lines.recv_timeout(within) {
             Ok(line) => Some(line),
@@ -55,7 +55,7 @@ impl Candidate {
         }
     }
 
-    /// This event, if it comes within this time; lets all others pass.
+    /// Returns the first line with this event, if it comes within this time. Skips all others.
     pub(crate) fn within(&self, event: &str, limit: Duration) -> Option<Line> {
         let until = Instant::now() + limit;
         loop {
@@ -66,7 +66,7 @@ impl Candidate {
         }
     }
 
-    /// Waits for this event, generously, and lets all others pass.
+    /// Waits long for a line with this event. Skips all others.
     pub(crate) fn expect(&self, event: &str) -> Line {
         for _ in 0..100 {
             let line = self.line(Duration::from_secs(30));
@@ -78,12 +78,13 @@ impl Candidate {
         panic!("a hundred lines and no `{event}`")
     }
 
-    /// Asks it to resign; it campaigns again a little later.
+    /// Makes the candidate resign. It campaigns again a little later.
     pub(crate) fn resign(&mut self) {
         writeln!(self.child.stdin.as_mut().expect("a pipe"), "resign").expect("it listens");
     }
 
-    /// SIGKILL; returns the wall clock before it, as the lines have it.
+    /// Kills the candidate with SIGKILL. Returns the wall-clock time before that, in the lines'
+    /// unit.
     pub(crate) fn kill(&mut self) -> f64 {
         let at = now_ms();
         self.child.kill().expect("it runs");
@@ -91,7 +92,8 @@ impl Candidate {
         at
     }
 
-    /// SIGTERM: it resigns and ends by itself; whether it ended well.
+    /// Sends SIGTERM, at which the candidate resigns and ends. Returns true if it ended
+    /// successfully.
     pub(crate) fn terminate(&mut self) -> bool {
         let pid = self.child.id().to_string();
         Command::new("kill").args(["-TERM", &pid]).status().expect("kill(1)");

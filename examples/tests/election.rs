@@ -1,5 +1,5 @@
-//! Elections between processes over real servers: what a follower notices when the leader resigns,
-//! is killed, or loses its servers.
+//! Elections between processes over real servers: a follower's view when the leader resigns, is
+//! killed, or loses its servers.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::support::server::Server;
 
 const TTL_MS: f64 = 1_500.0;
 
-/// Three standalone servers and the arguments that name them.
+/// Starts three standalone servers. Returns them and the arguments that name them.
 fn servers() -> (Vec<Server>, Vec<String>) {
     let servers: Vec<_> = (0..3).map(|_| Server::start(&[])).collect();
     let mut args = vec!["--ttl-ms".into(), TTL_MS.to_string()];
@@ -19,7 +19,7 @@ fn servers() -> (Vec<Server>, Vec<String>) {
     (servers, args)
 }
 
-/// A Sentinel group and the arguments that name it.
+/// Starts a Sentinel group. Returns it and the arguments that name it.
 fn group() -> (Groups, Vec<String>) {
     let groups = Groups::up(1);
     let (sentinels, master) = (groups.sentinels(0).join(","), groups.name(0));
@@ -34,14 +34,14 @@ fn median(mut of: Vec<f64>) -> f64 {
     of[of.len() / 2]
 }
 
-/// The leader resigns, the other leads, and so on: how long each time, in milliseconds.
+/// Lets two candidates resign in turns. Returns the time of each hand-over in milliseconds.
 fn hand_over(args: &[String], times: usize) -> Vec<f64> {
     let mut leads = Candidate::start("a", args);
     let mut term = leads.expect("leading").term;
     let mut follows = Candidate::start("b", args);
     let mut took = Vec::new();
     for _ in 0..times {
-        // The follower takes its place among the waiters; if it is late, the median forgives.
+        // Give the follower time to wait for the name; the median tolerates a late one.
         std::thread::sleep(Duration::from_millis(500));
         let (next, resigning) = loop {
             leads.resign();
@@ -50,7 +50,7 @@ fn hand_over(args: &[String], times: usize) -> Vec<f64> {
             if let Some(next) = follows.within("leading", Duration::from_secs(5)) {
                 break (next, resigning);
             }
-            // On a busy machine who resigned may be the first to ask again.
+            // On a busy machine the resigned leader may be the first to campaign again.
             assert!(leads.expect("leading").term > resigning.term, "terms grow");
         };
         assert!(next.term > term, "terms grow");
@@ -140,7 +140,7 @@ fn a_sentinel_failover_does_not_end_a_term() {
     assert!(second.term > first.term);
     a.expect("resigned");
     groups.break_("failover", 0, &[]);
-    // Longer than the lease: it was renewed on the new master, under the same term.
+    // This is longer than the lease, so it was renewed on the new master, under the same term.
     assert!(b.line(Duration::from_secs(11)).is_none(), "the leader lost its term");
     assert!(a.line(Duration::ZERO).is_none(), "two leaders");
 }

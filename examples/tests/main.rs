@@ -1,4 +1,4 @@
-//! The examples as programs: run as a user runs them.
+//! Tests that run the examples as a user runs them.
 
 mod candidate;
 mod election;

@@ -1,6 +1,6 @@
-//! Where cargo put the programs.
+//! The paths of the example programs.
 
-/// The program of this example.
+/// Returns the path of this example's program.
 pub(crate) fn program(example: &str) -> &'static str {
     match example {
         "cron_leader" => env!("CARGO_BIN_EXE_cron_leader"),

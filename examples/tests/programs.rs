@@ -1,5 +1,6 @@
-//! Every example, run as a user runs it: embedded and on real servers. What it promises it checks
-//! itself and says by its exit code; of `orders` the figures are compared here too.
+//! Every example, run as a user runs it: on nodes in memory and on real servers. An example checks
+//! its own promises and reports the result by its exit code. The figures of `orders` are compared
+//! here, too.
 
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
@@ -11,10 +12,10 @@ use crate::program::program;
 use crate::support::group::Groups;
 use crate::support::server::Server;
 
-/// No example may hang.
+/// Maximum time for an example, so that none hangs.
 const PATIENCE: Duration = Duration::from_secs(170);
 
-/// Runs it, asserts that it ends well, and gives what it wrote.
+/// Runs an example, asserts that it succeeds, and returns its output.
 fn run(name: &str, args: &[String]) -> String {
     let (status, words) = run_to_its_end(name, args);
     assert!(status.success(), "{name} {args:?}: {status}\n{words}");
@@ -55,14 +56,14 @@ fn fresh() -> String {
     format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Embedded, on one real server and on three.
+/// Runs an example on nodes in memory, on one real server and on three.
 fn everywhere(name: &str, args: &[&str], check: impl Fn(&str)) {
     let args: Vec<String> = args.iter().map(|a| (*a).to_owned()).collect();
     check(&run(name, &args));
     for n in [1, 3] {
         let servers: Vec<_> = (0..n).map(|_| Server::start(&[])).collect();
         let nodes = servers.iter().flat_map(|s| ["--node".to_owned(), s.url()]);
-        // The servers are new, so they have forgotten nothing.
+        // The servers are new, so they have lost no data, and `--trust-fresh` is right.
         let nodes = nodes.chain(["--trust-fresh".to_owned()]);
         let args: Vec<_> = args.iter().cloned().chain(nodes).collect();
         check(&run(name, &args));
@@ -92,7 +93,7 @@ fn fenced_writer() {
 
 #[test]
 fn election() {
-    // On servers it is one candidate, which leads until it gets a signal to end.
+    // On servers the example is one candidate, which leads until it receives a signal to end.
     everywhere("election", &["--seconds", "1"], |words| {
         assert!(words.contains("resign"), "{words}");
     });
@@ -118,7 +119,7 @@ fn crontab_leader() {
         assert!(words.contains("has resigned: no space left"), "{words}");
         assert!(words.ends_with("one at a time\n"), "{words}");
     });
-    // What a program has to write for it is short.
+    // The code that a program needs for the crontab leader must stay short.
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("crontab_leader.rs");
     let text = std::fs::read_to_string(path).expect("it is part of the package");
     let glue = text.split("// The glue begins here.\n").nth(1).expect("a beginning");
@@ -144,7 +145,7 @@ fn a_sentinel_group_is_a_node_like_another() {
     }
 }
 
-/// A new server, of which the operator said so.
+/// Starts a new server that is marked as initialised.
 fn marked_server() -> Server {
     let marked = Server::start(&[]);
     let deployment = palisade_ops::Deployment::new().node(marked.url());
@@ -168,7 +169,7 @@ fn the_readmes_payment_on_a_new_server() {
     let code = &example[example.find("\nuse ").expect("imports")..];
     assert!(readme.contains(&format!("no_run{code}```")), "README.md shows another program");
 
-    // Its deadlines are the default ones: again, on another server, if this machine is too slow.
+    // The default deadlines may be too short on a slow machine; then try again on another server.
     let mut runs = std::iter::repeat_with(payments_on_a_marked_server).take(10);
     let words = runs.find(|words| !words.contains("deadline")).expect("one of ten is in time");
     let lines: Vec<_> = words.lines().collect();

@@ -1,4 +1,4 @@
-//! Servers and groups, as in the library's own tests.
+//! Servers and groups, shared with the library's tests.
 #![allow(dead_code, unreachable_pub, reason = "shared with tests that use all of it")]
 
 #[path = "../../tests/support/group.rs"]

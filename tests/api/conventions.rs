@@ -1,5 +1,5 @@
-//! Conventions of Rust's libraries: the traits of public types, short ways, and the advice of
-//! errors.
+//! Conventions of Rust libraries: the traits of public types, shorthand constructors, and the
+//! advice of errors.
 
 use std::error::Error;
 use std::fmt::Debug;

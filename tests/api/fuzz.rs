@@ -1,7 +1,7 @@
-//! Everything a user or a store hands in, fuzzed through the public names: settings, names, keys
-//! and stored results. Answers of servers are fuzzed beside their parsers, in `src`.
+//! Fuzz tests of all input from users and stores through the public interface: settings, names,
+//! keys and stored results. Answers of servers are fuzzed beside their parsers, in `src`.
 //!
-//! `make fuzz` runs all of it for long.
+//! `make fuzz` runs all fuzz tests for longer.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ fn tail_of() -> impl Strategy<Value = &'static str> {
     proptest::sample::select(&["}:fence", "}:queue", "}:meta"][..])
 }
 
-/// The rules as they are documented, written again.
+/// The documented rule for names, implemented a second time.
 fn is_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= 512 && !name.chars().any(char::is_control)
 }
@@ -120,7 +120,7 @@ proptest! {
         odd in "[:/?#@%\\[\\]&= .]{0,3}",
         host in prop_oneof![Just("@h:1"), Just("@h"), Just("@"), Just(""), Just("@[::1]:x")],
     ) {
-        // Without a host what follows an @ is the host.
+        // Without a host, the text after an @ in `odd` would be the host.
         if !host.contains('@') && odd.contains('@') {
             return Ok(());
         }
@@ -147,7 +147,7 @@ proptest! {
         }
     }
 
-    /// No lock's key is where another lock keeps something of its own.
+    /// A lock's key never equals a side key of another lock.
     #[test]
     fn fuzz_names_never_meet_the_side_keys_of_another(one in any_name(), other in any_name()) {
         let redlock = redlock(&MemoryNode::new());
@@ -218,14 +218,14 @@ proptest! {
     }
 }
 
-/// A result as a user would have it.
+/// A result type, as a user would define it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Paid {
     id: u32,
     note: String,
 }
 
-/// Puts these bytes under the key `k` of `pay`, as some other program or version might.
+/// Stores these bytes under the key `k` of `pay`, as another program or version might.
 async fn plant(node: &MemoryNode, bytes: &[u8]) {
     let terms = Terms { max_ttl: Duration::from_secs(30), clock_error: Duration::from_secs(60) };
     let complete = Op::Complete {
@@ -250,7 +250,7 @@ fn block_on<T>(work: impl Future<Output = T>) -> T {
     runtime.block_on(work)
 }
 
-/// What a lookup and a run say about these bytes. The handler is never started for them.
+/// Returns the results of a lookup and a run for these stored bytes. The handler never starts.
 fn answers(bytes: &[u8]) -> (Option<Paid>, Option<Paid>) {
     block_on(async {
         let node = MemoryNode::new();
@@ -320,7 +320,7 @@ proptest! {
             2 => bytes.extend(&junk),
             _ => bytes = junk,
         }
-        // The oracle reads it as plain JSON first.
+        // The oracle parses the bytes as generic JSON first.
         let want = serde_json::from_slice::<serde_json::Value>(&bytes).ok().and_then(|json| {
             let id = u32::try_from(json.get("id")?.as_u64()?).ok()?;
             Some(Paid { id, note: json.get("note")?.as_str()?.to_owned() })
@@ -329,7 +329,7 @@ proptest! {
     }
 }
 
-/// The handler ran now, at the default durability.
+/// Returns the outcome of a handler that ran now, at the default durability.
 fn executed<T>(value: T, attempt: u32) -> Outcome<T> {
     Outcome::Executed { value, attempt, durability: palisade::Achieved::default(), kept: true }
 }

@@ -1,4 +1,4 @@
-//! What a handle says of itself, against what its nodes then do.
+//! The health that a handle reports, compared with the later behaviour of its nodes.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -63,7 +63,7 @@ async fn after_a_loss_it_says_until_when_and_it_is_so() {
     sleep(rest + Duration::from_millis(1)).await;
     let health = redlock.health().await;
     assert!(health.is_ready() && grants(&redlock).await, "{health}");
-    // Nobody knows of keys without a birth for a retention of the past.
+    // For one retention, the nodes cannot tell the past of keys without a birth.
     let Ability::After(rest) = health.new_keys() else { panic!("{health}") };
     assert!((23 * 3_600 * S..=25 * 3_600 * S).contains(&rest), "{rest:?}");
     assert!(!runs(&redlock, "old", None).await);
@@ -76,7 +76,7 @@ async fn after_a_loss_it_says_until_when_and_it_is_so() {
 async fn a_namespace_is_judged_by_its_own_retention() {
     let (redlock, nodes, _) = world(1);
     nodes[0].restart_empty();
-    // What it forgot is reckoned from when it is first met.
+    // The node's loss counts from the moment when a client first meets the restarted node.
     assert!(!redlock.health().await.is_ready());
     sleep(3_600 * S).await;
     let short = redlock.idempotency("n").at_most_once().retention(60 * S).build().unwrap();

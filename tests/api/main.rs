@@ -1,5 +1,5 @@
-//! The interface as a user meets it: settings that are refused, sentences of errors, what is never
-//! shown, and garbage from outside.
+//! The public interface: settings that are refused, the texts of errors, values that are never
+//! shown, and malformed input from outside.
 
 mod conventions;
 mod errors;

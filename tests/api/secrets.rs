@@ -1,5 +1,6 @@
-//! A password is never shown: not in an error, not in `Debug`, not in the log of a failing login,
-//! whatever the server answers; for data servers and for Sentinels, from builders and from URLs.
+//! A password is never shown, whatever the server answers: not in an error, not in `Debug`, not in
+//! the log of a failed login. This holds for data servers and for Sentinels, with builders and with
+//! URLs.
 
 use std::fmt::{Debug, Write as _};
 use std::sync::Arc;
@@ -12,10 +13,10 @@ use tracing_subscriber::filter::LevelFilter;
 use crate::support::logs::Log;
 use crate::support::server::{Server, free_port};
 
-/// As it is, and as it is written in a URL.
+/// The password, as it is and as it is written in a URL.
 const SECRET: &str = "s3cr3t/of ours";
 const IN_URL: &str = "s3cr3t%2Fof%20ours";
-/// Part of both: whatever is shown of them shows this.
+/// Part of both forms: any output that contains one of them contains this.
 const NEEDLE: &str = "s3cr3t";
 
 #[derive(Default)]
@@ -26,7 +27,7 @@ impl Shown {
         writeln!(self.0, "{what:?}\n{what:#?}").unwrap();
     }
 
-    /// All that a user of this node gets to see when it does not let him in.
+    /// Collects everything that a user sees of a node whose login fails.
     async fn failing(&mut self, node: impl LockNode + Debug) -> String {
         self.debug(&node);
         let node = Arc::new(node);
@@ -54,11 +55,11 @@ impl Shown {
     }
 }
 
-/// Servers that refuse a login each in its own way, with what the refusal has to say.
+/// Starts servers that refuse a login in different ways, each with a word of its refusal.
 fn refusing() -> Vec<(Server, &'static str)> {
     vec![
         (Server::start(&["--requirepass", "another"]), "WRONGPASS"),
-        // Repeats the whole command, the password in it.
+        // This server's error repeats the whole command, including the password.
         (Server::start(&["--rename-command", "HELLO", ""]), "no command renamed"),
         (
             Server::start(&["--rename-command", "HELLO", "", "--rename-command", "AUTH", ""]),
@@ -119,7 +120,7 @@ async fn a_password_is_never_shown() {
             shown.debug(&node.status());
         }
     }
-    // What is refused before anything is sent.
+    // These addresses are refused before anything is sent.
     for bad in ["redis://joe:PW@h:99999", "http://joe:PW@h", "redis://joe:PW@h/x", "redis://:PW"] {
         let e = RedisNode::new(bad.replace("PW", SECRET)).unwrap_err();
         writeln!(shown.0, "{e} {e:?}").unwrap();

@@ -1,5 +1,6 @@
-//! What a person on call reads when a setting is wrong: what happened, where, what to change; each
-//! on real servers, as a user of locks meets it. The table is in the manual (`troubleshooting`).
+//! The errors that an operator reads when a setting is wrong: what happened, where, and what to
+//! change. Each test uses real servers and a lock. The table of the errors is in the manual
+//! (`troubleshooting`).
 
 use std::time::Duration;
 
@@ -11,10 +12,10 @@ use palisade::{Advice, Redlock};
 use crate::support::proxy::{Proxy, overwrite};
 use crate::support::server::{Server, free_port};
 
-/// Until something must have happened; not a claim about how long it takes.
+/// Maximum time for an event that must happen; it does not assert a speed.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The sentence of a lock that cannot be had, and what the library advises.
+/// Returns the error's text when a lock cannot be acquired, and its advice.
 async fn sentence(node: impl LockNode) -> (String, Advice) {
     let ttl = Duration::from_secs(20);
     let redlock = Redlock::builder().node(node).ttl(ttl).node_deadline(PATIENCE).build().unwrap();
@@ -42,7 +43,7 @@ fn lone(server: &Server) -> RedisNodeBuilder {
     RedisNode::builder(server.url()).trust_fresh(true)
 }
 
-/// A Sentinel that names this master; what it decides is not at stake here.
+/// Starts a Sentinel that names this master; its decisions do not matter here.
 fn watched(master: &str, port: u16) -> Server {
     let sentinel = Server::start_program("redis-sentinel", &["sentinel.conf"]);
     let port = port.to_string();
@@ -64,7 +65,7 @@ async fn a_wrong_password_at_a_data_server() {
     says(&sentence(lone(&server).password("wrong").build().unwrap()).await, &words);
     let words = ["user name or password refused", &at, "NOAUTH", change];
     says(&sentence(lone(&server).build().unwrap()).await, &words);
-    // In a group the error has the server's address, not only the group's name.
+    // In a group the error contains the server's address, not only the group's name.
     let sentinel = watched("127.0.0.1", server.port());
     let words = ["orders: user name or password refused", &at, "WRONGPASS", change];
     says(&sentence(group(&sentinel).password("wrong").build().unwrap()).await, &words);
@@ -80,7 +81,7 @@ async fn a_wrong_password_at_a_sentinel() {
     let at = format!("the Sentinels: {}: credentials refused: WRONGPASS", sentinel.addr());
     let words = ["user name or password refused", &at, change];
     says(&sentence(node().sentinel_password("wrong").build().unwrap()).await, &words);
-    // The data servers' password is not tried there.
+    // The node does not try the data servers' password at a Sentinel.
     assert_eq!(sentinel.cli(&["acl", "setuser", "default", "off"]), "OK");
     let at = format!("the Sentinels: {}: credentials refused: NOAUTH", sentinel.addr());
     let words = ["user name or password refused", &at, change];
@@ -145,13 +146,13 @@ async fn a_server_that_may_delete_locks_to_make_room() {
             redlock.build().unwrap().mutex("m").build().unwrap().acquire().await.expect("accepted");
         assert!(guard.release().await.is_ok());
     }
-    // The command that the sentence names mends it.
+    // The command named in the error corrects the setting.
     assert_eq!(server.cli(&["config", "set", "maxmemory-policy", "noeviction"]), "OK");
     let redlock = Redlock::builder().node(lone(&server).build().unwrap()).build().unwrap();
     drop(redlock.mutex("n").build().unwrap().acquire().await.expect("it votes"));
 }
 
-/// A limit alone deletes nothing, nor does a policy without a limit.
+/// A memory limit alone deletes no keys, nor does a policy without a limit.
 #[tokio::test]
 async fn a_server_that_refuses_writes_when_it_is_full_votes() {
     for args in [["--maxmemory", "100mb"], ["--maxmemory-policy", "allkeys-lru"]] {
@@ -172,7 +173,8 @@ async fn a_server_that_is_too_old() {
     says(&sentence(node.build().unwrap()).await, &words);
 }
 
-/// As behind NAT: what a Sentinel announces leads nowhere from here, by a refusal or by silence.
+/// As behind NAT, the address that a Sentinel announces cannot be reached: connections to it are
+/// refused or get no answer.
 #[tokio::test]
 async fn a_sentinel_that_announces_an_address_that_cannot_be_reached() {
     for (host, port) in [("127.0.0.1", free_port()), ("192.0.2.1", 6_379)] {
@@ -187,7 +189,7 @@ async fn a_sentinel_that_announces_an_address_that_cannot_be_reached() {
         ] {
             assert!(text.contains(words), "{words:?} in {text:?}");
         }
-        // It may heal by itself: a server that restarts looks the same.
+        // The fault may end by itself: a server that restarts looks the same.
         assert!(matches!(advice, Advice::RetryAfter(_)), "{text:?}");
     }
 }
@@ -203,7 +205,7 @@ async fn nobody_at_the_address_of_a_lone_server() {
     assert!(!text.contains("Sentinel"), "{text:?}");
 }
 
-/// Every sentence of these tests has its line in the manual.
+/// Every error of these tests has its line in the manual.
 #[test]
 fn the_manual_has_a_line_for_each() {
     let path = [env!("CARGO_MANIFEST_DIR"), "src/manual/troubleshooting.md"].join("/");

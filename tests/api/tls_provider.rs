@@ -1,5 +1,5 @@
-//! A program without a crypto provider gets an error when it builds the node. No other test of this
-//! binary may install one: the provider belongs to the process.
+//! A program without a crypto provider gets an error when it builds a node. No other test of this
+//! binary may install a provider, because a provider belongs to the process.
 
 use palisade::error::ConfigError;
 use palisade::node::{RedisNode, SentinelNode};
@@ -20,7 +20,7 @@ fn without_a_crypto_provider_tls_is_refused_with_what_to_do() {
     reported(RedisNode::builder("rediss://h").tls(None, None).build(), "url");
     reported(group().tls(None, None).build(), "tls");
     reported(group().sentinel_tls(None, None).build(), "sentinel_tls");
-    // Without TLS none is needed.
+    // A node without TLS needs no provider.
     RedisNode::new("redis://h").unwrap();
 
     rustls::crypto::ring::default_provider().install_default().expect("the first one");

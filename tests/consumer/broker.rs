@@ -1,5 +1,5 @@
-//! A broker in memory with a broker's manners: at least once, an acknowledgement time, delayed
-//! redelivery, dead letters. Each connection can be cut.
+//! A broker in memory that behaves like a real one: at-least-once delivery, an acknowledgement
+//! time, delayed redelivery and dead letters. Each connection can be cut.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use palisade::idempotency::consumer::{
 };
 use tokio::time::{Instant, sleep};
 
-/// How long a delivery may stay unacknowledged.
+/// Maximum time for which a delivery may stay unacknowledged.
 pub(crate) const ACK_WAIT: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug)]
@@ -23,9 +23,9 @@ struct Message {
     body: String,
     failures: u32,
     created: Option<SystemTime>,
-    /// When it can be delivered.
+    /// Earliest time of the next delivery.
     due: Instant,
-    /// Whose it is: the number of the delivery.
+    /// Number of the delivery that currently holds the message.
     tag: Option<u64>,
 }
 
@@ -34,7 +34,7 @@ struct State {
     messages: BTreeMap<u64, Message>,
     tags: u64,
     dead: Vec<(String, DeadLetterReason)>,
-    /// Everything that was said of deliveries, in order.
+    /// Dispositions of all deliveries, in order.
     log: Vec<(String, Disposition)>,
     extended: u32,
 }
@@ -43,7 +43,7 @@ struct State {
 #[derive(Clone, Default)]
 pub(crate) struct Broker(Arc<Mutex<State>>);
 
-/// One consumer's connection.
+/// One consumer's connection to the broker.
 #[derive(Clone)]
 pub(crate) struct Connection {
     broker: Broker,
@@ -52,7 +52,7 @@ pub(crate) struct Connection {
     created: Option<SystemTime>,
 }
 
-/// A message that was handed over.
+/// A delivered message.
 pub(crate) struct Handed {
     broker: Broker,
     cut: Arc<AtomicBool>,
@@ -63,7 +63,7 @@ pub(crate) struct Handed {
     message: Message,
 }
 
-/// The connection is gone.
+/// Returns the error of a lost connection.
 fn gone() -> BrokerError {
     BrokerError::passing("the connection is gone")
 }
@@ -77,7 +77,7 @@ impl Broker {
         self.put(key, body, None);
     }
 
-    /// A message that says when it was made.
+    /// Publishes a message with the time when it was made.
     pub(crate) fn publish_at(&self, key: &str, body: &str, at: SystemTime) {
         self.put(key, body, Some(at));
     }
@@ -90,14 +90,14 @@ impl Broker {
         state.messages.insert(id, message);
     }
 
-    /// A way to it, and what cuts that.
+    /// Returns a connection to the broker, and the flag that cuts it.
     pub(crate) fn connect(&self) -> (Connection, Arc<AtomicBool>) {
         let cut = Arc::new(AtomicBool::new(false));
         let (broker, silent) = (self.clone(), false);
         (Connection { broker, cut: Arc::clone(&cut), silent, created: None }, cut)
     }
 
-    /// Messages that are not acknowledged.
+    /// Returns the number of messages that are not acknowledged.
     pub(crate) fn left(&self) -> usize {
         self.state().messages.len()
     }
@@ -116,7 +116,7 @@ impl Broker {
 }
 
 impl Connection {
-    /// Nothing that is said of a delivery is answered.
+    /// Makes the broker leave all dispositions unanswered.
     pub(crate) fn silent(self) -> Self {
         Self { silent: true, ..self }
     }
@@ -139,7 +139,7 @@ impl Connection {
         handed
     }
 
-    /// Each message says that it was made then.
+    /// Makes each message report this time as the time when it was made.
     pub(crate) fn created(self, at: SystemTime) -> Self {
         Self { created: Some(at), ..self }
     }
@@ -189,7 +189,7 @@ impl Handed {
         &self.message.body
     }
 
-    /// What the broker knows of this delivery, unless somebody else has the message by now.
+    /// Returns the delivery's message in the broker, unless another consumer has received it.
     fn mine<'a>(&self, state: &'a mut State) -> Option<&'a mut Message> {
         state.messages.get_mut(&self.id).filter(|m| m.tag == Some(self.tag))
     }
@@ -223,7 +223,7 @@ impl Delivery for Handed {
         }
         let mut state = self.broker.state();
         state.log.push((self.message.key.clone(), how.clone()));
-        // A late answer about a message that another consumer has changes nothing.
+        // A late disposition of a message that another consumer has received changes nothing.
         let Some(message) = self.mine(&mut state) else { return Err(gone()) };
         match how {
             Disposition::Retry(after) => {

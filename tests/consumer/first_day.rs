@@ -11,7 +11,7 @@ use crate::support::logs::Log;
 use crate::support::server::Server;
 
 const MESSAGES: usize = 79;
-/// Messages at once, by default.
+/// Default number of messages handled at once.
 const CONCURRENCY: usize = 16;
 const CLOSED: [&str; 2] = ["no messages are taken", "palisade init"];
 
@@ -46,7 +46,7 @@ fn full() -> Broker {
     broker
 }
 
-/// How often any message was given back.
+/// Returns the number of times that any message was returned to the broker.
 fn given_back(broker: &Broker) -> usize {
     let log = broker.log();
     assert!(log.iter().all(|(_, how)| matches!(how, Disposition::Retry(_))), "{log:?}");
@@ -62,7 +62,7 @@ async fn one_message_is_tried_every_five_seconds_and_the_reason_is_said_each_min
     let orders = w.redlock.idempotency("orders").at_most_once().retention(keep).build().unwrap();
     let broker = full();
     let consumer = running(&orders, &broker);
-    // The quarantine, in which no node answers for any key.
+    // Wait for the log line. Before it, the nodes are in quarantine and answer for no key.
     while log.lines(&CLOSED).is_empty() {
         sleep(Duration::from_secs(1)).await;
     }
@@ -79,7 +79,7 @@ async fn one_message_is_tried_every_five_seconds_and_the_reason_is_said_each_min
     let lines = log.lines(&CLOSED);
     assert!((10..=11).contains(&lines.len()), "{lines:?}");
     assert_eq!((consumer.booked.load(SeqCst), broker.dead().len()), (0, 0));
-    // One retention later no earlier key matters any more.
+    // After one retention, earlier keys no longer matter.
     while broker.left() > 0 {
         assert!(began.elapsed() < 2 * keep);
         sleep(Duration::from_secs(1)).await;

@@ -1,5 +1,5 @@
 //! Three losses of data on real servers, each decided about by one call while a consumer holds the
-//! messages. The oracle is the ledger of the test.
+//! messages. The test's ledger is the oracle.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -18,9 +18,9 @@ use super::{Ledger, empty};
 
 const TTL: Duration = Duration::from_secs(5);
 const ERROR: Duration = Duration::from_millis(50);
-/// No step takes longer, also on a busy machine.
+/// Maximum time of a step, even on a busy machine.
 const LONG: Duration = Duration::from_secs(400);
-/// Messages that are made after the loss.
+/// Number of messages made after the loss.
 const NEW: usize = 20;
 
 fn redlock(builder: RedlockBuilder) -> Redlock {
@@ -28,7 +28,7 @@ fn redlock(builder: RedlockBuilder) -> Redlock {
     builder.node_deadline(Duration::from_secs(1)).build().unwrap()
 }
 
-/// A handle over one server, which another one marked as new before.
+/// Returns a handle on one server, which another handle has marked as new before.
 async fn lone(server: &Server) -> Redlock {
     let node = |new| RedisNode::builder(server.url()).trust_fresh(new).build().unwrap();
     assert!(redlock(Redlock::builder().node(node(true))).health().await.is_ready());
@@ -43,7 +43,7 @@ async fn until(what: &str, is: impl Fn() -> bool) {
     }
 }
 
-/// A consumer's world.
+/// An idempotency namespace, a broker and a ledger.
 struct Lab {
     of: Idempotency,
     broker: Broker,
@@ -60,7 +60,7 @@ impl Lab {
         (0..n).for_each(|n| self.broker.publish(&format!("{name}-{n}"), "10 GBP"));
     }
 
-    /// Consumes until nothing is left.
+    /// Consumes until no message is left.
     async fn consume(&self) {
         let books = self.ledger.clone();
         let book = move |cx: Context, _: Arc<Handed>| {
@@ -73,7 +73,7 @@ impl Lab {
         consumer.run(book, empty(self.broker.clone())).await.unwrap();
     }
 
-    /// Has so many messages held, lets new ones through, and decides.
+    /// Waits until this number of messages is held, publishes new ones, and decides.
     async fn decided(&self, held: usize, decision: Decision) {
         let booked = self.ledger.with(1);
         let operate = async {
@@ -128,7 +128,7 @@ async fn what_a_backup_has_is_replayed_and_what_it_lost_is_parked_by_one_decisio
     lab.consume().await;
     assert_eq!(lab.ledger.with(1), 300);
     block_in_place(|| server.restart());
-    // All come again, and some for the first time.
+    // All messages are delivered again, and some for the first time.
     lab.publish("before", 100);
     lab.publish("lost", 200);
     lab.publish("old", 300);
@@ -147,7 +147,7 @@ async fn messages_of_a_failover_run_by_one_decision() {
     let ask = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", &name];
     let old = cli(&groups.sentinels(0)[0], &ask).lines().collect::<Vec<_>>().join(":");
     block_in_place(|| groups.break_("failover", 0, &[]));
-    // From then on it takes no claim any more.
+    // From then on the old master accepts no claim.
     until("it follows another one", || {
         block_in_place(|| cli(&old, &["ROLE"])).starts_with("slave")
     })

@@ -1,5 +1,5 @@
-//! What consumers of messages are promised, on a broker in memory and in virtual time: one effect
-//! per message whatever dies where, nothing acknowledged too early, nothing left behind.
+//! Promises of message consumers, on a broker in memory and in virtual time: one effect per message
+//! wherever a process dies, no early acknowledgement, and no message left behind.
 
 mod broker;
 mod first_day;
@@ -26,7 +26,7 @@ use support::idem::{World, secs};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
-/// A downstream that refuses old tokens, answers probes, and counts every effect.
+/// A downstream system that refuses old tokens, answers probes, and counts every effect.
 #[derive(Clone, Default)]
 struct Ledger(Arc<Mutex<BTreeMap<String, (u64, u32)>>>);
 
@@ -48,7 +48,7 @@ impl Ledger {
         if *effects > 0 { Probed::Found(()) } else { Probed::NotFound }
     }
 
-    /// Keys with so many effects.
+    /// Returns the number of keys with this number of effects.
     fn with(&self, effects: u32) -> usize {
         self.0.lock().unwrap().values().filter(|(_, n)| *n == effects).count()
     }
@@ -62,7 +62,7 @@ fn consumer(redlock: &Redlock, from: Connection, rules: Rules) -> Consumer<Conne
     Consumer::builder(from, once(redlock)).rules(rules).build().unwrap()
 }
 
-/// Resolves when the queue is empty.
+/// Waits until the queue is empty.
 async fn empty(broker: Broker) {
     while broker.left() > 0 {
         sleep(Duration::from_millis(50)).await;
@@ -121,7 +121,7 @@ async fn a_message_at_work_elsewhere_is_never_acknowledged() {
     };
     let waits: Vec<_> = log.iter().filter_map(|l| pause(&l.1)).collect();
     assert_eq!((acks, ledger.with(1)), (2, 1));
-    // It is looked at again after longer and longer pauses, and never after a lease of ten seconds.
+    // The duplicate is delivered again after growing pauses, at most a lease of ten seconds apart.
     assert!((4..12).contains(&waits.len()) && waits[0] <= secs(1), "{waits:?}");
     assert!(waits.iter().all(|wait| *wait <= secs(5)), "{waits:?}");
     assert!(begun.elapsed() < secs(37), "{:?}", begun.elapsed());
@@ -146,7 +146,7 @@ async fn a_duplicate_of_a_short_handler_waits_for_its_result() {
     assert_eq!((ended.acked, ended.retried, ledger.with(1)), (2, 0, 1), "{:?}", broker.log());
 }
 
-/// Where a process dies.
+/// The crash point at which a process dies.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Death {
     Fetched,
@@ -157,7 +157,7 @@ enum Death {
 }
 
 impl Death {
-    /// The crash point of the consumer itself; the others are the handler's.
+    /// Returns the crash point if it is in the consumer. The others are in the handler.
     fn point(self) -> Option<CrashPoint> {
         match self {
             Self::Fetched => Some(CrashPoint::Fetched),
@@ -168,8 +168,9 @@ impl Death {
     }
 }
 
-/// One process that dies at the first message that comes to this crash point: its connections to
-/// broker and nodes are cut, and it does nothing more. Panics if no message comes there.
+/// Runs a process that dies at the first message that reaches this crash point: its connections to
+/// the broker and the nodes are cut, and it does nothing more. Panics if no message reaches the
+/// crash point.
 async fn doomed(w: &World, broker: &Broker, ledger: &Ledger, death: Death) {
     let handle = w.handle(0);
     let (connection, cut) = broker.connect();
@@ -216,7 +217,7 @@ async fn doomed(w: &World, broker: &Broker, ledger: &Ledger, death: Death) {
     }
 }
 
-/// How many of the orders have a result on the nodes.
+/// Returns the number of orders whose results are on the nodes.
 async fn stored(redlock: &Redlock) -> usize {
     let mut stored = 0;
     for n in 0..8 {
@@ -237,7 +238,7 @@ async fn whatever_dies_at_any_crash_point_each_message_has_one_effect() {
             broker.publish(&format!("order-{n}"), "10 GBP");
         }
         doomed(&w, &broker, &ledger, death).await;
-        // It died there, and neither before nor behind it.
+        // The process died exactly at this crash point, neither before nor after it.
         assert_eq!(ledger.with(1) > 0, !matches!(death, Fetched | Claimed), "{death:?}");
         let is_stored = stored(&w.redlock).await > 0;
         assert_eq!(is_stored, matches!(death, Completed | Acknowledged), "{death:?}");

@@ -1,4 +1,4 @@
-//! Deliveries that panic outside of their handler, and what is logged of dead letters.
+//! Deliveries that panic outside of their handler, and the log lines of dead letters.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Singleton cron as a user sees it, over nodes in memory and in virtual time: several processes
-//! run the same job, and a ledger outside of them says what was run.
+//! Singleton cron over nodes in memory and in virtual time: several processes run the same job, and
+//! an independent ledger records the runs.
 
 mod clocks;
 mod policies;
@@ -32,7 +32,7 @@ async fn each_tick_is_run_once_by_one_of_three_processes() {
     assert!(runs.windows(2).all(|w| w[1].at == w[0].at + 1), "each once, in order: {runs:?}");
     assert!(runs.windows(2).all(|w| w[1].token > w[0].token), "tokens rise");
     assert!(runs.iter().all(|run| run.attempt == 1));
-    // One of them led, and came first.
+    // One process led, and its runs came first.
     let by: std::collections::BTreeSet<_> = runs[3..].iter().map(|run| run.by).collect();
     assert_eq!(by.len(), 1, "{by:?}");
 }
@@ -47,7 +47,7 @@ async fn no_tick_is_lost_or_doubled_while_leaders_come_and_go() {
         let leader = three.iter().position(world::Process::leads).unwrap_or(n % 3);
         match n % 3 {
             0 => three[leader].cron.step_down(),
-            // It dies, and another one is started in its place.
+            // The leader dies, and another process is started in its place.
             _ => three[leader] = world.process(job()),
         }
     }
@@ -73,7 +73,7 @@ async fn an_operator_takes_the_lead_from_a_process_and_each_tick_is_still_once()
     let operator = world.redlock().election("cron:lead").build().unwrap();
     sleep(5 * SECOND).await;
     for n in 0..4 {
-        // Now and then in the middle of a run.
+        // Some of the hand-overs come in the middle of a run.
         sleep(Duration::from_millis(300 * n)).await;
         let before = three.iter().position(world::Process::leads).unwrap();
         let down = operator.step_down("maintenance", 10 * SECOND).await.unwrap();
@@ -120,7 +120,7 @@ async fn a_tick_whose_process_died_is_run_again_or_left_as_the_job_says() {
             assert_eq!(again, [1]);
             assert_eq!(stuck.state, TickState::Interrupted);
         }
-        // Those that were due while nobody could run the job were late, not missed.
+        // Ticks that were due while no process could run the job are late, not missed.
         assert!(world.completed().len() >= 12, "{:?}", world.completed());
     }
 }
@@ -134,7 +134,7 @@ async fn a_rare_tick_is_not_lost_when_the_leader_leaves_just_before_it() {
     for _ in 0..3 {
         let next = three[0].cron.upcoming(&job(), 1).unwrap()[0];
         let left = next.duration_since(world.now()).unwrap();
-        // Just before it everybody who leads steps down, and who follows them, too.
+        // Just before the tick the leader steps down, and its successor, too.
         sleep(left.saturating_sub(Duration::from_millis(200))).await;
         for process in &three {
             process.cron.step_down();
@@ -220,7 +220,7 @@ async fn after_an_outage_or_a_death_the_newest_tick_alone_is_run() {
         drop(process);
         let runs = world.runs();
         let after = &runs[before..];
-        // One each second, and none of before.
+        // One tick was run each second, and none from before.
         assert!((4..=12).contains(&after.len()), "dies: {dies}: {after:?}");
         let late = |run: &world::Run| run.began.cast_signed() / 1_000 - run.at;
         assert!(after.iter().all(|run| late(run) <= 1), "dies: {dies}: {after:?}");
@@ -241,7 +241,7 @@ async fn what_cannot_be_is_refused_at_once() {
         let why = run.unwrap_err().to_string();
         assert!(why.contains(&format!("`{field}`")), "{why}");
     }
-    // It ends with the handle.
+    // The cron job ends with the handle.
     let redlock = world.redlock();
     let cron = palisade::Cron::new(&redlock);
     let job = Job::new("job", "* * * * *").missed(Missed::RunLatest);

@@ -1,4 +1,4 @@
-//! What becomes of ticks that are missed, that overlap, that take too long.
+//! The policies for ticks that are missed, that overlap, or that run too long.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -32,14 +32,14 @@ async fn missed_ticks_are_skipped_or_caught_up_as_the_job_says() {
     {
         let world = World::new();
         let job = || Job::new("job", "* * * * *").missed(policy);
-        // Begins shortly after a full minute, so that places are known.
+        // Begin shortly after a full minute, so that the ticks' positions are known.
         let into = world.now().duration_since(at(0)).unwrap().as_secs() % 60;
         sleep(SECOND * (65 - into as u32)).await;
         let first = world.process(job());
         world.sleep(2 * MINUTE).await;
         first.end().await;
         assert_eq!(world.runs().len(), 2);
-        // Down for nine ticks; at the end one of them is on time yet.
+        // The process is down for nine ticks, the last of which is still on time.
         world.sleep(9 * MINUTE).await;
         let second = world.process(job());
         world.sleep(10 * SECOND).await;
@@ -49,7 +49,7 @@ async fn missed_ticks_are_skipped_or_caught_up_as_the_job_says() {
         assert!(runs.windows(2).all(|w| w[0].at < w[1].at));
         drop(second);
     }
-    // Nothing is on time: the latest is run, belatedly.
+    // With no tick on time, the latest one is run late.
     let world = World::new();
     let job = || Job::new("job", "0 * * * *").missed(Missed::RunLatest);
     let into = world.now().duration_since(at(0)).unwrap().as_secs() % 3_600;
@@ -66,7 +66,7 @@ async fn missed_ticks_are_skipped_or_caught_up_as_the_job_says() {
     drop(second);
 }
 
-/// Runs that take 2.5 s at ticks of one second, on two processes.
+/// Runs a job on two processes, with runs of 2.5 s at ticks of one second.
 async fn overlapping(overlap: Overlap) -> (World, Vec<TickReport>) {
     let world = World::new();
     let job = || every_second("job").overlap(overlap);
@@ -86,7 +86,7 @@ async fn ticks_that_are_due_during_a_run_follow_the_policy() {
     let (world, report) = overlapping(Overlap::Skip).await;
     let all = ends(&report);
     let done = all.iter().filter(|end| **end == Some(End::Done)).count();
-    // One of three is run, the two that are due during its run are not.
+    // One of three ticks is run; the two that are due during its run are not.
     assert!((3..=5).contains(&done), "{all:?}");
     assert!(all.windows(2).all(|w| w[0] == skipped || w[1] == skipped), "{all:?}");
     let runs = world.runs();
@@ -122,7 +122,7 @@ async fn a_run_counts_for_at_least_and_is_cancelled_at_most() {
     let job = || Job::new("long", "* * * * *").at_most(10 * SECOND);
     let process = world.process_with(job(), |_| std::future::pending());
     sleep(2 * MINUTE).await;
-    // The last tick may have begun just now.
+    // The last tick may have begun just now, so ask for two.
     let report = process.cron.history(&job(), 2).await.unwrap();
     let over =
         |r: &TickReport| if let TickState::Over(run) = &r.state { Some(run.clone()) } else { None };
@@ -136,7 +136,7 @@ async fn a_cancelled_run_is_told_and_has_its_grace() {
     let world = World::new();
     let grace = Duration::from_millis(400);
     let job = || Job::new("job", "*/5 * * * * *").overlap(Overlap::CancelPrevious).grace(grace);
-    // Every third tick's run is deaf, every third ends well, every third says that it was stopped.
+    // Of three ticks, one run ignores the cancellation, one ends well, and one fails as stopped.
     let process = world.process_with(job(), |tick: Tick| async move {
         if tick.unix_seconds() % 3 == 0 {
             std::future::pending::<()>().await;
@@ -148,7 +148,7 @@ async fn a_cancelled_run_is_told_and_has_its_grace() {
     world.sleep(MINUTE + 15 * SECOND).await;
     let report = process.cron.history(&job(), 11).await.unwrap();
     let mut seen = [0; 3];
-    // The last two may still run: one in its grace.
+    // The last two runs may not be over: one may be in its grace time.
     for tick in &report[2..] {
         let TickState::Over(run) = &tick.state else { panic!("{tick:?}") };
         let at = tick.at.duration_since(at(0)).unwrap().as_millis() as u64;
@@ -207,7 +207,7 @@ async fn an_edited_schedule_runs_nothing_belatedly_and_says_what_it_leaves_out()
     let at_edit = i64::try_from(world.now().duration_since(at(0)).unwrap().as_secs()).unwrap();
     sleep(15 * MINUTE).await;
     process.end().await;
-    // Back again: the time of the other schedule was not missed by this one.
+    // With the old schedule again, ticks of the other schedule do not count as missed.
     let process = world.process(old());
     sleep(6 * MINUTE).await;
     drop(process);
@@ -247,7 +247,7 @@ async fn a_tick_is_not_run_again_by_a_frozen_process_with_the_schedule_of_before
     let old = world.process(job("0 * * * *"));
     sleep(SECOND).await;
     let new = world.process(job("* * * * *"));
-    // The hourly tick is due for both, and waits for its jitter.
+    // The hourly tick is due for both processes, and waits for its jitter.
     sleep(Duration::from_millis(3_600_000 - into_hour() + 200)).await;
     old.freeze(true);
     sleep(125 * MINUTE).await;

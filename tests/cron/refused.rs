@@ -13,8 +13,8 @@ use crate::support::server::Server;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// An operator changes the password at the server before the processes know the new one, and takes
-/// it back.
+/// An operator changes the server's password before the processes have the new one, and restores it
+/// later.
 #[tokio::test]
 async fn a_process_that_was_refused_for_a_while_is_a_candidate_again() {
     let server = Server::start_with_users(
@@ -34,7 +34,7 @@ async fn a_process_that_was_refused_for_a_while_is_a_candidate_again() {
     });
     let passwords = async {
         timeout(PATIENCE, leading.wait_for(Option::is_some)).await.expect("it leads").unwrap();
-        // A refusal of the first request would end `run`.
+        // Wait for a tick first, because a refusal of the first request would end `run`.
         timeout(PATIENCE, ran.notified()).await.expect("a tick is run");
         server.cli(&["acl", "setuser", "default", "resetpass", ">other"]);
         server.cli(&["client", "kill", "user", "default"]);
@@ -47,7 +47,7 @@ async fn a_process_that_was_refused_for_a_while_is_a_candidate_again() {
         };
         timeout(PATIENCE, refused).await.expect("the node refuses");
         timeout(PATIENCE, leading.wait_for(Option::is_none)).await.expect("it is over").unwrap();
-        // Its candidate was refused, too.
+        // In this time the process's candidate is refused, too.
         tokio::time::sleep(Duration::from_secs(1)).await;
         server.cli(&["acl", "setuser", "default", "resetpass", ">right"]);
         timeout(PATIENCE, leading.wait_for(Option::is_some)).await.expect("it leads").unwrap();

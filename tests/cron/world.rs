@@ -14,7 +14,7 @@ use palisade_testing::fault::{Fault, FaultControl};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// What the ledger recorded when a run began.
+/// A record of the ledger, made when a run begins.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {
     pub(crate) at: i64,
@@ -22,7 +22,7 @@ pub(crate) struct Run {
     pub(crate) token: u64,
     pub(crate) backfilled: bool,
     pub(crate) by: u32,
-    /// When it was, in milliseconds, by a clock that is right.
+    /// Time of the run's beginning by a correct clock, in milliseconds.
     pub(crate) began: u64,
 }
 
@@ -32,7 +32,7 @@ struct Ledger {
     completed: Vec<i64>,
 }
 
-/// A host whose wall clock a test sets. Its other clock goes on as everybody's.
+/// A host whose wall clock a test sets. Its monotonic clock is the same as on all hosts.
 #[derive(Debug)]
 pub(crate) struct Host {
     env: Arc<dyn Env>,
@@ -41,12 +41,12 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// After so many looks at the wall clock one shows a time that is two seconds back.
+    /// After this number of readings, the wall clock once shows a time two seconds back.
     pub(crate) fn flick_after(&self, looks: i64) {
         self.flick.store(looks, Ordering::Relaxed);
     }
 
-    /// From now on the wall clock is so many seconds ahead.
+    /// Sets the wall clock this many seconds ahead from now on.
     pub(crate) fn set_ahead(&self, seconds: i64) {
         self.ahead.store(seconds, Ordering::Relaxed);
     }
@@ -76,7 +76,7 @@ pub(crate) struct World {
     count: AtomicU32,
 }
 
-/// A process; it dies on drop.
+/// A process. Dropping it kills it.
 pub(crate) struct Process {
     pub(crate) cron: Cron,
     redlock: Redlock,
@@ -85,7 +85,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Stops the loop of its job where it is, or lets it go on.
+    /// Stops the loop of the process's job where it is, or lets it continue.
     pub(crate) fn freeze(&self, frozen: bool) {
         self.frozen.send_replace(frozen);
     }
@@ -94,13 +94,13 @@ impl Process {
         self.cron.leading().borrow().is_some()
     }
 
-    /// Leaves nothing behind that somebody waits for.
+    /// Ends the process cleanly, so that it holds nothing that others wait for.
     pub(crate) async fn end(self) {
         drop(self.redlock.close(Duration::from_secs(1)).await);
     }
 }
 
-/// Does not poll `work` while it is frozen.
+/// Polls `work` only while it is not frozen.
 async fn unless_frozen<F: Future>(mut frozen: watch::Receiver<bool>, work: F) -> F::Output {
     let mut work = std::pin::pin!(work);
     loop {
@@ -160,7 +160,7 @@ impl World {
         tokio::time::sleep(span).await;
     }
 
-    /// Nobody reaches any node, or everybody does again.
+    /// Cuts or heals the connections of all processes to all nodes.
     pub(crate) fn cut(&self, cut: bool) {
         for control in &self.controls {
             if cut { control.cut() } else { control.heal() }
@@ -171,7 +171,7 @@ impl World {
         self.ledger.lock().unwrap().runs.clone()
     }
 
-    /// The ticks whose run came to its end, in order.
+    /// Returns the ticks whose runs were completed, in order.
     pub(crate) fn completed(&self) -> Vec<i64> {
         let mut all = self.ledger.lock().unwrap().completed.clone();
         all.sort_unstable();
@@ -182,7 +182,7 @@ impl World {
         self.process_with(job, |_| async { Ok(()) })
     }
 
-    /// A process with handle and candidate of its own.
+    /// Starts a process with its own handle and candidate.
     pub(crate) fn process_with<H, Fut>(&self, job: Job, handler: H) -> Process
     where
         H: Fn(Tick) -> Fut + Send + Sync + 'static,
@@ -191,7 +191,7 @@ impl World {
         self.process_on(&self.host(), job, handler)
     }
 
-    /// The same on this host.
+    /// Starts a process on this host.
     pub(crate) fn process_on<H, Fut>(&self, host: &Arc<Host>, job: Job, handler: H) -> Process
     where
         H: Fn(Tick) -> Fut + Send + Sync + 'static,

@@ -1,5 +1,5 @@
-//! Durability levels against real servers: what counts, what is refused and leaves nothing behind,
-//! and what a failover leaves. What replicas have is asked of them by `redis-cli`.
+//! Durability levels on real servers: the grants that count, the refusals, which leave nothing
+//! behind, and the locks after a failover. The tests read the replicas' keys by `redis-cli`.
 
 mod failover;
 mod refused;
@@ -16,7 +16,7 @@ use support::server::Server;
 
 const TTL: Duration = Duration::from_secs(30);
 
-/// A master with two replicas that have it all.
+/// A master with two replicas that have all its data.
 struct Trio {
     master: Server,
     replicas: [Server; 2],
@@ -33,32 +33,32 @@ impl Trio {
         trio
     }
 
-    /// Waits until both replicas confirm what is written. One that has just joined is sent nothing
-    /// before its first acknowledgement, which may take a second.
+    /// Waits until both replicas confirm a write. The master sends nothing to a new replica before
+    /// its first acknowledgement, which may take a second.
     fn follow(&self) {
         until("both replicas confirm a write", || {
             self.master.session("SET warm up PX 1\nWAIT 2 500\n").trim_end().ends_with('2')
         });
     }
 
-    /// A handle with one node: this master.
+    /// Returns a handle with the master as its only node.
     fn redlock(&self) -> Redlock {
         self.redlock_within(Duration::from_secs(1))
     }
 
-    /// One that gives the node so long.
+    /// Returns a handle with this node deadline and the master as its only node.
     fn redlock_within(&self, node_deadline: Duration) -> Redlock {
         let node = RedisNode::builder(self.master.url()).trust_fresh(true).build().unwrap();
         Redlock::builder().node(node).ttl(TTL).node_deadline(node_deadline).build().unwrap()
     }
 
-    /// The number of replicas that have the key now.
+    /// Returns the number of replicas that have the key now.
     fn have(&self, key: &str) -> usize {
         self.replicas.iter().filter(|r| r.cli(&["EXISTS", key]) == "1").count()
     }
 }
 
-/// Waits for something that has to happen.
+/// Waits until `good` returns true.
 fn until(what: &str, mut good: impl FnMut() -> bool) {
     for _ in 0..1_000 {
         if good() {
@@ -69,7 +69,7 @@ fn until(what: &str, mut good: impl FnMut() -> bool) {
     panic!("never happened: {what}");
 }
 
-/// What the only node said.
+/// Returns the error of the only node.
 fn word(error: AcquireError) -> NodeError {
     let AcquireError::NoQuorum(no) = error else { panic!("another error: {error}") };
     match no.nodes.into_iter().next() {
@@ -78,7 +78,7 @@ fn word(error: AcquireError) -> NodeError {
     }
 }
 
-/// How often the server was asked to do this.
+/// Returns the number of calls of this command that the server has counted.
 fn calls(server: &Server, command: &str) -> u64 {
     let stats = server.cli(&["INFO", "commandstats"]);
     let line = stats.lines().find_map(|l| l.strip_prefix(&format!("cmdstat_{command}:calls=")));
@@ -151,14 +151,14 @@ async fn results_are_as_durable_as_asked() {
         assert_eq!(replica.cli(&["HGET", "idem:orders:7", "val"]), "[2,2]");
     }
 
-    // A result that the replicas do not have is not shown to a call at a higher level.
+    // A call at a higher level does not receive a result that the replicas do not have.
     trio.replicas[1].freeze();
     let one = orders(Durability::Primary);
     assert!(one.key("8").run(|_| async { Ok::<_, String>(1) }).await.unwrap().is_executed());
     let run = || all.key("8").run(|_| async { Err::<i32, _>("must not run".to_owned()) });
     match run().await {
         Err(RunError::NoQuorum { error: no, .. }) => {
-            // The second where this process gets the server's answer too late.
+            // The second text comes if this process receives the server's answer too late.
             let said = ["1 of 2 replicas have it within", "not known to be on all replicas within"];
             let text = no.to_string();
             assert!(said.iter().any(|said| text.contains(said)), "{text}");
@@ -228,7 +228,7 @@ async fn nodes_without_replicas_vote_where_none_can_lack_anything() {
     let e = word(ask(&lone).try_acquire().await.unwrap_err());
     assert_eq!(e.fault(), NodeFault::NotDurable);
     assert!(e.detail().contains("only 0 connected"), "{e}");
-    // Rolled back: the next one without the wish gets it.
+    // The grant was rolled back, so an acquire without a durability level succeeds.
     assert!(matches!(
         lone.mutex("j").build().unwrap().try_acquire().await.unwrap(),
         TryAcquire::Acquired(_)

@@ -1,5 +1,5 @@
-//! Too few replicas, another past, no permission: no grant, an error that says why, and nothing
-//! left behind.
+//! Refusals because of too few replicas, a new data history or a missing permission: no grant, an
+//! error with the reason, and nothing left behind.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use palisade::node::spi::{Env as _, SystemEnv};
 
 use super::*;
 
-/// The rollback has reached the server, long before the ttl could have.
+/// Waits until the rollback has reached the server, long before the ttl would end the lock.
 fn nothing_stands(trio: &Trio, name: &str) {
     until("the grant is rolled back", || trio.master.cli(&["EXISTS", name]) == "0");
 }
@@ -31,7 +31,7 @@ async fn a_frozen_replica_is_a_typed_refusal_in_time() {
     assert!(text.contains("bring the replicas up, or use a lower durability"), "{text}");
     nothing_stands(&trio, "k");
 
-    // One is enough for who asks for one.
+    // One replica is enough for a lock that requires one.
     for turn in 0..20 {
         let name = format!("one-{turn}");
         let one = redlock
@@ -46,7 +46,7 @@ async fn a_frozen_replica_is_a_typed_refusal_in_time() {
         assert_eq!(trio.replicas[1].cli(&["EXISTS", &name]), "1");
     }
 
-    // A held lock is not renewed, and not lost before its time.
+    // A held lock is not renewed, and it is not lost before its lease ends.
     let held = redlock
         .mutex("held")
         .durability(Durability::Replicas(1))
@@ -116,7 +116,8 @@ async fn a_replica_that_is_down_is_waited_for_where_it_is_known() {
         assert!(e.detail().contains("only 1 connected"), "{e}");
         nothing_stands(&trio, name);
     }
-    // A node that never saw it cannot know of it. A third one counts as soon as it is there.
+    // A new handle has not seen the killed replica. A third replica counts as soon as it is
+    // connected.
     let late = node(None);
     let guard = all(&late, "b").try_acquire().await.unwrap().acquired().unwrap();
     assert_eq!(guard.durability().replicas, 1);
@@ -148,7 +149,7 @@ async fn a_master_demoted_while_it_waits_grants_nothing() {
         let e = word(attempt.await.unwrap().unwrap_err());
         assert_eq!((e.fault(), e.is_ambiguous()), (NodeFault::NotMaster, true), "{e}");
     }
-    // Master again, and the replicas awake: what was refused is not granted by that.
+    // The server is master again and the replicas run: the refused lock is still not granted.
     assert_eq!(trio.master.cli(&["REPLICAOF", "NO", "ONE"]), "OK");
     for replica in &trio.replicas {
         replica.resume();
@@ -184,7 +185,8 @@ async fn a_barrier_knows_one_history_of_one_process() {
     let first = point().await;
     assert_eq!(ask(&first).await, Ok(2));
 
-    // Demoted and promoted: the same process and address, and what it granted may be gone.
+    // Demoting and promoting the master begins a new data history at the same address, in which its
+    // grants may be lost.
     let port = trio.replicas[0].port().to_string();
     assert_eq!(trio.master.cli(&["REPLICAOF", "127.0.0.1", &port]), "OK");
     assert_eq!(trio.master.cli(&["REPLICAOF", "NO", "ONE"]), "OK");
@@ -199,7 +201,7 @@ async fn a_barrier_knows_one_history_of_one_process() {
     trio.follow();
     assert_eq!(ask(&second).await, Ok(2));
 
-    // Another process at the same address.
+    // A restart makes another process at the same address.
     trio.master.restart();
     assert!(ask(&second).await.is_err());
     let third = point().await;
@@ -249,7 +251,7 @@ async fn a_missing_permission_is_named() {
     assert_eq!(all.acquire().await.unwrap().durability().replicas, 2);
 }
 
-/// What gives replicas something to confirm overwrites what is there.
+/// A barrier writes a key, so that replicas have something to confirm, and overwrites its value.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_holds_a_lock_where_barriers_are_written() {
     let server = Server::start(&[]);
@@ -297,7 +299,7 @@ async fn a_new_connection_forgets_no_replica_of_the_same_server() {
     }
 }
 
-/// A backup as `redis-cli --rdb` takes it is a replica to the server as long as it lasts.
+/// To the server, a backup by `redis-cli --rdb` is a replica for as long as it runs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn a_backup_that_came_and_went_is_not_waited_for() {
     use std::io::{Read as _, Write as _};
@@ -313,7 +315,7 @@ async fn a_backup_that_came_and_went_is_not_waited_for() {
         until("so many replicas", || trio.master.cli(&["INFO", "replication"]).contains(&line));
     };
     let mut backup = std::net::TcpStream::connect(trio.master.addr()).unwrap();
-    // Half a second a key: it is under way for as long as this takes.
+    // With half a second for each key, the backup runs for as long as this test needs.
     trio.master.cli(&["CONFIG", "SET", "rdb-key-save-delay", "500000"]);
     backup.write_all(b"REPLCONF rdb-only 1\r\n").unwrap();
     backup.read_exact(&mut [0; "+OK\r\n".len()]).unwrap();

@@ -1,5 +1,5 @@
-//! Three nodes, each with its own report of its replicas: which yes counts, and what becomes of
-//! those that do not. Under the paused clock.
+//! Three nodes, each with its own report of its replicas: the votes that count, and the rollback of
+//! the others. The clock is paused.
 
 use std::sync::{Arc, Mutex};
 
@@ -12,16 +12,16 @@ use tokio::sync::broadcast;
 
 use super::*;
 
-/// What a node says when it is asked who has it.
+/// A node's answer when it is asked for its replicas.
 #[derive(Clone)]
 enum Says {
     Have(u32),
-    /// The fault says "not executed", but the request was executed.
+    /// A fault that says "not executed", although the request was executed.
     NotExecuted(NodeFault),
     Nothing,
 }
 
-/// A node in memory that claims to have replicas.
+/// A node in memory that reports replicas.
 #[derive(Clone)]
 struct Told {
     memory: MemoryNode,
@@ -73,13 +73,13 @@ fn three(says: [Says; 3]) -> Three {
         asked: Arc::default(),
     };
     let nodes: Vec<_> = says.into_iter().map(reported).collect();
-    // Behind a wrapper, as a user's would be: it hands the question on.
+    // Wrap the node, as a user's wrapper does, to see that the wrapper forwards barriers.
     let builder = nodes.iter().fold(Redlock::builder(), |b, n| b.node(Fault::new(n.clone())));
     Three { nodes, redlock: builder.build().unwrap() }
 }
 
 impl Three {
-    /// The rollback has arrived everywhere: anybody gets the name at once.
+    /// Waits until the rollback has arrived at all nodes, when any caller gets the name at once.
     async fn nothing_stands(&self, name: &str) {
         for _ in 0..200 {
             match self.redlock.mutex(name).build().unwrap().try_acquire().await.unwrap() {
@@ -119,7 +119,8 @@ async fn the_default_asks_nobody() {
 
 #[tokio::test]
 async fn a_minority_at_the_level_is_a_refusal_and_all_of_it_is_rolled_back() {
-    // Too few, said as if it were enough; a fault that claims nothing was executed; enough.
+    // The first node has too few replicas, the second claims that nothing was executed, and the
+    // third has enough.
     let t = three([Says::Have(1), Says::NotExecuted(NodeFault::NotMaster), Says::Have(2)]);
     let mutex =
         t.redlock.mutex("k").durability(Durability::Replicas(2)).auto_renew(false).build().unwrap();
@@ -182,7 +183,7 @@ async fn a_result_counts_only_at_the_level() {
     let out = one.key("7").run(|_| async { Ok::<_, String>(7) }).await.unwrap();
     let Outcome::Executed { value: 7, durability, .. } = out else { panic!("{out:?}") };
     assert_eq!((durability.level, durability.replicas), (Durability::Replicas(1), 1));
-    // Stored, and not as durable as this call requires.
+    // The result is stored, but not as durably as this call requires.
     let two = orders(Durability::Replicas(2));
     let again = two.key("7").run(|_| async { Err::<i32, _>("must not run") }).await;
     assert!(matches!(again, Err(RunError::NoQuorum { .. })), "{again:?}");
@@ -193,7 +194,7 @@ async fn a_result_counts_only_at_the_level() {
     let again = two.key("7").run(|_| async { Err::<i32, _>("must not run") }).await;
     assert_eq!(again.unwrap(), Outcome::Replayed(7));
 
-    // The handler ran, and then the replicas were gone: the error says so, and nothing is lost.
+    // The replicas disappear after the handler ran: the error reports it, and no result is lost.
     let says = t.nodes.clone();
     let out = two.key("8").run(|_| async move {
         for node in &says {

@@ -1,4 +1,4 @@
-//! What a term survives, what ends it, and what is left behind.
+//! Faults that a term survives, faults that end it, and the state afterwards.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -36,8 +36,8 @@ async fn a_deposed_leader_cannot_proclaim() {
     assert_eq!(world.election().leader().await.unwrap().unwrap().value, "new");
 }
 
-/// The leader, as soon as it is known: a node in quarantine is a witness only of what was certainly
-/// written since. Never a vacancy, never an error that would not end.
+/// Returns the leader as soon as the nodes report one. A node in quarantine reports only what was
+/// certainly written since. Panics at a reported vacancy and at an error that would not end.
 async fn reported(election: &Election) -> Leader {
     let ask = async {
         loop {
@@ -64,7 +64,7 @@ async fn a_leader_loses_by_its_own_clock_before_anyone_else_leads() {
         });
         sleep(2 * TTL).await;
         assert!(leadership.is_valid());
-        // A majority falls silent, as if frozen: requests are neither refused nor answered.
+        // A majority freezes: requests are neither refused nor answered.
         links.iter().take(n / 2 + 1).for_each(FaultControl::freeze);
         timeout(LONG, leadership.lost()).await.unwrap();
         let (reported, deadline) = (env.now(), leadership.valid_until());
@@ -91,7 +91,7 @@ async fn a_minority_that_restarts_does_not_end_a_term() {
             sleep(TTL).await;
             assert!(leadership.is_valid());
         }
-        // Each node has been emptied twice; all of them know the leader and its value again.
+        // Each node was emptied twice, and all of them have the leader and its value again.
         for node in &world.nodes {
             let one = Redlock::builder().ttl(TTL).max_ttl(2 * TTL).env(Arc::clone(&world.env));
             let one = one.node(node.clone()).build().unwrap().election("e").build().unwrap();
@@ -110,7 +110,7 @@ async fn after_a_total_loss_of_data_the_leader_comes_back_and_nobody_else() {
         assert!(matches!(observer.next().await, Some(Observation::Leader { gap: false, .. })));
         sleep(TTL).await;
         world.nodes.iter().for_each(MemoryNode::restart_empty);
-        // Nobody remembers: that is not the same as nobody leads.
+        // No node can tell whether there is a leader, which differs from a vacancy.
         let unknown = world.election().leader().await;
         assert!(matches!(unknown, Err(LeaderError::NoQuorum(_))), "{unknown:?}");
         let rival = tokio::spawn({
@@ -128,7 +128,7 @@ async fn after_a_total_loss_of_data_the_leader_comes_back_and_nobody_else() {
         assert!(leadership.resign().await.is_ok());
         let next = timeout(LONG, rival).await.unwrap().unwrap();
         assert!(next.term() > term);
-        // The observer never saw a vacancy that was none.
+        // The observer has reported no vacancy while there was a leader.
         let mut seen = Vec::new();
         while let Ok(item) = timeout(2 * TTL, observer.next()).await {
             seen.push(item.unwrap());
@@ -221,7 +221,7 @@ impl Owned for Election {
     }
 }
 
-/// A node that becomes another server just before the first value reaches it.
+/// A node that becomes another server just before it receives the first value.
 struct FailsOver(MemoryNode);
 
 impl LockNode for FailsOver {
@@ -243,7 +243,7 @@ impl LockNode for FailsOver {
 
 #[tokio::test(start_paused = true)]
 async fn a_leadership_lost_to_a_failover_is_not_reported_as_led_by_somebody_else() {
-    // So long a window that the value may not be put there.
+    // With so long a failover window, the value may not be re-asserted there.
     let node = MemoryNode::builder().failover_window(Duration::from_secs(60)).build();
     let redlock = Redlock::builder().node(FailsOver(node)).build().unwrap();
     let election = redlock.election("cron").build().unwrap();
@@ -257,7 +257,7 @@ async fn a_leader_of_an_earlier_history_is_not_shown_whatever_the_old_servers_cl
     let node = &world.nodes[0];
     let handle = || Redlock::builder().ttl(TTL).env(Arc::clone(&world.env));
     let election = || handle().node(node.clone()).build().unwrap().election("e").build().unwrap();
-    // The master's clock is ahead of the replica's by as much as two clocks may be apart.
+    // The master's clock is ahead of the replica's by the maximum difference between two clocks.
     let error = handle().node(node.clone()).build().unwrap().config().clock_error;
     let ahead = MemoryNode::builder().env(Arc::clone(&world.env)).build();
     ahead.jump_clock(2 * error);
@@ -265,14 +265,14 @@ async fn a_leader_of_an_earlier_history_is_not_shown_whatever_the_old_servers_cl
     let leadership = old.campaign("old").await.unwrap();
     let replica = ahead.snapshot();
     assert!(leadership.resign().await.is_ok());
-    // The replica never got the resignation; its copy lasts longer by its own clock.
+    // The replica never received the resignation, and its copy lasts longer by its own clock.
     node.restore(replica);
     for _ in 0..8 {
         let asked = election().leader().await;
         assert!(matches!(asked, Err(LeaderError::NoQuorum(_))), "a ghost leads: {asked:?}");
         sleep(TTL / 10).await;
     }
-    // Once nothing of the earlier data history can be left there, nobody leads.
+    // When nothing of the earlier data history can be left, the node reports a vacancy.
     let vacant = async {
         while !matches!(election().leader().await, Ok(None)) {
             sleep(TTL / 10).await;
@@ -295,7 +295,7 @@ async fn a_leader_of_an_earlier_history_is_not_shown_while_the_servers_clock_doe
     for _ in 0..2 {
         let asked = observer.leader().await;
         assert!(matches!(asked, Err(LeaderError::NoQuorum(_))), "a ghost leads: {asked:?}");
-        // The first answer was by another clock: the votes of this server do not count now.
+        // The first answer was by another clock, so this server's votes do not count now.
         node.jump_clock(TTL / 3);
     }
 }

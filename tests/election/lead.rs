@@ -1,4 +1,4 @@
-//! `lead`: work that only the leader does, again after each loss; a lock-delay behind it.
+//! `lead`: work that only the leader does, repeated after each loss, and the lock-delay after it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,8 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::world::{LONG, TTL, World};
 
-/// A resource that refuses a smaller token than it has seen; what it accepted, and when.
+/// A resource that refuses a smaller token than it has seen. It keeps the accepted tokens with
+/// their times.
 #[derive(Default)]
 struct Ledger(Mutex<Vec<(FencingToken, Instant)>>);
 
@@ -26,7 +27,7 @@ impl Ledger {
     }
 }
 
-/// Says when work was dropped.
+/// Records the time at which the work was dropped.
 struct Dropped(Arc<Mutex<Vec<Instant>>>);
 
 impl Drop for Dropped {
@@ -35,7 +36,7 @@ impl Drop for Dropped {
     }
 }
 
-/// Writes every few milliseconds, for ever.
+/// Writes every 7 ms for ever.
 async fn write(ledger: Arc<Ledger>, term: FencingToken, _until: Dropped) {
     loop {
         assert!(ledger.write(term), "a leader that leads was refused");
@@ -64,7 +65,7 @@ async fn a_frozen_leaders_work_is_cancelled_before_another_fenced_write_succeeds
                 })
             })
             .into();
-        // The leader is frozen out, three times: it goes on to campaign, and leads again.
+        // The leader is cut off three times. Each time it campaigns again, and leads again later.
         for round in 1..=3 {
             sleep(3 * TTL).await;
             let leads = world.election().leader().await.unwrap().unwrap().value;
@@ -167,7 +168,7 @@ async fn nobody_leads_for_the_drain_time_after_an_unclean_loss_and_at_once_after
                 };
                 tokio::spawn(elect)
             };
-            // A clean end: no delay.
+            // A clean end has no lock-delay.
             let follower = follows("b");
             sleep(2 * TTL).await;
             assert!(leadership.resign().await.is_ok());
@@ -176,7 +177,7 @@ async fn nobody_leads_for_the_drain_time_after_an_unclean_loss_and_at_once_after
             assert!(elected.duration_since(resigned) < TTL / 10, "n = {n}, {drain:?}");
             assert!(next.resign().await.is_ok());
 
-            // The process is gone: nothing is given back.
+            // The process disappears, so it releases nothing.
             let leadership = election.campaign("a").await.unwrap();
             let follower = follows("b");
             sleep(2 * TTL).await;
@@ -189,7 +190,7 @@ async fn nobody_leads_for_the_drain_time_after_an_unclean_loss_and_at_once_after
             assert!(left <= drain && left + Duration::from_millis(5) >= drain, "{left:?}");
             let (next, elected) = timeout(LONG, follower).await.unwrap().unwrap();
             assert!(elected >= lost + drain, "n = {n}, {drain:?}: {:?}", elected - lost);
-            // At the latest after the ttl, the delay and a round trip, and what clocks may differ.
+            // The limit is the ttl, the lock-delay, a round trip, and the drift of clocks.
             let most = TTL + drain + (TTL + drain) / 50 + Duration::from_millis(50);
             assert!(elected.duration_since(gone) <= most, "{:?}", elected - gone);
             assert!(next.is_valid());

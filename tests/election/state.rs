@@ -1,4 +1,4 @@
-//! What a process is in an election, as it can watch it; what is counted.
+//! The state of a process in an election, as a watcher sees it, and the election's metrics.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ async fn following_leading_jeopardy_lost_and_following_again() {
         assert_eq!((states.next().await, election.state()), (leads, leads));
         assert!(timeout(4 * TTL, states.next()).await.is_err(), "renewals are no news");
 
-        // A majority is cut off: the next renewal fails, and then the lease ends.
+        // A majority is cut off: the next renewal fails, and later the lease ends.
         links.iter().take(n / 2 + 1).for_each(FaultControl::cut);
         assert_eq!(states.next().await, State::Jeopardy { term });
         assert!(leadership.is_valid() && leadership.remaining() > TTL / 2, "it is said early");
@@ -36,7 +36,7 @@ async fn following_leading_jeopardy_lost_and_following_again() {
         links.iter().for_each(FaultControl::heal);
         assert!(timeout(4 * TTL, states.next()).await.is_err(), "what is lost stays lost");
 
-        // The next campaign begins and is won before the watcher looks again.
+        // The next campaign begins and succeeds before the watcher looks again.
         let again = election.campaign("a").await.unwrap();
         assert_eq!(states.next().await, State::Leading { term: again.term() });
         drop(leadership);
@@ -57,14 +57,14 @@ async fn silence_is_jeopardy_before_a_renewal_has_failed_and_a_loss_is_never_lef
     let mut states = election.watch_state();
     assert_eq!(states.next().await, State::Leading { term: leadership.term() });
     links[0].freeze();
-    // The clock alone says it: no renewal has been seen to fail.
+    // The state follows from the clock alone: no renewal has failed yet.
     while leadership.remaining() >= TTL / 2 {
         sleep(Duration::from_millis(1)).await;
     }
     assert_eq!(election.state(), State::Jeopardy { term: leadership.term() });
     sleep(TTL).await;
     links[0].thaw();
-    // Lost, and another term won, before the watcher looks.
+    // The term is lost and another one won before the watcher looks.
     let lost = leadership.term();
     drop(leadership);
     let next = timeout(LONG, election.campaign("b")).await.unwrap().unwrap();
@@ -86,7 +86,7 @@ async fn what_is_counted_is_what_happened() {
     assert!(counted.leaderless < TTL / 10, "{counted:?}");
     assert_eq!(counted.leaderless_now, Duration::ZERO);
 
-    // A renewal that succeeds at its second attempt took so long as both.
+    // A renewal that succeeds at its second attempt takes as long as both attempts.
     links.iter().take(2).for_each(FaultControl::cut);
     sleep(TTL / 4 + TTL / 8).await;
     links.iter().for_each(FaultControl::heal);
@@ -98,7 +98,7 @@ async fn what_is_counted_is_what_happened() {
     leadership.lost().await;
     let margin = election.metrics().least_margin.expect("it was lost");
     assert!(margin >= drain && margin < drain + TTL / 10, "{margin:?}");
-    // Nobody leads from the end of the lease on the nodes on, as far as this process knows.
+    // For this process, the election is leaderless from the end of the lease on the nodes.
     let lost = Instant::now();
     sleep(4 * TTL).await;
     let counted = election.metrics();

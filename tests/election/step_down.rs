@@ -1,4 +1,4 @@
-//! Asking a leader, from outside, to resign.
+//! Requests from outside that a leader resign.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,14 +39,14 @@ async fn a_leader_that_listens_resigns_and_lets_others_come_first() {
         let (request, asked) = leader.await.unwrap();
         assert_eq!((&*request.reason, request.by), ("maintenance", Identity::here()));
         assert!(asked.duration_since(begun) < TTL / 4, "the hint brings it before a renewal");
-        // The one that has resigned lets others come first.
+        // A leader that has resigned on request leaves the next attempts to others.
         assert!(matches!(leads.try_campaign("a").await.unwrap(), TryCampaign::Following(_)));
         let (next, elected) = timeout(LONG, follows).await.unwrap().unwrap();
         assert!(elected.duration_since(begun) < TTL / 4 && next.term() > term);
         assert!(next.resign().await.is_ok());
         let again = leads.campaign("a").await.unwrap();
         assert!(asked.elapsed() >= TTL && asked.elapsed() < 2 * TTL);
-        // An old request is not one to the new term.
+        // A request to an earlier term does not apply to a new term.
         assert!(timeout(4 * TTL, again.asked_to_resign()).await.is_err());
     }
 }
@@ -60,13 +60,13 @@ async fn a_leader_that_does_not_listen_still_leads_and_that_is_said() {
     assert!(matches!(down, StepDown::StillLeads(l) if l.term == leadership.term()));
     assert!(begun.elapsed() >= 2 * TTL && begun.elapsed() < 3 * TTL);
     assert!(leadership.is_valid());
-    // The wish was taken back with the answer.
+    // The request was withdrawn when `step_down` returned.
     assert!(timeout(4 * TTL, leadership.asked_to_resign()).await.is_err());
 }
 
 #[tokio::test(start_paused = true)]
 async fn without_hints_the_leader_is_asked_within_a_renewal() {
-    // A node in memory always gives hints; nodes behind this do not.
+    // A node in memory always sends hints, so these nodes are wrapped to send none.
     let world = World::new(3);
     let silent = || {
         let nodes = world.nodes.iter().cloned().map(Silent);

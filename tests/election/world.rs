@@ -1,4 +1,4 @@
-//! Nodes, clocks and dice for these tests.
+//! Nodes, clocks and random numbers for the election tests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 pub(crate) const TTL: Duration = Duration::from_secs(3);
 pub(crate) const LONG: Duration = Duration::from_secs(600);
 
-/// tokio's clock and dice by seed.
+/// An environment with tokio's clock and seeded random numbers.
 #[derive(Debug)]
 struct Virtual {
     start: Instant,
@@ -38,7 +38,7 @@ impl Env for Virtual {
     }
 }
 
-/// Nodes that several handles (as it were: processes) share.
+/// Nodes shared by several handles, each of which stands for a process.
 pub(crate) struct World {
     pub(crate) env: Arc<dyn Env>,
     pub(crate) nodes: Vec<MemoryNode>,
@@ -52,7 +52,7 @@ impl World {
         Self { nodes: (0..n).map(node).collect(), env }
     }
 
-    /// A handle of its own, with connections that can be broken.
+    /// Returns a new handle, with the controls of its connections to the nodes.
     pub(crate) fn process(&self) -> (Redlock, Vec<FaultControl>) {
         let mut builder = Redlock::builder().ttl(TTL).max_ttl(2 * TTL).env(Arc::clone(&self.env));
         let mut links = Vec::new();
@@ -69,7 +69,8 @@ impl World {
     }
 }
 
-/// A candidate whose requests to the nodes are late, out of step, and sometimes arrive twice.
+/// Returns a candidate whose requests to the nodes are delayed, reordered, and sometimes
+/// duplicated.
 pub(crate) fn shaky(world: &World, seed: u64) -> Election {
     let (redlock, links) = world.process();
     let max_delay = Duration::from_millis(8);

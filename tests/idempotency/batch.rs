@@ -1,4 +1,4 @@
-//! Many calls together: an outcome each, in few requests to the nodes.
+//! Batches of calls: each call has its own outcome, and the batch needs few requests to the nodes.
 
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -22,7 +22,7 @@ async fn a_batch_costs_each_node_few_requests() {
         assert!(outcome.unwrap().is_executed());
     }
     for fault in &handle.faults {
-        // Claims in one, results in one or two.
+        // One request claims, and one or two store the results.
         assert!(fault.calls() <= 3, "{} requests for 100 orders", fault.calls());
     }
     let replayed: Vec<_> = run(100).await.into_iter().map(Result::unwrap).collect();
@@ -69,7 +69,7 @@ async fn each_call_has_its_own_outcome_and_duplicates_have_that_of_the_first() {
         "Mismatch",
     ];
     assert_eq!(short, want);
-    // Three results, and a failure without effect is tried by its duplicate, too.
+    // Three keys have results. A failure without effect is also tried by its duplicate.
     assert_eq!(effects.load(SeqCst), 5);
 }
 
@@ -88,19 +88,19 @@ async fn no_more_handlers_run_at_once_than_asked_for() {
     };
     let calls: Vec<_> = (0..12).map(|i| (orders.key(format!("order-{i}")), ())).collect();
     let begun = Instant::now();
-    // Six turns of four seconds: longer than two leases of ten.
+    // Twelve handlers need six turns of four seconds, which is longer than two leases of ten.
     let done = orders.run_each(calls, 2, handler).await;
     assert!(done.into_iter().all(|outcome| outcome.unwrap().is_executed()));
     assert_eq!(most.load(SeqCst), 2);
     assert!(begun.elapsed() < secs(24) + Duration::from_secs(1), "{:?}", begun.elapsed());
 }
 
-/// How a process leaves its batch.
+/// The way in which a process leaves its batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     /// The future is dropped.
     Drop,
-    /// The process is gone: nothing that it sends arrives any more.
+    /// The process dies: none of its later requests arrives.
     Kill,
 }
 
@@ -110,7 +110,8 @@ fn names() -> impl Iterator<Item = String> {
     (0..BATCH).map(|i| format!("order-{i:03}"))
 }
 
-/// The keys that are parked where the whole batch is delivered again, once all leases are over.
+/// Delivers the whole batch again after all leases have ended, and returns the keys that are
+/// parked.
 async fn parked(orders: &Idempotency) -> Vec<usize> {
     sleep(secs(60)).await;
     let calls = names().map(|name| (orders.key(name), ()));
@@ -161,7 +162,7 @@ async fn a_batch_that_ends_in_a_handler_parks_only_what_was_begun() {
             }
             let at = format!("{end:?} in handler {last}, {concurrency} at once");
             let (begun, completed) = (begun.into_inner().unwrap(), completed.into_inner().unwrap());
-            // Others that were ready began, too, before the batch was dropped.
+            // Other handlers that were ready also began before the batch was dropped.
             assert!((last..last + concurrency).contains(&begun.len()), "{at}: {begun:?}");
             let parked = parked(&w.orders()).await;
             let unbegun = parked.iter().filter(|i| !begun.contains(i)).count();
@@ -177,7 +178,8 @@ async fn a_batch_that_ends_in_a_handler_parks_only_what_was_begun() {
 
 #[tokio::test(start_paused = true)]
 async fn a_batch_that_ends_at_any_moment_parks_only_what_was_begun() {
-    // Each request and each answer takes 10 ms, a handler 5 ms: moments in each part of a turn.
+    // Requests and answers take 10 ms each and a handler 5 ms, so these moments hit each part of a
+    // turn.
     for end in [End::Drop, End::Kill] {
         for moment in (0..120).step_by(3).map(Duration::from_millis) {
             let w = World::new(3);

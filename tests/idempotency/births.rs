@@ -1,4 +1,4 @@
-//! When a key was made, and what nodes that lost data may say of it: histories stepped to the
+//! The birth of a key, and the answer of nodes that lost data. The histories are stepped to the
 //! millisecond, in virtual time.
 
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use crate::support::idem::{BEGIN, Effects, World, at, secs};
 
 const MS: Duration = Duration::from_millis(1);
-/// E of these handles.
+/// Clock error E of these handles, in milliseconds.
 const E: u64 = 2_000;
 const KEEP: Duration = Duration::from_secs(100);
 
@@ -20,8 +20,8 @@ fn orders(w: &World, skew: i64) -> Idempotency {
     builder.retention(KEEP).build().unwrap()
 }
 
-/// Has the nodes see that they have a new history, waits until they grant, and says when that
-/// history began.
+/// Lets the nodes find their new data history, waits until they grant, and returns the time when
+/// that history began.
 async fn settle(w: &World) -> u64 {
     let since = w.now();
     let look = orders(w, 0).key("settle").lookup::<u32>().await;
@@ -30,8 +30,8 @@ async fn settle(w: &World) -> u64 {
     since
 }
 
-/// Whether a new key runs. If it does not, it is parked as forgotten, or the call is refused
-/// because nobody knows of a loss; and a look says the same.
+/// Returns true if a new key runs. If it does not run, it is parked as forgotten, or the call is
+/// refused because no loss was reported; a lookup must have the same result.
 async fn runs(call: Call) -> bool {
     let look = call.clone().lookup::<u32>().await.unwrap();
     let outcome = match call.run(|_| async { Ok::<_, String>(1) }).await {
@@ -117,12 +117,12 @@ async fn without_a_birth_memory_is_whole_after_the_retention() {
     let whole = since + 7_000 + 2 * E + KEEP.as_millis() as u64;
     sleep(Duration::from_millis(whole - w.now())).await;
     let orders = orders(&w, 0);
-    // Equal is not later. What the report says is how long it still lasts.
+    // An equal time is not later. The parked key reports how long it remains forgotten.
     let parked = orders.key("a").run(|_| async { Ok::<_, String>(1) }).await.unwrap();
     assert!(matches!(&parked, Outcome::Parked(p) if p.forgotten_for == MS), "{parked:?}");
     sleep(MS).await;
     assert!(runs(orders.key("a")).await);
-    // By now every request of an age that counts was made after all that was lost.
+    // From now on, every request of an age that counts was made after the loss.
     assert!(runs(orders.key("b").created_at(at(w.now()) - KEEP)).await);
 }
 
@@ -138,7 +138,7 @@ async fn the_namespace_may_be_younger_than_the_loss() {
     let (old, young) = (since_of(since + 2 * E), since_of(since + 2 * E + 1));
     assert!(!runs(old.key("a")).await);
     assert!(runs(young.key("a")).await);
-    // Of both moments the later one counts, whichever it is.
+    // The later of the namespace's start and the key's birth counts.
     assert!(runs(old.key("b").created_at(at(since + 2 * E + 1))).await);
     assert!(runs(young.key("c").created_at(at(since - 10_000))).await);
     assert!(!runs(old.key("d").created_at(at(since))).await);
@@ -154,15 +154,16 @@ async fn a_minority_that_lost_data_asks_for_no_birth() {
     let since = settle(&w).await;
     assert!(!runs(orders(&w, 0).key("b")).await);
     assert!(runs(orders(&w, 0).key("c").created_at(at(since + 2 * E + 1))).await);
-    // What was run before the losses is replayed by nobody: the others still show it.
+    // The other nodes still have the result from before the losses.
     let again = orders(&w, 0).key("a").run(|_| async { Ok::<_, String>(2) }).await.unwrap();
     assert_eq!(again, Outcome::Replayed(1));
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_an_old_master_ran_is_not_run_again_whatever_the_clocks() {
-    // A replica is promoted; its old master takes claims for up to L more, which the new one never
-    // hears of. Clocks of the new master and of who made the request are off by E, either way.
+    // A replica is promoted. Its old master accepts claims for up to L more, which the new one
+    // never receives. The clocks of the new master and of the request's maker are off by E, in both
+    // directions.
     const L: u64 = 5_000;
     for maker in [-2_000_i64, 0, 2_000] {
         for node in [-2_000_i64, 0, 2_000] {
@@ -187,7 +188,7 @@ async fn what_an_old_master_ran_is_not_run_again_whatever_the_clocks() {
                 let again = run(&new).await.unwrap();
                 assert!(matches!(again, Outcome::Parked(_)), "{maker} {node} {after}: {again:?}");
                 assert_eq!(e.count(), 1);
-                // And what is made now is known to be new.
+                // A key made now is known to be new.
                 assert!(runs(new.key("new").created_at(at(w.now()))).await);
             }
         }
@@ -196,7 +197,7 @@ async fn what_an_old_master_ran_is_not_run_again_whatever_the_clocks() {
 
 #[tokio::test(start_paused = true)]
 async fn between_replay_and_too_old_there_is_no_gap() {
-    // Clocks of node and maker at the ends of what they may be off.
+    // The clocks of the node and of the request's maker are off by as much as is allowed.
     for node in [-2_000, 0, 2_000] {
         for maker in [-2_000, 0, 2_000] {
             let w = World::with_nodes(&[node], Duration::ZERO);
@@ -232,11 +233,11 @@ async fn too_old_is_judged_by_the_node_to_the_millisecond() {
     let run =
         |key: &str, made| orders.key(key).created_at(made).run(|_| async { Ok::<_, String>(1) });
     assert_eq!(run("a", oldest - MS).await.unwrap(), Outcome::TooOld);
-    // It left nothing: neither a claim nor a fingerprint.
+    // The refused call has left neither a claim nor a fingerprint.
     assert!(run("a", oldest).await.unwrap().is_executed());
     // A result is replayed however old the request is.
     assert_eq!(run("a", oldest - MS).await.unwrap(), Outcome::Replayed(1));
-    // An operator decides about old requests too.
+    // An operator can also decide about old requests.
     let resolved = orders.key("b").created_at(oldest - MS).resolve(&2).await.unwrap();
     assert_eq!(resolved, palisade::idempotency::Resolved::Stored);
 }

@@ -1,4 +1,4 @@
-//! The crash kit on our own promises, and on code that breaks them.
+//! The crash kit, applied to this library's promises and to code that breaks them.
 
 use palisade::idempotency::{Call, Context};
 use palisade::{Failed, Outcome, Probed, RunError};
@@ -20,7 +20,7 @@ fn delivery(came_to: &Result<Outcome<u32>, RunError>) -> Delivery {
     }
 }
 
-/// The points of a trial, by name.
+/// Returns the crash points of a report's trials, by name.
 fn points(report: &CrashReport) -> Vec<&str> {
     report.trials.iter().filter_map(|t| t.point.as_deref()).collect()
 }
@@ -87,7 +87,7 @@ async fn a_finished_step_is_not_repeated_at_any_point_behind_it() {
     });
     let report = report.await.unwrap();
     assert!(points(&report).iter().any(|p| p.starts_with("behind Steps")), "{report:?}");
-    // Inside the step the crash cannot be undone; behind its record it can.
+    // A crash inside the step cannot be undone; after the step was recorded it can.
     let mut recorded = 0;
     for trial in &report.trials {
         let point = trial.point.as_deref().unwrap_or_default();

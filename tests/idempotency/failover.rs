@@ -1,4 +1,4 @@
-//! A result whose nodes begin a new data history just when it is to be stored.
+//! A result whose nodes begin a new data history just before it is stored.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ async fn a_result_is_stored_on_nodes_with_a_new_data_history() {
 
 #[tokio::test(start_paused = true)]
 async fn who_was_only_forgotten_was_not_overtaken() {
-    // So long a window that a claim of ten seconds may not be put back.
+    // With so long a failover window, a claim of ten seconds may not be re-asserted.
     let node = MemoryNode::builder().failover_window(Duration::from_secs(60)).build();
     let redlock = Redlock::builder().node(node.clone()).build().unwrap();
     let orders = redlock.idempotency("orders").at_most_once().build().unwrap();

@@ -1,4 +1,4 @@
-//! The first day of a deployment: the README's example on a server that nobody used before.
+//! The first day of a deployment: the README's example on a new server.
 
 use std::time::{Duration, SystemTime};
 
@@ -52,12 +52,13 @@ async fn on_another_one_line_says_what_to_wait_for_and_then_requests_with_a_birt
     let Advice::RetryAfter(wait) = error.advice() else { panic!("{text}") };
     assert!(wait <= Duration::from_secs(1), "{wait:?}");
     tokio::time::sleep(wait + Duration::from_millis(50)).await;
-    // Made since: known to be new, executed and replayed.
+    // A key made since then is known to be new: it is executed and then replayed.
     let ordered = Some(SystemTime::now());
     assert!(executed(&deliver(&payments, "b", ordered).await.unwrap()));
     let again = deliver(&payments, "b", ordered).await.unwrap();
     assert!(matches!(again, Outcome::Replayed(_)), "{again:?}");
-    // Made before, or nobody says when: nobody has said whether the server is new.
+    // A key made before, or without a birth, is refused: no operator has declared that the server
+    // is new.
     let older = [("c", Some(early)), ("d", None)];
     for (key, ordered) in older {
         let error = deliver(&payments, key, ordered).await.unwrap_err();
@@ -71,7 +72,7 @@ async fn on_another_one_line_says_what_to_wait_for_and_then_requests_with_a_birt
     }
     let look = payments.key("d").lookup::<String>().await.unwrap();
     assert!(matches!(look, Status::Forgotten { .. }), "{look:?}");
-    // A person says it, and all goes on; what was stored until then stays.
+    // An operator initialises the server, and the keys run; results stored before stay.
     let done = palisade_ops::init(&Deployment::new().node(server.url()), "").await.unwrap();
     assert!(done.is_done(), "{done}");
     for (key, ordered) in older {

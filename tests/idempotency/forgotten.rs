@@ -1,5 +1,5 @@
-//! Keys that nodes may have forgotten are seen: by an event, a line of the log, counters, reports
-//! and looks.
+//! Forgotten keys are visible: as an event, a line in the log, in counters, in reports and in
+//! lookups.
 
 use std::time::Duration;
 
@@ -23,9 +23,9 @@ async fn run(orders: &Idempotency, key: &str) -> Outcome<u32> {
     orders.key(key).run(|_| async { Ok::<_, String>(1) }).await.unwrap()
 }
 
-/// Nodes lose their data and are out of their quarantine.
+/// Lets nodes lose their data, and waits until their quarantine is over.
 async fn lose(w: &World, nodes: &[usize]) {
-    // They had data, and the handle knows it.
+    // The handle must have seen the nodes with data before.
     let _ = w.orders().key("look").lookup::<u32>().await;
     for i in nodes {
         w.nodes[*i].restart_empty();
@@ -34,7 +34,7 @@ async fn lose(w: &World, nodes: &[usize]) {
     sleep(secs(31)).await;
 }
 
-/// The events about keys, by node.
+/// Returns the events about keys, with their nodes.
 fn reported(events: &mut NodeEvents) -> Vec<String> {
     let mut reported = Vec::new();
     while let Some(named) = events.try_next() {
@@ -59,13 +59,13 @@ async fn it_is_said_once_per_node_and_loss() {
         assert!(matches!(run(&orders, key).await, Outcome::Parked(_)));
         sleep(secs(60)).await;
     }
-    // A retention and twice E from the loss on, of which the quarantine has passed.
+    // Keys stay forgotten for a retention and twice E from the loss; the quarantine is part of it.
     assert_eq!(reported(&mut events), ["node-0 for 3542s", "node-1 for 3573s"]);
-    // Another loss is news again, of that node.
+    // A further loss of that node is reported again.
     lose(&w, &[1]).await;
     assert!(matches!(run(&orders, "e").await, Outcome::Parked(_)));
     assert_eq!(reported(&mut events), ["node-1 for 3573s"]);
-    // A key that was made since is none of them, and nothing is said about it.
+    // A key that was made after the loss is not forgotten, and no event is sent.
     lose(&w, &[0]).await;
     let made = at(w.now());
     let call = orders.key("f").created_at(made).run(|_| async { Ok::<_, String>(1) });
@@ -93,7 +93,7 @@ async fn counters_and_looks_show_it() {
     assert_eq!(known, Status::Absent);
     let call = orders.key("b").on_forgotten(Forgotten::Run).run(|_| async { Ok::<_, String>(1) });
     assert!(call.await.unwrap().is_executed());
-    // By policy and by a failure.
+    // This key runs by its policy, and its handler fails.
     let failed = orders.key("c").on_forgotten(Forgotten::Run).run(|_| boom()).await;
     assert!(failed.is_err());
     let m = orders.metrics();
@@ -122,7 +122,7 @@ async fn one_line_of_the_log_says_until_when() {
     let log = Log::of_this_thread(LevelFilter::INFO);
     let w = World::new(1);
     lose(&w, &[0]).await;
-    // Namespaces of a handle share what is known of its nodes.
+    // The namespaces of a handle share the events about its nodes.
     for keep in [KEEP, KEEP / 2] {
         let orders = orders(&w.redlock, keep);
         for key in 0..10 {
@@ -151,7 +151,7 @@ async fn a_node_that_stumbles_beside_one_that_lost_data_parks_nothing() {
     };
     let (new, ()) = tokio::join!(h.orders().key("new").run(|_| e.act(secs(1))), stumbles);
     assert!(matches!(new.unwrap(), Outcome::Executed { value: 2, attempt: 1, .. }));
-    // While it stays away, the answer is `Parked`, after the time for asking again.
+    // While the node is away, the answer is `Parked`, after the time for asking again.
     h.faults[2].cut();
     let began = tokio::time::Instant::now();
     match h.orders().key("newer").run(|_| e.act(secs(1))).await.unwrap() {

@@ -1,4 +1,4 @@
-//! Idempotency under faults: whole histories with an oracle, and a stranger's key on a node.
+//! Idempotency under faults: whole histories with an oracle, and another program's key on a node.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -8,15 +8,15 @@ use palisade::{Lapsed, Outcome, RunError};
 
 use crate::support::idem::{Effects, World, secs};
 
-/// What every caller of one key was answered, and when handlers started.
+/// The results returned to the callers of one key, and the number of late handler starts.
 #[derive(Default)]
 struct Told {
     results: BTreeSet<u32>,
     late_starts: u32,
 }
 
-/// One history: processes with bad networks call one key at odd times, some of them die, and one
-/// node is restarted without its data.
+/// Runs one history: processes with bad networks call one key at random times, some of them die,
+/// and one node is restarted without its data.
 async fn history(seed: u64, policy: Lapsed) -> (Told, u32) {
     let w = World::new(if seed.is_multiple_of(3) { 5 } else { 3 });
     let e = Effects::default();
@@ -43,7 +43,7 @@ async fn history(seed: u64, policy: Lapsed) -> (Told, u32) {
                     e.act(Duration::from_millis(work))
                 });
                 let run = async {
-                    // Told while nobody else acts, as a caller would be.
+                    // Record the result in the same poll, before another caller can act.
                     if let Ok(Some(value)) = run.await.map(Outcome::into_value) {
                         reported.lock().unwrap().results.insert(value);
                     }

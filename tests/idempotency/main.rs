@@ -1,4 +1,5 @@
-//! Idempotency keys as a user sees them: one result per key, whatever crashes or forgets.
+//! Idempotency keys over nodes in memory and on real servers: one result per key, whatever crashes
+//! or loses data.
 
 mod batch;
 mod births;

@@ -1,4 +1,4 @@
-//! Both policies, the probe and births, in every combination; and what a handler that fails leaves.
+//! Both policies, the probe and births, in every combination; and the state after a failed handler.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tokio::time::sleep;
 
 use crate::support::idem::{Effects, World, at, boom, secs};
 
-/// When the request was made.
+/// The birth of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Made {
     NobodySays,
@@ -20,9 +20,9 @@ enum Made {
 #[derive(Clone, Debug)]
 struct Case {
     nodes: usize,
-    /// An earlier attempt left no result.
+    /// If true, an earlier attempt left no result.
     lapsed: bool,
-    /// A majority of the nodes may have lost data.
+    /// If true, a majority of the nodes may have lost data.
     lost: bool,
     made: Made,
     on_lapsed: Lapsed,
@@ -30,10 +30,10 @@ struct Case {
     probe: Option<Probed<u32>>,
 }
 
-/// What the call must come to.
+/// The expected outcome of the call.
 #[derive(Debug, PartialEq, Eq)]
 enum Want {
-    /// As this attempt.
+    /// The handler runs as this attempt.
     Runs(u32),
     Replays(u32),
     Parks(ParkedReason),
@@ -56,12 +56,12 @@ impl Case {
         }
     }
 
-    /// The policies by a preset where there is one, else by its overrides; on the builder or on the
-    /// call.
+    /// Builds the namespace with the policies, by a preset if one fits, otherwise by its overrides.
+    /// With `by_call` the call sets the policies.
     fn orders(&self, w: &World, by_call: bool) -> Idempotency {
         let b = w.redlock.idempotency("orders");
         let b = match (self.on_lapsed, self.on_forgotten) {
-            // The call has to say otherwise.
+            // The namespace gets another policy than the call sets.
             (Lapsed::Park, _) if by_call => b.at_least_once(),
             _ if by_call => b.at_most_once(),
             (Lapsed::Park, Forgotten::Park) => b.at_most_once(),
@@ -134,7 +134,7 @@ impl Case {
         assert_eq!(w.redlock.held(), 0);
     }
 
-    /// Looking at a parked key changes nothing, and a person can decide.
+    /// Asserts that looking at a parked key changes nothing, and that a person can decide.
     async fn stays_parked(
         &self,
         w: &World,
@@ -220,7 +220,7 @@ async fn a_failure_of_unknown_effect_is_decided_by_the_next_call_at_once() {
     for n in [1, 3, 5] {
         let (w, e) = (World::new(n), Effects::default());
         let (first, other) = (w.handle(0), w.handle(1));
-        // A minority gets it later.
+        // A minority of the nodes receives the requests later.
         if n > 1 {
             first.faults[0].freeze();
         }
@@ -273,7 +273,7 @@ async fn what_may_be_repeated_runs_again_whatever_the_policy_and_keeps_its_reque
             assert_eq!(effect(out.await), Effect::Repeatable);
             let look = w.orders().key("k").lookup::<u32>().await.unwrap();
             assert_eq!(look, Status::Absent);
-            // It may have acted for this request: no other one gets the key.
+            // The failed handler may have acted for this request, so no other request gets the key.
             let other = w.orders().key("k").fingerprint("another").run(|_| boom()).await.unwrap();
             assert_eq!(other, Outcome::Mismatch);
         }
@@ -288,13 +288,13 @@ async fn a_failure_speaks_for_its_own_attempt_only() {
         let (w, e) = (World::new(3), Effects::default());
         let orders = w.orders();
         assert_eq!(effect(orders.key("k").run(|_| boom()).await), Effect::Unknown);
-        // Somebody runs it again, and that attempt does nothing.
+        // A second attempt runs and reports no effect.
         let out = orders.key("k").rerun(|cx| async move {
             assert_eq!(cx.attempt(), 2);
             Err::<u32, _>(failed("not now"))
         });
         assert_ne!(effect(out.await), Effect::Unknown);
-        // What the first one did is as open as before.
+        // The first attempt's effect is as unknown as before.
         let out = orders.key("k").run(|_| e.act(secs(1))).await.unwrap();
         let one = |p: &Parked| (p.attempt, p.reason) == (1, ParkedReason::Lapsed);
         assert!(matches!(&out, Outcome::Parked(p) if one(p)), "{out:?}");
@@ -363,7 +363,7 @@ async fn dropped_while_its_claim_ends_a_failure_means_what_it_said() {
                 tokio::task::yield_now().await;
             }
             drop(run);
-            // No lease has to end: what was sent arrives.
+            // No lease has to end first: the requests that were sent arrive.
             sleep(Duration::from_millis(100)).await;
             let out = orders.key(&key).run(|_| e.act(Duration::ZERO)).await.unwrap();
             match &out {

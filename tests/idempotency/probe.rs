@@ -1,14 +1,14 @@
-//! What a probe decides when nodes forgot, beyond what `idempotency` promises without one.
+//! Decisions of a probe about keys that nodes have forgotten.
 
 use palisade::{MemoryNode, Outcome, Probed};
 
 use crate::support::idem::{Effects, World, secs};
 
-/// Two of three nodes lost their data; the first still shows the result.
+/// Lets two of three nodes lose their data. The first node still has the result.
 async fn forgotten_but_for_one(w: &World, e: &Effects) {
     assert!(w.orders().key("k").run(|_| e.act(secs(1))).await.unwrap().is_executed());
     w.nodes[1..].iter().for_each(MemoryNode::restart_empty);
-    // Nodes read their marker when they are asked: the quarantine begins here.
+    // A node reads its marker at its first request, so its quarantine begins here.
     assert!(w.orders().key("other").run(|_| e.act(secs(1))).await.is_err());
     tokio::time::sleep(secs(40)).await;
 }
@@ -22,7 +22,7 @@ async fn the_probe_decides_about_a_result_that_too_few_remember() {
     tokio::time::sleep(secs(40)).await;
     let call = w.orders().key("k").probe(async |_| Probed::Found(1));
     assert_eq!(call.run(|_| e.act(secs(1))).await.unwrap(), Outcome::Replayed(1));
-    // Stored by a majority again: nobody has to be asked any more.
+    // A majority has the result again, so no probe is needed any more.
     let again = w.orders().key("k").run(|_| e.act(secs(1))).await.unwrap();
     assert_eq!((again, e.count()), (Outcome::Replayed(1), 1));
 }

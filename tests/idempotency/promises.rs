@@ -1,4 +1,4 @@
-//! What a result is promised against: late completions under clocks that are apart, and other
+//! A stored result never changes: not by late completions with wrong clocks, and not by other
 //! requests under the same key.
 
 use std::sync::Arc;
@@ -21,8 +21,8 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// A process that is paused in its handler, with a clock ahead by nearly E, completes after its
-/// record's retention is over and another process, with a clock behind by nearly E, has run.
+/// A process with a clock ahead by nearly E is paused in its handler. It completes after its
+/// record's retention has ended and another process, with a clock behind by nearly E, has run.
 #[tokio::test(start_paused = true)]
 async fn a_paused_process_that_completes_late_changes_no_result() {
     for n in [1, 3] {
@@ -52,8 +52,8 @@ async fn a_paused_process_that_completes_late_changes_no_result() {
                 let what = format!("{n} nodes, {ahead} and {behind} ms, paused for {pause} ms");
                 let ran = matches!(&second, Outcome::Executed { value, .. } if value == "soon");
                 assert!(ran, "{what}: {second:?}");
-                // Its own value is nobody's result; it is answered the other one, or that it is
-                // unknown.
+                // The late process's own value is no result: its answer is the other value, or an
+                // error.
                 if let Ok(first) = &first {
                     assert_eq!(first, &Outcome::Replayed("soon".to_owned()), "{what}");
                 }
@@ -64,7 +64,7 @@ async fn a_paused_process_that_completes_late_changes_no_result() {
     }
 }
 
-/// A node that claims cannot reach for a while.
+/// A node that rejects claims for a while.
 struct Deaf(MemoryNode, Arc<AtomicBool>);
 
 impl LockNode for Deaf {
@@ -86,7 +86,7 @@ impl LockNode for Deaf {
     }
 }
 
-/// Alice's request is claimed on two of three nodes; the third one gets it with the result.
+/// Claims Alice's request on two of three nodes. The third one receives it with the result.
 async fn alices(w: &World, at_least_once: bool) -> Idempotency {
     let deaf = Arc::new(AtomicBool::new(true));
     let builder = w.over(&w.nodes[..2], 0).node(Deaf(w.nodes[2].clone(), deaf.clone()));
@@ -106,7 +106,7 @@ async fn run(call: Call, receipt: &'static str) -> Result<Outcome<String>, palis
 
 #[tokio::test(start_paused = true)]
 async fn another_requests_receipt_is_never_shown() {
-    // Whichever node loses its data, or lost it and is in quarantine, or comes back as an old copy.
+    // In turn, each node loses its data or restarts with it.
     for at_least_once in [false, true] {
         for gone in 0..3 {
             for life in [MemoryNode::restart_empty, MemoryNode::restart_keeping] {
@@ -121,7 +121,7 @@ async fn another_requests_receipt_is_never_shown() {
                     assert_eq!(bob().lookup::<String>().await.unwrap(), Status::Mismatch);
                     sleep(ms(600)).await;
                 }
-                // Alice's own copies are answered with it.
+                // Copies of Alice's own request still get its result.
                 let alice = run(orders.key("k").fingerprint("alice"), "again").await.unwrap();
                 assert_eq!(alice, Outcome::Replayed("alice's".to_owned()));
                 let look = orders.key("k").fingerprint("alice").lookup::<String>().await.unwrap();
@@ -142,7 +142,8 @@ async fn a_majority_that_forgot_runs_nothing_for_another_request_while_one_node_
         let said = run(orders.key("k").fingerprint("bob"), "bob's").await.unwrap();
         assert_eq!(said, Outcome::Mismatch);
     }
-    // Whose request it is gets what the third one still has: it may run again, and needs not.
+    // Alice's own request gets the result that the third node still has; it may run again but need
+    // not.
     let alice = run(orders.key("k").fingerprint("alice"), "again").await.unwrap();
     assert_eq!(alice, Outcome::Replayed("alice's".to_owned()));
 }

@@ -1,5 +1,6 @@
-//! A replica that is behind when Sentinel promotes it: the keys that it lacks were used within the
-//! loss that the new master proves. The oracle is a list that the test keeps of what was run when.
+//! A replica that lags behind when Sentinel promotes it. The keys that it lacks were used within
+//! the loss that the new master proves. The oracle is the test's list of the keys and the times of
+//! their runs.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,19 +15,19 @@ use tokio::time::{Instant, sleep};
 
 use crate::support::group::{Groups, cli};
 
-/// The longest lease, so what a loss is longer by after a promotion.
+/// The longest lease, by which the loss is longer after a promotion.
 const TTL: Duration = Duration::from_secs(2);
 const ERROR: Duration = Duration::from_millis(50);
-/// Longer than any promotion here takes.
+/// Longer than any promotion of this test.
 const LONG: Duration = Duration::from_secs(120);
-/// A note is a second old at most when a record is written.
+/// Maximum age of the marker's note when a record is written, in milliseconds.
 const NOTED: u64 = 1_001;
 
 fn now() -> u64 {
     SystemEnv.wall_micros() / 1_000
 }
 
-/// Runs the key, and again while there is no master or it is in quarantine.
+/// Runs the key, and tries again while there is no master or it is in quarantine.
 async fn run(of: &Idempotency, key: &str) -> Outcome<u32> {
     let end = Instant::now() + LONG;
     loop {
@@ -38,14 +39,14 @@ async fn run(of: &Idempotency, key: &str) -> Outcome<u32> {
     }
 }
 
-/// A key that was run: when its run was asked for, and when it was certainly stored.
+/// A key that was run, with the times when its run was requested and when it was certainly stored.
 struct Ran {
     key: String,
     begun: u64,
     stored: u64,
 }
 
-/// Runs one key after the other until told to stop.
+/// Runs one key after the other until `stop` is set.
 async fn ledger(of: Idempotency, stop: Arc<AtomicBool>) -> Vec<Ran> {
     let mut all = Vec::new();
     while !stop.load(Ordering::Relaxed) {
@@ -70,7 +71,7 @@ async fn a_promoted_replica_that_was_behind_proves_what_it_lost() {
     let stop = Arc::new(AtomicBool::new(false));
     let running = tokio::spawn(ledger(accepting.clone(), Arc::clone(&stop)));
     sleep(Duration::from_secs(2)).await;
-    // The replicas lose the master and may not come back to it; clients go on with it.
+    // The replicas lose the master and cannot attach to it again; clients continue with it.
     let master = &groups.servers(0)[0];
     assert_eq!(cli(master, &["ACL", "SETUSER", "default", "-psync", "-sync"]), "OK");
     assert_eq!(cli(master, &["CLIENT", "KILL", "TYPE", "replica"]), "2");
@@ -106,8 +107,8 @@ async fn a_promoted_replica_that_was_behind_proves_what_it_lost() {
         assert!(*stored + 1_000 >= behind_since, "{key} was lost though it was replicated");
         assert!(from <= *stored && *begun <= to, "{key} {begun} {stored}: {from} {to}");
     }
-    // No longer than it must be: what was there is noted to the second, and the end is the longest
-    // lease after the promotion.
+    // The loss is no longer than necessary: its start is accurate to the note's second, and its end
+    // is the longest lease after the promotion.
     let newest = kept.iter().map(|ran| ran.begun).max().expect("some");
     assert!(from + NOTED >= newest, "{from} is long before {newest}");
     let lease = TTL.as_millis() as u64;

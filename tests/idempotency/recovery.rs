@@ -1,5 +1,6 @@
-//! A server that lost its last writes proves how many at most, and a namespace that accepts so
-//! short a loss goes on. The oracle is a list that the test keeps of what was run when.
+//! A server that lost its last writes proves the maximum extent of the loss, and a namespace that
+//! accepts so short a loss continues. The oracle is the test's list of the keys and the times of
+//! their runs.
 
 use std::time::Duration;
 
@@ -13,10 +14,10 @@ use crate::support::server::Server;
 
 const TTL: Duration = Duration::from_secs(2);
 const ERROR: Duration = Duration::from_millis(50);
-/// Longer than any restart here takes.
+/// Longer than any restart of this test.
 const LONG: Duration = Duration::from_secs(60);
-/// A note is a second old at most when a record is written, by the server's clock, which is this
-/// machine's.
+/// Maximum age of the marker's note when a record is written, in milliseconds, by the server's
+/// clock, which is this machine's.
 const NOTED: u64 = 1_001;
 
 fn now() -> u64 {
@@ -28,7 +29,7 @@ struct Orders {
     strict: Idempotency,
 }
 
-/// A handle of a process that began just now, on a deployment that was initialised.
+/// Returns the namespaces of a new handle, on a deployment that was initialised.
 fn orders(server: &Server) -> Orders {
     let node = RedisNode::builder(server.url()).trust_fresh(true).build().unwrap();
     let redlock =
@@ -40,7 +41,7 @@ fn orders(server: &Server) -> Orders {
     }
 }
 
-/// Runs the key, and again while the server restarts or is in quarantine.
+/// Runs the key, and tries again while the server restarts or is in quarantine.
 async fn run(of: &Idempotency, key: &str) -> Outcome<u32> {
     let end = Instant::now() + Duration::from_secs(30);
     loop {
@@ -56,15 +57,15 @@ fn is_forgotten(outcome: &Outcome<u32>) -> bool {
     matches!(outcome, Outcome::Parked(Parked { reason: ParkedReason::Forgotten, .. }))
 }
 
-/// Checks that the loss begins no more than a note before what came back: each of these keys was
-/// written after it was begun, however long that took.
+/// Asserts that the loss begins at most one note's age before the keys that came back. Each of
+/// these keys was written after it was begun.
 fn begins_late(from: u64, kept: &[(String, u64, u64)], what: &str) {
     for (key, begun, stored) in kept {
         assert!(from + NOTED >= *begun, "{what}: {key} {begun} {stored} came back: {from}");
     }
 }
 
-/// The last loss that the server's marker lists.
+/// Returns the last loss in the server's marker.
 fn loss(server: &Server) -> (u64, u64) {
     let marker = server.cli(&["GET", "palisade:generation"]);
     let mut last = marker.trim().rsplit(' ').next().unwrap().split('-');
@@ -73,7 +74,7 @@ fn loss(server: &Server) -> (u64, u64) {
     (from, next())
 }
 
-/// Keys with the times at which they were begun and were certainly stored.
+/// Runs keys for this time. Returns each with the times when it was begun and certainly stored.
 async fn ledger(orders: &Orders, keys: &str, span: Duration) -> Vec<(String, u64, u64)> {
     let (mut all, end) = (Vec::new(), Instant::now() + span);
     while Instant::now() < end {
@@ -102,7 +103,7 @@ async fn restarted(args: &[&str]) {
     begins_late(from, &kept, &format!("{args:?}"));
     assert!(lost.is_empty() || !args.contains(&"always"), "{args:?}: {lost:?} was confirmed");
     assert!(from <= to && killed <= to && to <= now(), "{args:?}: {killed}, {to}");
-    // The same is shown to who asks whether it can work, while that matters.
+    // The health report shows the same loss, as long as it matters.
     let health = orders.strict.health().await;
     let shown = health.nodes[0].losses.iter().map(|loss| (loss.from, loss.to));
     assert_eq!(shown.collect::<Vec<_>>(), [(from, to)]);

@@ -1,4 +1,4 @@
-//! Idempotency as a user sees it, over in-memory nodes under tokio's paused clock.
+//! Runs of idempotency keys over in-memory nodes under tokio's paused clock.
 
 use std::time::Duration;
 
@@ -31,7 +31,8 @@ async fn of_32_duplicates_at_once_one_runs() {
         let e = Effects::default();
         let tasks: Vec<_> = (0..32)
             .map(|i| {
-                // Four handles: their requests cross each other on the way to the nodes.
+                // There are four handles, so that requests cross each other on the way to the
+                // nodes.
                 let (orders, e) = (w.handle(i % 4).orders(), e.clone());
                 tokio::spawn(async move {
                     let call =
@@ -61,7 +62,7 @@ async fn another_request_under_the_same_key_is_a_mismatch() {
         let (orders, e) = (w.orders(), e.clone());
         async move { orders.key("k").fingerprint(request).run(|_| e.act(secs(1))).await.unwrap() }
     };
-    // While the first runs, and after it.
+    // The other request comes once while the first one runs, and once after it.
     let (first, second) = tokio::join!(run("buy 3"), async {
         tokio::time::sleep(Duration::from_millis(100)).await;
         run("buy 4").await
@@ -71,7 +72,7 @@ async fn another_request_under_the_same_key_is_a_mismatch() {
     assert_eq!(run("buy 4").await.into_result(), Err(NoValue::Mismatch));
     assert_eq!(run("buy 3").await, Outcome::Replayed(1));
     assert_eq!(run("buy 3").await.into_result(), Ok(1));
-    // Who does not say what the request is gets the result.
+    // A call without a fingerprint gets the result.
     assert_eq!(w.orders().key("k").run(|_| e.act(secs(1))).await.unwrap(), Outcome::Replayed(1));
     assert_eq!(e.count(), 1);
 }
@@ -82,7 +83,7 @@ async fn a_failed_handler_lapses_at_once_and_parks_for_good() {
     let e = Effects::default();
     let out = w.orders().key("k").run(|_| boom()).await;
     assert_eq!(effect(&out), Effect::Unknown);
-    // Nobody waits for the end of a lease that its holder has ended.
+    // No caller waits for the rest of a lease that its holder has ended.
     for _ in 0..5 {
         match w.orders().key("k").run(|_| e.act(secs(1))).await.unwrap() {
             Outcome::Parked(p) => assert_eq!((p.attempt, p.reason), (1, ParkedReason::Lapsed)),
@@ -108,12 +109,12 @@ async fn a_failure_without_effect_frees_the_key_at_once() {
         assert_eq!(effect(&out), Effect::None);
         assert_eq!(w.orders().key("k").lookup::<u32>().await.unwrap(), Status::Absent);
     }
-    // Not even the fingerprint is left.
+    // Even the fingerprint is gone.
     let out = w.orders().key("k").fingerprint("second try").run(|_| e.act(secs(1))).await;
     assert_eq!(out.unwrap(), executed(1, 1));
 }
 
-/// A crash between the effect and its record.
+/// Simulates a crash between the effect and its record.
 async fn crashed(w: &World, e: &Effects) -> Idempotency {
     let orders = w.orders();
     let run = orders.key("k").run(|_| e.act(secs(3_600)));
@@ -185,7 +186,8 @@ async fn a_late_completion_does_not_overwrite_and_learns_the_result() {
         async move {
             let mine = e.act(Duration::ZERO).await;
             faults.iter().for_each(palisade_testing::fault::FaultControl::cut);
-            // Told by the own clock, before anybody else can hold the key.
+            // The claim is lost by the process's own clock, before another process can hold the
+            // key.
             cx.lost().await;
             assert!(!cx.is_valid());
             tokio::time::sleep(secs(5)).await;
@@ -237,7 +239,7 @@ async fn a_record_on_one_node_is_repaired_and_never_run_again() {
         let out = writer.orders().key("k").run(|_| {
             let (e, faults) = (e.clone(), writer.faults.clone());
             async move {
-                // Only node 0 gets the result.
+                // Only node 0 receives the result.
                 faults[1..].iter().for_each(palisade_testing::fault::FaultControl::cut);
                 e.act(Duration::ZERO).await
             }
@@ -249,7 +251,7 @@ async fn a_record_on_one_node_is_repaired_and_never_run_again() {
             }
             other => panic!("{other:?}"),
         }
-        // The leases still run on the others: the owner could be storing right now.
+        // The leases still run on the other nodes, so the owner may be storing the result.
         let out = w.orders().key("k").run(|_| e.act(secs(1))).await.unwrap();
         assert!(matches!(out, Outcome::InFlight { .. }), "{out:?}");
         tokio::time::sleep(secs(11)).await;
@@ -258,7 +260,7 @@ async fn a_record_on_one_node_is_repaired_and_never_run_again() {
             let out = w.orders().key("k").rerun(|_| e.act(secs(1))).await.unwrap();
             assert_eq!(out, Outcome::Replayed(1));
         }
-        // Certain now: the node that had it may go.
+        // A majority has the result now, so the node that had it may lose it.
         w.nodes[0].restart_empty();
         let out = w.orders().key("k").run(|_| e.act(secs(1))).await.unwrap();
         assert_eq!((out, e.count()), (Outcome::Replayed(1), 1));
@@ -276,7 +278,7 @@ async fn losing_one_node_loses_nothing() {
             let out = w.orders().key("k").run(|_| e.act(secs(1))).await.unwrap();
             assert_eq!(out, Outcome::Replayed(1));
         }
-        // And new keys run.
+        // New keys run, too.
         assert!(w.orders().key("new").run(|_| e.act(secs(1))).await.unwrap().is_executed());
     }
 }
@@ -308,7 +310,7 @@ async fn after_the_loss_of_all_nodes_a_key_counts_as_forgotten() {
         assert_eq!(e.count(), 1);
         let out = w.orders().key("k").rerun(|_| e.act(secs(1))).await.unwrap();
         assert_eq!(out, executed(2, 1));
-        // A retention later everything is remembered again.
+        // After one retention, keys without a record count as new again.
         tokio::time::sleep(secs(25 * 3_600)).await;
         assert!(w.orders().key("k").run(|_| e.act(secs(1))).await.unwrap().is_executed());
     }
@@ -328,7 +330,7 @@ async fn a_minority_may_be_down_and_a_majority_may_not() {
         } else {
             assert!(matches!(out, Err(RunError::NoQuorum { .. })), "{out:?}");
             assert_eq!(e.count(), 0);
-            // What the others granted was given back.
+            // The grants of the other nodes were released.
             h.faults.iter().for_each(palisade_testing::fault::FaultControl::heal);
             let out = h.orders().key("k").run(|_| e.act(secs(1))).await.unwrap();
             assert_eq!(out, executed(1, 1));
@@ -369,7 +371,7 @@ async fn an_operator_resolves_a_parked_key() {
     assert_eq!(orders.key("k").resolve(&8).await.unwrap(), Resolved::AlreadyStored(9));
     let out = orders.key("k").run(|_| e.act(secs(1))).await.unwrap();
     assert_eq!((out, e.count()), (Outcome::Replayed(9), 1));
-    // A running handler is not interrupted.
+    // Resolving does not interrupt a running handler.
     let (run, resolved) = tokio::join!(orders.key("run").run(|_| e.act(secs(5))), async {
         tokio::time::sleep(secs(1)).await;
         orders.key("run").resolve(&7).await.unwrap()
@@ -390,7 +392,7 @@ async fn dropped_at_any_await_nothing_runs_twice_and_nothing_stays() {
             if futures_util::poll!(run.as_mut()).is_ready() {
                 break;
             }
-            // Some steps of the node queues, or some time.
+            // Let the node queues take some steps, or let time pass.
             if k % 2 == 0 {
                 tokio::task::yield_now().await;
             } else {
@@ -477,7 +479,7 @@ async fn no_handler_starts_under_a_lost_claim() {
     assert_eq!(e.count(), 1);
 }
 
-/// What a handler that failed said of its effect.
+/// Returns the effect that a failed handler reported.
 fn effect<T: std::fmt::Debug>(out: &Result<Outcome<T>, RunError>) -> Effect {
     match out {
         Err(RunError::Handler { failed, .. }) => failed.effect(),
@@ -485,7 +487,7 @@ fn effect<T: std::fmt::Debug>(out: &Result<Outcome<T>, RunError>) -> Effect {
     }
 }
 
-/// The handler ran now, at the default durability.
+/// Returns the outcome of a handler that ran now, at the default durability.
 fn executed<T>(value: T, attempt: u32) -> Outcome<T> {
     Outcome::Executed { value, attempt, durability: palisade::Achieved::default(), kept: true }
 }

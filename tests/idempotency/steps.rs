@@ -1,4 +1,5 @@
-//! Steps: what an earlier attempt finished is not run again, and nobody else's late step counts.
+//! Steps: a finished step of an earlier attempt does not run again, and another attempt's late step
+//! does not count.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -12,12 +13,12 @@ use tokio::time::{sleep, timeout};
 
 use crate::support::idem::{World, secs};
 
-/// How often each step's work was begun.
+/// Number of times each step's work was begun.
 #[derive(Clone, Default)]
 struct Ledger(Arc<Mutex<BTreeMap<&'static str, u32>>>);
 
 impl Ledger {
-    /// The work of a step: the effect, and its number.
+    /// Runs the work of a step: its effect. Returns the number of times it was begun.
     fn act(self, name: &'static str) -> impl Future<Output = Result<u32, Failed>> {
         std::future::poll_fn(move |_| {
             let mut all = self.0.lock().unwrap();
@@ -37,7 +38,7 @@ fn reruns(redlock: &Redlock) -> Idempotency {
     orders.on_lapsed(Lapsed::Rerun).build().unwrap()
 }
 
-/// Three steps; hangs before the one with this number.
+/// Runs three steps. Hangs before the step with this number.
 async fn three(cx: Context, ledger: Ledger, hangs: usize) -> Result<Vec<u32>, Failed> {
     let mut values = Vec::new();
     for (i, name) in ["reserve", "charge", "ship"].into_iter().enumerate() {
@@ -82,7 +83,7 @@ async fn a_step_that_one_node_has_is_made_certain_before_it_is_answered() {
     let first = w.handle(0);
     let (l, network) = (ledger.clone(), first.faults.clone());
     let died = reruns(&first.redlock).key("k").run(|cx| async move {
-        // From here on only the first node hears of it.
+        // From here on only the first node receives the attempt's requests.
         network[1].cut();
         network[2].cut();
         cx.step("charge", l.act("charge")).await
@@ -92,7 +93,7 @@ async fn a_step_that_one_node_has_is_made_certain_before_it_is_answered() {
     assert!(!e.to_string().contains("another attempt"), "{e}");
     drop(first);
     sleep(secs(20)).await;
-    // The second attempt meets that node, replays the step, and dies.
+    // The second attempt reaches the first node, replays the step, and dies.
     let second = w.handle(0);
     second.faults[2].cut();
     let l = ledger.clone();
@@ -104,7 +105,7 @@ async fn a_step_that_one_node_has_is_made_certain_before_it_is_answered() {
     assert!(timeout(secs(2), died).await.is_err());
     drop(second);
     sleep(secs(20)).await;
-    // The third meets the others only.
+    // The third attempt reaches only the other nodes.
     let third = w.handle(0);
     third.faults[0].cut();
     let l = ledger.clone();
@@ -124,7 +125,7 @@ async fn a_late_step_of_an_attempt_that_was_overtaken_is_refused() {
     let zombie = tokio::spawn(call.run(move |cx| async move {
         cx.step("reserve", l.clone().act("reserve")).await?;
         let late = async {
-            // Its work hangs while its lease ends and another attempt does everything.
+            // The step's work hangs while its lease ends and another attempt completes.
             network.iter().for_each(palisade_testing::fault::FaultControl::cut);
             sleep(secs(30)).await;
             network.iter().for_each(palisade_testing::fault::FaultControl::heal);
@@ -153,7 +154,7 @@ async fn a_changed_handler_is_told_what_is_recorded() {
     let orders = w.redlock.idempotency("orders").at_most_once().build().unwrap();
     let ledger = Ledger::default();
     let l = ledger.clone();
-    // A failure that may be repeated: the next call runs, whatever the policy.
+    // The failure may be repeated, so the next call runs whatever the policy is.
     let first = orders.key("k").run(|cx| async move {
         cx.step("reserve", l.clone().act("reserve")).await?;
         cx.step("charge", l.act("charge")).await?;
@@ -174,7 +175,7 @@ async fn a_changed_handler_is_told_what_is_recorded() {
         orders.key("k").run(|cx| async move { cx.step("reserve", l.act("reserve")).await });
     let e = steps_of(shorter.await.unwrap_err());
     assert_eq!(e, StepError::Missing { recorded: "charge".into() });
-    // Nobody knows what the changed handler did: a person has to decide.
+    // The effect of the changed handler is unknown, so a person must decide.
     let l = ledger.clone();
     let out = orders.key("k").run(|cx| three(cx, l, 9)).await.unwrap();
     assert!(matches!(out, Outcome::Parked(_)), "{out:?}");
@@ -196,7 +197,7 @@ async fn no_effect_behind_a_finished_step_keeps_the_step() {
             if round < 2 { Err(Failed::no_effect("nothing to ship yet")) } else { Ok(receipt) }
         });
         assert_eq!(out.await.is_ok(), round == 2);
-        // A caller that is dropped before its handler takes nothing back either.
+        // A call dropped before its handler runs undoes no step either.
         drop(orders.key("k").run(|_| async { Ok::<_, Failed>(9) }));
     }
     assert_eq!(ledger.counts(), [("charge", 1)]);
@@ -209,7 +210,7 @@ async fn steps_that_overlap_repeat_or_are_too_large_are_errors() {
     let e = |failed: Failed| failed.downcast_ref::<StepError>().expect("of a step").clone();
     let ok = || async { Ok::<_, Failed>(u128::MAX) };
     let out = orders.key("k").run(|cx| async move {
-        // What fails leaves no step, and may be tried again.
+        // A failed step is not recorded, and may be tried again.
         let fails = cx.step("a", async { Err::<u128, _>(Failed::retry("not yet")) }).await;
         assert!(fails.is_err());
         assert_eq!(cx.step("a", ok()).await.ok(), Some(u128::MAX));

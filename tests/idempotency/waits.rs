@@ -1,4 +1,5 @@
-//! Waiting for the result of somebody else's handler: woken by a hint, in few requests.
+//! Waiting for the result of another caller's handler: a hint wakes the waiter, and few requests
+//! are needed.
 
 use std::time::Duration;
 
@@ -25,8 +26,8 @@ async fn who_waits_is_woken_by_the_result_and_asks_three_times() {
         assert!(runs.await.unwrap().unwrap().is_executed());
         assert!(begun.elapsed() <= 800 * MS, "{n} nodes: {:?}", begun.elapsed());
         for fault in &waiter.faults {
-            // A claim, one that asks for a hint, and the one that is answered; behind each of the
-            // first two, what is sent to give back what it may have been granted.
+            // The waiter sends a claim, one that asks for a hint, and one that gets the result. The
+            // first two are each followed by a request that undoes a possible grant.
             assert!(fault.calls() <= 5, "{n} nodes: {} requests", fault.calls());
         }
     }
@@ -80,7 +81,7 @@ async fn a_process_that_died_wakes_nobody_and_its_lease_ends_the_wait() {
     let call = w.orders().key("k").in_flight_timeout(secs(30));
     let out = call.run(|_| boom()).await.unwrap();
     assert!(matches!(out, Outcome::Parked(_)), "{out:?}");
-    // The lease, and at most one look behind it.
+    // The wait lasts as long as the lease, and at most one more look.
     assert!(begun.elapsed() <= secs(11), "{:?}", begun.elapsed());
 }
 

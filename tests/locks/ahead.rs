@@ -1,4 +1,4 @@
-//! A node whose clock is wrong lends its token to nobody.
+//! A node with a wrong clock gives its fencing token to no lock.
 
 use std::sync::Arc;
 
@@ -6,11 +6,11 @@ use palisade::error::{NodeFault, NodeOutcome};
 use palisade::node::spi::{Env, SystemEnv};
 use palisade::{AcquireError, MemoryNode, Moment, Redlock};
 
-/// 2020-09-13, in microseconds.
+/// 2020-09-13, in microseconds since 1970.
 const NOW: u64 = 1_600_000_000_000_000;
 const SECOND: u64 = 1_000_000;
 
-/// The machine's clocks, but for a wall clock that stands still at this.
+/// The machine's clocks, except for a wall clock that stands still at this time.
 #[derive(Debug)]
 struct Wall(u64);
 
@@ -37,8 +37,8 @@ fn redlock(nodes: impl IntoIterator<Item = MemoryNode>) -> Redlock {
     builder.env(Arc::new(Wall(NOW))).build().unwrap()
 }
 
-/// With E = 2 s a node gives its own time less E at the least, and 4E + 1 s ahead is the most that
-/// counts.
+/// With E = 2 s, a node's token is at least its own time minus E, and a token counts if it is at
+/// most 4E + 1 s ahead.
 #[tokio::test]
 async fn a_token_counts_up_to_four_times_the_clock_error_and_a_second_ahead() {
     let most = (2 + 4 * 2 + 1) * SECOND;

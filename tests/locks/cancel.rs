@@ -1,6 +1,7 @@
-//! Any public future may be dropped at any await: no key outlives its ttl, no guard lies.
+//! Any public future may be dropped at any await: no key outlives its ttl, and no guard reports a
+//! wrong state.
 //!
-//! Each future is polled k times and dropped, for every k until it completes by itself.
+//! Each future is polled k times and then dropped, for every k until it completes.
 
 use std::future::Future;
 use std::task::Poll;
@@ -14,7 +15,7 @@ use crate::support::memory::Cluster;
 
 const LONG: Duration = Duration::from_secs(20);
 
-/// Polls at most `k` times, then drops. Some(output) if it completed.
+/// Polls at most `k` times, then drops the future. Returns its output if it completed.
 async fn poll_times<F: Future>(k: usize, future: F) -> Option<F::Output> {
     let mut future = Box::pin(future);
     let mut polls = 0;
@@ -39,7 +40,7 @@ fn slow(c: &Cluster, seed: u64) {
     }
 }
 
-/// Nothing is left of the name long before its ttl of 20 s.
+/// Waits until the name is free, long before its ttl of 20 s.
 async fn becomes_free(r: &Redlock, name: &str) {
     let wait = async {
         loop {

@@ -1,4 +1,5 @@
-//! `Redlock::close`: what it refuses, what it waits for, what it leaves alone, and what it says.
+//! `Redlock::close`: the calls it refuses, the work it waits for, the locks it keeps, and its
+//! report.
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use crate::support::server::Server;
 const S: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(20);
 
-/// Two handles over one node in memory, in virtual time.
+/// Returns two handles over one node in memory, in virtual time.
 fn two_handles() -> [Redlock; 2] {
     let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
     let node = MemoryNode::builder().env(Arc::clone(&env)).build();
@@ -92,7 +93,7 @@ async fn a_close_does_not_release_locks_in_use() {
     let quiet = redlock.mutex("quiet").auto_renew(false).build().unwrap().acquire().await.unwrap();
     let begun = Instant::now();
     let left = redlock.close(40 * S).await;
-    // Renewed as long as it is waited for; the other one ran out by itself.
+    // The lock is renewed while `close` waits for it; the lock without renewal has expired.
     assert!(begun.elapsed() >= 40 * S);
     assert!(!quiet.is_valid());
     assert_eq!(left.held, [Resource::Lock("work".into())]);
@@ -101,9 +102,9 @@ async fn a_close_does_not_release_locks_in_use() {
     assert!(guard.is_valid(), "its holder may finish");
     let taken = other.mutex("work").build().unwrap().try_acquire().await.unwrap();
     assert!(taken.acquired().is_none(), "somebody else has it already");
-    // But not for ever: it is not renewed any more, and the loss is reported in time.
+    // The lock is not renewed after `close`, and the loss is reported in time.
     timeout(16 * S, guard.lost()).await.expect("renewed although the handle is closed");
-    // The guard and the nodes agree on the end.
+    // The guard's deadline comes before the nodes' end of the lock.
     let next = other.mutex("work").acquire_timeout(S).build().unwrap().acquire().await.unwrap();
     assert!(next.fencing_token() > guard.fencing_token());
 }
@@ -141,7 +142,7 @@ async fn a_close_sends_pending_releases_or_reports_them() {
     let cut = &left.owed[0].0;
     assert!(left.to_string().contains(&format!("{cut}: 2 releases without an answer")), "{left}");
     c.controls[2].heal();
-    // Called again it goes on where it was.
+    // A second call continues where the first one stopped.
     let left = r.close(LONG).await;
     assert!(left.is_clean(), "{left}");
     let other = c.redlock();
@@ -165,10 +166,10 @@ async fn a_close_that_is_dropped_takes_nothing_away() {
     assert!(guard.release().await.is_ok());
 }
 
-/// Which the program of this test is to lock, and where.
+/// Environment variable with the name to lock and the server's URL for the test's own program.
 const ORDER: &str = "PALISADE_TEST_CLOSE";
 
-/// Not a test of its own: what a user's `main` does, in a process of its own.
+/// Runs the program of another test, as a user's `main` in a separate process.
 #[test]
 fn a_program() {
     let Ok(order) = std::env::var(ORDER) else { return };
@@ -198,7 +199,7 @@ fn what_a_program_drops_last_is_released() {
             .status()
             .unwrap();
         assert!(ended.success());
-        // It was held: the fence outlives the lock.
+        // The fence outlives the lock, so it shows that the lock was held.
         assert_eq!(server.cli(&["exists", &format!("{{{name}}}:fence")]), "1");
         if server.cli(&["exists", &name]) != "0" {
             stayed.push(name);

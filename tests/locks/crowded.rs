@@ -1,5 +1,5 @@
-//! Very many locks and waiters in one process: what is held comes before new work, and those who
-//! wait for one name do not all ask for it.
+//! Very many locks and waiters in one process: held locks come before new work, and not every
+//! waiter of a name asks for it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ use tokio::sync::broadcast;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-/// A memory node that executes one batch after the other and takes its time for each.
+/// A memory node that executes one batch after the other, each in the time `takes`.
 struct Slow {
     inner: MemoryNode,
     takes: Duration,
@@ -40,8 +40,8 @@ impl LockNode for Slow {
     }
 }
 
-/// A handle over a node that takes so long for each batch, another one over the same node, and how
-/// many acquires the first has sent.
+/// Returns a handle over a node that takes this time for each batch, another handle over the same
+/// node, and the number of acquires that the first one has sent.
 fn handles(takes: Duration) -> (Redlock, Redlock, Arc<AtomicUsize>) {
     let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
     let inner = MemoryNode::builder().env(Arc::clone(&env)).build();
@@ -52,7 +52,7 @@ fn handles(takes: Duration) -> (Redlock, Redlock, Arc<AtomicUsize>) {
     (slow, other, acquires)
 }
 
-/// Locks that it got of `n`, and how many were refused because renewals come first.
+/// Acquires `n` locks. Returns those acquired, and the number refused because renewals come first.
 async fn hold(redlock: &Redlock, n: usize) -> (Vec<LockGuard>, usize) {
     let mut all = JoinSet::new();
     for i in 0..n {
@@ -77,8 +77,8 @@ fn is_shed(refused: &AcquireError) -> bool {
     busy && why.to_string().contains("renewals of locks that are held come first")
 }
 
-/// The node executes 1,280 requests a second, so it can renew 4,800 locks at a quarter of their
-/// ttl, and four times as many within it.
+/// The node executes 1,280 requests a second. So it can renew 4,800 locks in a quarter of their
+/// ttl, and four times as many within the ttl.
 #[tokio::test(start_paused = true)]
 async fn locks_that_are_held_come_before_new_ones() {
     let (redlock, _, _) = handles(Duration::from_millis(100));
@@ -91,7 +91,7 @@ async fn locks_that_are_held_come_before_new_ones() {
         assert_eq!(lost, 0, "of {} after {:?}", held.len(), begun.elapsed());
         sleep(Duration::from_millis(500)).await;
     }
-    // There is time for new work again.
+    // With fewer locks to renew there is time for new work again.
     held.truncate(2_000);
     sleep(Duration::from_secs(15)).await;
     for i in 0..20 {
@@ -103,7 +103,7 @@ async fn locks_that_are_held_come_before_new_ones() {
     assert!(held.iter().all(LockGuard::is_valid));
 }
 
-/// The first waiter of a handle asks for all of them.
+/// The first waiter of a handle asks on behalf of all waiters of this handle.
 #[tokio::test(start_paused = true)]
 async fn waiters_of_one_process_ask_no_more_often_the_more_they_are() {
     let (redlock, other, acquires) = handles(Duration::from_millis(1));

@@ -1,5 +1,5 @@
-//! What a guard and a leadership answer when they are given back late, and how long a verb waits
-//! for nodes that grant nothing yet. In virtual time.
+//! The results of a late release or resignation, and the time that operations wait for nodes in
+//! quarantine. In virtual time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ fn nodes(n: usize, env: &Arc<dyn Env>) -> Vec<MemoryNode> {
     (0..n).map(|_| MemoryNode::builder().env(Arc::clone(env)).build()).collect()
 }
 
-/// Holders stop to believe a tenth of the ttl before the nodes forget.
+/// Drift with which a holder's validity ends a tenth of the ttl before the nodes drop the lock.
 const EARLY: Drift = Drift::from_ppm(100_000);
 
 #[tokio::test(start_paused = true)]
@@ -38,11 +38,11 @@ async fn a_guard_that_was_lost_is_never_released_whatever_the_nodes_still_have()
         let mutex = redlock.mutex("late").auto_renew(false).build().unwrap();
         let guard = mutex.acquire().await.unwrap();
         guard.lost().await;
-        // The keys are still there: the nodes forget later than the holder.
+        // The nodes still have the keys: they drop the lock later than the holder's validity ends.
         let late = guard.release().await.unwrap_err();
         assert!(matches!(late, ReleaseError::Lost(_)), "{late:?}");
         assert!(late.to_string().contains("lock \"late\""), "{late}");
-        // It was cleaned up all the same, and what is held is released.
+        // The late release freed the lock all the same, and a held lock can be released.
         assert!(mutex.acquire().await.unwrap().release().await.is_ok());
     }
 }
@@ -54,7 +54,7 @@ async fn a_leadership_that_was_lost_is_never_resigned() {
     let redlock = over(&nodes, &env).drift(EARLY).build().unwrap();
     let election = redlock.election("late").build().unwrap();
     let leadership = election.campaign("me").await.unwrap();
-    // This machine sleeps: nothing is renewed, and the nodes' clocks go on.
+    // As in a process on a sleeping machine, no lease is renewed while the nodes' clocks run.
     let deadline = leadership.valid_until();
     let left = redlock.close(Duration::ZERO).await;
     assert_eq!(left.held.len(), 1, "{left}");
@@ -65,7 +65,8 @@ async fn a_leadership_that_was_lost_is_never_resigned() {
     assert!(late.to_string().contains("election \"late\""), "{late}");
 }
 
-/// Nodes as after a restart, over which a lease may be 40 s long: longer than what is waited.
+/// Returns a handle's builder over nodes in quarantine. Its longest lease of 40 s is longer than
+/// the test's waits.
 fn restarted(n: usize, env: &Arc<dyn Env>) -> RedlockBuilder {
     let node = |_| MemoryNode::builder().env(Arc::clone(env)).quarantined().build();
     let nodes: Vec<_> = (0..n).map(node).collect();
@@ -165,7 +166,7 @@ async fn a_refusal_of_nodes_whose_clocks_stepped_counts_at_once() {
         let guard =
             redlock.mutex("stepped").auto_renew(false).build().unwrap().acquire().await.unwrap();
         sleep(8 * S).await;
-        // By these clocks the lease has run out, and somebody else is granted it.
+        // By the nodes' clocks the lease has expired, so they grant the name to another caller.
         for node in &nodes {
             node.jump_clock(8 * S);
         }

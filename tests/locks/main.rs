@@ -1,4 +1,4 @@
-//! Locks as a user sees them: acquiring, holding, renewing, losing, releasing, closing.
+//! Tests of locks: acquiring, holding, renewing, losing, releasing, closing.
 
 mod ahead;
 mod cancel;

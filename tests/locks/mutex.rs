@@ -1,4 +1,4 @@
-//! The mutex as a user sees it, over in-memory nodes.
+//! Tests of the mutex over in-memory nodes.
 
 use std::time::Duration;
 
@@ -61,7 +61,8 @@ async fn sixty_four_tasks_take_turns() {
 
 #[tokio::test(start_paused = true)]
 async fn the_keeper_holds_a_lock_far_beyond_its_ttl() {
-    // Paused time and the machine's clock would part: see `Env`. The real clock is used here.
+    // Paused time would differ from the machine's clock (see `Env`), so this test uses the real
+    // clock.
     tokio::time::resume();
     let (r, _nodes) = redlock(3);
     let m = r.mutex("long").ttl(Duration::from_millis(900)).build().unwrap();

@@ -1,5 +1,5 @@
-//! What leaves for a node: never more than it takes, each answer to its caller, no release before
-//! its own acquire, and large results one after the other.
+//! Requests from the queue of a node: never more than the node takes, each answer to its caller, no
+//! release before its own acquire, and large results one after the other.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -26,21 +26,21 @@ const DEPTH: usize = 6;
 
 type Call = (Batch, Moment, oneshot::Sender<Replies>);
 
-/// A memory node behind one connection: executes in order, one batch after the other, and takes
-/// its time for it.
+/// A memory node behind one connection. It executes one batch after the other, in order, and takes
+/// some time for each.
 struct Connection {
     inner: Arc<MemoryNode>,
     queue: mpsc::UnboundedSender<Call>,
     seen: Arc<Seen>,
 }
 
-/// What came in.
+/// Counts of the batches that the node received.
 #[derive(Default)]
 struct Seen {
     under_way: AtomicUsize,
     most: AtomicUsize,
     largest: AtomicUsize,
-    /// Owners whose release came, and those whose acquire came after it.
+    /// Owners whose release has arrived. `overtaken` counts the acquires that arrived after it.
     released: Mutex<BTreeSet<String>>,
     overtaken: AtomicUsize,
 }
@@ -77,7 +77,8 @@ impl Connection {
                 sleep(Duration::from_micros(200 + n % 7 * 300)).await;
                 let replies = node.call(batch, deadline).await;
                 let looks = Arc::clone(&looks);
-                // The way back takes as long for all, so answers come in order, some together.
+                // The way back takes the same time for all answers, so they arrive in order, some
+                // together.
                 tokio::spawn(async move {
                     sleep(Duration::from_millis(2)).await;
                     looks.under_way.fetch_sub(1, Ordering::SeqCst);
@@ -120,8 +121,8 @@ impl LockNode for Connection {
     }
 }
 
-/// Sixty-four callers on a few names, each of which may have one holder at a time; some of them go
-/// away while they ask.
+/// Runs sixty-four callers on a few names, each of which may have one holder at a time. Some
+/// callers give up while they wait. Returns the number of acquires.
 async fn crowd(lock: &Redlock) -> u32 {
     let (held, pairs) = (Arc::new(<[AtomicU32; 24]>::default()), Arc::<AtomicU32>::default());
     let callers = (0..64_usize).map(|caller| {
@@ -178,12 +179,12 @@ async fn each_of_several_nodes_is_given_four() {
     }
 }
 
-/// A node that shows one result per answer, or none, and takes its time.
+/// A node that returns at most `shows` results in an answer, and takes some time for it.
 struct Stingy {
     inner: MemoryNode,
     shows: usize,
     takes: Duration,
-    /// The most bytes that one batch asked it to store, and of how many ops.
+    /// Largest number of bytes to store in one batch, and the batch's number of ops.
     stored: Arc<Mutex<(usize, usize)>>,
 }
 
@@ -232,7 +233,7 @@ impl LockNode for Stingy {
     }
 }
 
-/// A handle over it, and the calls of one namespace, with one result under `k`.
+/// Returns a handle over this node, and a namespace with one result under `k`.
 async fn with_a_result(node: Stingy) -> (Redlock, Idempotency) {
     let redlock = Redlock::builder().node(node).node_deadline(Duration::from_secs(4));
     let redlock = redlock.build().expect("a handle");
@@ -301,8 +302,8 @@ async fn a_batch_asks_a_node_to_store_a_mebibyte_at_most_or_one_result() {
     assert_eq!(ops, 2, "{bytes} bytes");
 }
 
-/// How long so many acquires at once take, each of a name of its own, at a node that executes 128
-/// in 20 ms.
+/// Returns the time of `n` acquires at once, each of another name, at a node that executes 128 in
+/// 20 ms.
 async fn at_once(n: usize) -> Duration {
     let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
     let inner = MemoryNode::builder().env(Arc::clone(&env)).build();
@@ -350,13 +351,13 @@ async fn a_try_that_finds_no_place_is_refused_with_advice() {
     assert!(begun.elapsed() < Duration::from_secs(2), "after {:?}", begun.elapsed());
 }
 
-/// Nobody's turn comes on a runtime that runs only this. What gives back is let in all the same.
+/// On this runtime the queue's task never runs. Releases are accepted even if the queue is full.
 #[tokio::test]
 async fn a_full_queue_refuses_what_begins_something_and_empties_again() {
     let redlock = Redlock::builder().node(MemoryNode::new()).build().unwrap();
     let mutex = redlock.mutex("n").build().unwrap();
     let refused = (0..150_000).find_map(|n| {
-        // Given up at once: what was sent is taken back by a second request.
+        // The future is dropped at once, and a second request undoes the first one.
         Some((n, mutex.try_acquire().now_or_never()?))
     });
     let (n, outcome) = refused.expect("the queue is bounded");
@@ -365,6 +366,6 @@ async fn a_full_queue_refuses_what_begins_something_and_empties_again() {
     let [(_, NodeOutcome::Failed(e))] = &why.nodes[..] else { panic!("{why}") };
     assert_eq!((e.fault(), e.is_ambiguous()), (NodeFault::Busy, false), "{e}");
     assert!(e.to_string().contains("100000 requests wait already"), "{e}");
-    // It heals by itself.
+    // The queue empties without help, so the lock can be acquired.
     drop(mutex.acquire().await.expect("free again"));
 }

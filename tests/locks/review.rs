@@ -1,4 +1,4 @@
-//! What an impatient user, a shared server and a dying runtime do to a lock.
+//! Locks with an impatient user, a shared server and a dying runtime.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ fn runtime() -> Runtime {
     Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
 }
 
-/// Polls once; what it spawned on a current-thread runtime has not run yet.
+/// Polls once. Tasks that it spawns on a current-thread runtime have not run after that.
 async fn poll_once<F: Future>(future: F) -> bool {
     let mut future = Box::pin(future);
     std::future::poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_ready())).await
@@ -56,7 +56,7 @@ fn a_request_in_the_queue_of_a_dying_runtime_is_answered() {
     let answer = second.spawn(async move { queued.try_acquire().await.map(drop) });
     std::thread::sleep(ms(100));
     first.shutdown_background();
-    // Long before the lease that was asked for would have run out.
+    // The answer comes long before the requested lease would have expired.
     let answer = second.block_on(async { timeout(ms(4_000), answer).await });
     let text = answer.expect("nobody answered").unwrap().unwrap_err().to_string();
     assert!(text.contains("queue"), "{text}");
@@ -73,7 +73,7 @@ fn leases_are_renewed_after_the_runtime_of_the_first_guard_is_gone() {
     let r = c.builder().ttl(ms(3_000)).node_deadline(ms(150)).build().unwrap();
     let first = runtime();
     let old = first.block_on(async { r.mutex("old").build().unwrap().acquire().await.unwrap() });
-    // Until its tasks are gone: the next lease starts the keeper again.
+    // Wait until the runtime's tasks are gone: the next lease then starts the renewer again.
     first.shutdown_timeout(LONG);
     let second = runtime();
     second.block_on(async {
@@ -155,7 +155,7 @@ async fn a_guard_without_renewal_is_lost_when_the_machine_wakes() {
     let lost = guard.lost();
     tokio::pin!(lost);
     assert!(timeout(ms(20), &mut lost).await.is_err());
-    // Timers stopped for an hour, our clock did not.
+    // The runtime's timers stood still for an hour, but the handle's clock did not.
     env.0.store(3_600, Ordering::SeqCst);
     timeout(ms(5_000), lost).await.expect("the loss was not reported");
 }
@@ -170,7 +170,7 @@ async fn a_name_that_is_a_side_key_of_another_name_is_refused() {
             let text = m.build().unwrap_err().to_string();
             assert!(text.contains("`name`") && text.contains(side), "{text}");
         }
-        // Without a hash tag it is nobody's side key.
+        // Without a hash tag the name is no side key of another name.
         r.mutex(format!("jobs:{side}")).build().unwrap();
         r.mutex(format!("{{}}:{side}")).build().unwrap();
     }
@@ -186,7 +186,7 @@ async fn keys_of_other_programs_beside_a_lock_are_left_alone() {
     let guard = r.mutex("orders").build().unwrap().acquire().await.unwrap();
     let until = guard.valid_until();
     let other = Redlock::builder().node(node()).build().unwrap();
-    // A waiter asks for a hint, and gets none here: it polls.
+    // Hints cannot be sent on this name, so the waiter polls.
     let m = other.mutex("orders").build().unwrap();
     let waiter = tokio::spawn(async move { m.acquire().await });
     let renewed = async {
@@ -234,13 +234,13 @@ async fn colliding_callers_do_not_collide_for_ever() {
     for caller in callers {
         timeout(LONG * 3, caller).await.expect("nobody wins any more").unwrap();
     }
-    // Each roll-back used to call everybody to the next meeting: five hundred calls for one lock.
+    // Each roll-back once woke every caller for the next attempt: five hundred calls for one lock.
     let calls = c.controls[0].calls() / (CALLERS * ROUNDS);
     assert!(calls < 60, "{calls} calls for one lock");
 }
 
-/// Fails each release of `deaf` once; slow enough that a busy node queue always finds something
-/// queued.
+/// A node that fails the first release of `deaf`. It is slow enough that a busy node queue always
+/// has requests waiting.
 struct Deaf {
     inner: MemoryNode,
     failed: AtomicBool,
@@ -278,7 +278,8 @@ async fn a_busy_queue_still_pays_what_it_owes() {
             tokio::spawn(async move {
                 while !stop.load(Ordering::SeqCst) {
                     let _ = m.try_acquire().await.map(TryAcquire::acquired);
-                    // The drop of the guard and the next attempt are queued behind each other.
+                    // The release of the dropped guard and the next attempt are queued one behind
+                    // the other.
                 }
             })
         })
@@ -376,7 +377,7 @@ async fn order_is_kept_when_the_server_forgets_the_script() {
     let acquire = Op::Acquire { keys: keys.clone(), owner, ttl: LONG, proposal, if_held: None };
     let mut acquire = send(Some(acquire));
     let mut step = async || std::future::poll_fn(|cx| Poll::Ready(acquire.poll_unpin(cx))).await;
-    // Sent; answered NOSCRIPT; about to be sent again.
+    // The acquire is sent, answered with NOSCRIPT, and about to be sent again.
     assert!(step().await.is_pending());
     sleep(ms(100)).await;
     assert!(step().await.is_pending());

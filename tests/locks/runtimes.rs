@@ -1,5 +1,5 @@
-//! Verbs on runtimes that nobody drives, on those without timers, and on none: each ends by its own
-//! deadline, typed, and nothing panics.
+//! Operations on runtimes that are not driven, on runtimes without timers, and without a runtime.
+//! Each operation ends by its own deadline with a typed error, and none panics.
 
 use std::future::Future;
 use std::pin::pin;
@@ -25,7 +25,7 @@ fn namespace(redlock: &Redlock) -> Idempotency {
     calls.build().expect("a namespace")
 }
 
-/// Polls on this thread, without any runtime, until it is done.
+/// Polls the future on this thread, without any runtime, until it is ready.
 fn block_on<T>(work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
     let begun = Instant::now();
@@ -38,8 +38,8 @@ fn block_on<T>(work: impl Future<Output = T>) -> T {
     }
 }
 
-/// The node queues belong to the runtime that used them first. It is not driven, and another one
-/// asks.
+/// The node queues belong to the runtime that first used them. That runtime is not driven, and
+/// another one makes the calls.
 #[test]
 fn a_queue_that_nobody_drives_costs_its_deadline_and_no_more() {
     let redlock = handle();
@@ -49,7 +49,7 @@ fn a_queue_that_nobody_drives_costs_its_deadline_and_no_more() {
     let calls = namespace(&redlock);
     second.block_on(async {
         let begun = Instant::now();
-        // Twice the node's deadline, and what a busy machine adds.
+        // The limit is twice the node's deadline, plus the delays of a busy machine.
         let in_time = |what: &str| {
             let took = begun.elapsed();
             assert!(took < Duration::from_secs(3), "{what} took {took:?}");
@@ -75,7 +75,7 @@ fn a_queue_that_nobody_drives_costs_its_deadline_and_no_more() {
     drop(first);
 }
 
-/// What the only node came to.
+/// Asserts that the only node failed with `Closed` and this text.
 #[track_caller]
 fn closed(why: &NoQuorum, text: &str) {
     let [(_, NodeOutcome::Failed(e))] = &why.nodes[..] else { panic!("{why}") };
@@ -130,8 +130,8 @@ fn without_a_runtime_each_verb_says_what_is_missing() {
         block_on(election.observe().next())
             .is_none_or(|seen| { matches!(seen, Observation::Disconnected(_)) })
     );
-    // Also where the queue runs elsewhere: a call that cannot wait gets an error, and a release is
-    // sent.
+    // The queue runs on another runtime here: a call that cannot wait gets an error, and a release
+    // is still sent.
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let acquired = runtime.block_on(async { redlock.mutex("n").build().unwrap().acquire().await });
     let guard = acquired.expect("nothing was left there");
@@ -179,7 +179,7 @@ fn what_is_held_is_given_back_without_a_runtime_or_says_why_not() {
     let left = block_on(redlock.close(Duration::from_secs(600)));
     assert_eq!(left.held.len(), 1, "{left}");
     drop(guard);
-    // Nothing is waited for that cannot come.
+    // The closed handle does not wait for an answer that cannot come.
     assert!(matches!(
         block_on(redlock.mutex("n").build().unwrap().acquire()),
         Err(AcquireError::Closed(_))

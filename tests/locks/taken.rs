@@ -1,5 +1,5 @@
-//! A lock that an operator takes over while others wait for it: nobody has it beside the holder
-//! from whom it was taken, whatever becomes of the operator and of its requests.
+//! An operator takes a lock over while others wait for it. No other caller gets the lock beside its
+//! previous holder, whatever happens to the operator and its requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,13 +18,13 @@ const TTL: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(300);
 
-/// One that holds and hangs, one that waits, and the operator, whose requests may go astray.
+/// A holder that hangs, a waiter, and an operator whose requests can be lost.
 struct World {
     hangs: Redlock,
     waits: Redlock,
     operator: Redlock,
     network: Vec<Fault>,
-    /// Kept for as long as they are needed.
+    /// Servers that run until the world is dropped.
     _servers: Vec<Server>,
 }
 
@@ -53,13 +53,13 @@ impl World {
         Self::of(|i| Fault::new(node(i)), n, servers)
     }
 
-    /// In each kind of world at once.
+    /// Runs the test in each kind of world at the same time.
     async fn each(test: impl AsyncFn(Self)) {
         let all = [Self::memory(1), Self::memory(3), Self::redis(1), Self::redis(3)];
         join_all(all.map(|world| test(world))).await;
     }
 
-    /// Somebody holds the lock, does not renew it, and does nothing else either; another waits.
+    /// Lets a holder acquire the lock without renewing it, and another caller wait for it.
     async fn held(&self) -> (Arc<LockGuard>, JoinHandle<bool>) {
         self.held_for(TTL).await
     }
@@ -77,7 +77,7 @@ impl World {
         (holder, waits)
     }
 
-    /// The operator's mutex, and whom it sees.
+    /// Returns the operator's mutex, and the holder that it sees.
     async fn sees(&self, ttl: Duration) -> (Mutex, LockHolder) {
         let mutex = self.operator.mutex("job").ttl(ttl).auto_renew(false);
         let mutex = mutex.acquire_timeout(5 * TTL).build().unwrap();
@@ -85,7 +85,7 @@ impl World {
         (mutex, holder)
     }
 
-    /// What becomes of the operator's next requests to each node.
+    /// Scripts the operator's next requests to each node.
     fn script(&self, steps: &[Step]) {
         for node in &self.network {
             node.control().script(steps.iter().copied());
@@ -93,7 +93,7 @@ impl World {
     }
 }
 
-/// Who waited had it when the holder's own lease was over, and not before.
+/// Asserts that the waiter got the lock only after the previous holder's lease had ended.
 async fn nobody_beside(waits: JoinHandle<bool>) {
     assert!(!waits.await.unwrap(), "two hold the lock");
 }
@@ -103,7 +103,7 @@ async fn a_lost_answer_lets_nobody_in() {
     World::each(async |world| {
         let (_held, waits) = world.held().await;
         let (mutex, holder) = world.sees(TTL).await;
-        // It looks, and does not learn that it has the lock.
+        // The operator's look succeeds; the answer to its request for the lock is lost.
         world.script(&[Step::fine(), Step::lose_reply()]);
         let won =
             mutex.take_over(&holder, "it hangs").await.expect("its own attempt is no obstacle");
@@ -130,7 +130,7 @@ async fn a_takeover_that_is_dropped_midway_lets_nobody_in() {
         };
         tokio::select! {
             biased;
-            // On a busy machine it may end first, and is given up then.
+            // On a busy machine the take-over may end first; its guard is dropped then.
             taken = mutex.take_over(&holder, "it hangs") => drop(taken),
             () = given_away => {}
         }
@@ -185,7 +185,7 @@ async fn a_renewal_between_look_and_request_lets_nobody_in() {
             while !on_its_way() {
                 sleep(Duration::from_millis(1)).await;
             }
-            // On a busy machine it may come too late, and then there is nothing to see.
+            // On a busy machine the renewal may come too late, and then the test sees nothing.
             drop(held.extend().await);
         };
         let (won, ()) = tokio::join!(mutex.take_over(&holder, "it hangs"), renewed);
@@ -221,7 +221,7 @@ async fn a_takeover_soon_after_a_handover_lets_nobody_in() {
 
 async fn taken_while_it_settles(world: &World, waits: JoinHandle<bool>) {
     let mutex = world.operator.mutex("job").acquire_timeout(SHORT).build().unwrap();
-    // A slow machine may take longer than the lease to hand over.
+    // On a slow machine the hand-over may take longer than the lease.
     if let Some(holder) = mutex.inspect().await.unwrap().holder() {
         drop(mutex.take_over(&holder, "it hangs").await);
     }
@@ -235,7 +235,7 @@ async fn a_guard_that_is_kept_long_enough_is_released_as_any_other() {
         let (_, holder) = world.sees(TTL).await;
         let mutex = world.operator.mutex("job").build().unwrap();
         let won = mutex.take_over(&holder, "it hangs").await.unwrap();
-        // By then nothing of the other's lease is left, whatever the clocks do.
+        // By then the previous holder's lease has ended, whatever the clocks do.
         sleep(2 * TTL).await;
         let taker = mutex.inspect().await.unwrap().holder().expect("it is held");
         won.guard.release().await.unwrap();
@@ -252,7 +252,7 @@ async fn a_takeover_ends_when_its_handle_is_closed() {
     let (_held, waits) = world.held().await;
     let (mutex, holder) = world.sees(TTL).await;
     waits.abort();
-    // Another one has the lock by now, and keeps it.
+    // Another holder has the lock by now, and keeps it.
     let well = world.hangs.mutex("job").acquire_timeout(PATIENCE).build().unwrap();
     let _well = well.acquire().await.unwrap();
     let closed = async {

@@ -1,4 +1,4 @@
-//! What is counted and what spans say, as a program that collects both sees it.
+//! Metrics and spans, as a program that collects both receives them.
 #![allow(clippy::float_cmp, reason = "what is compared are whole numbers")]
 
 mod counts;

@@ -1,4 +1,4 @@
-//! A recorder that keeps everything.
+//! A recorder that keeps all values.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use metrics::{
     Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit,
 };
 
-/// What a number was said to be: kind, unit, help.
+/// A metric's description: kind, unit, help.
 pub(crate) type Described = (&'static str, &'static str, String);
 type Labels = BTreeMap<String, String>;
 
@@ -35,7 +35,7 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// From here on what this thread builds counts here.
+    /// Makes handles that this thread builds from now on record here.
     pub(crate) fn install(&'static self) -> metrics::LocalRecorderGuard<'static> {
         metrics::set_default_local_recorder(self)
     }
@@ -48,7 +48,7 @@ impl Kept {
         self.described.lock().unwrap().clone()
     }
 
-    /// Every series, by name, with its kind and the names of its labels.
+    /// Returns every series: its name, its kind and the names of its labels.
     pub(crate) fn series(&self) -> Vec<(String, &'static str, Vec<String>)> {
         let values = self.values.lock().unwrap();
         let one = |((name, labels), value): (&(String, Labels), &Value)| {
@@ -62,7 +62,7 @@ impl Kept {
         values.iter().map(one).collect()
     }
 
-    /// The outcomes of each number that has them.
+    /// Returns the outcomes of each metric that has them.
     pub(crate) fn outcomes(&self) -> BTreeMap<String, BTreeSet<String>> {
         let mut all = BTreeMap::<_, BTreeSet<_>>::new();
         for (name, labels) in self.values.lock().unwrap().keys() {
@@ -73,7 +73,7 @@ impl Kept {
         all
     }
 
-    /// All values of labels that are in use.
+    /// Returns all values of labels that are in use.
     pub(crate) fn label_values(&self) -> Vec<String> {
         let values = self.values.lock().unwrap();
         values.keys().flat_map(|(_, labels)| labels.values().cloned()).collect()
@@ -84,7 +84,7 @@ impl Kept {
         self.values.lock().unwrap().get(&(name.to_owned(), labels)).cloned()
     }
 
-    /// A counter or gauge of exactly these labels.
+    /// Returns the value of a counter or gauge with exactly these labels.
     #[track_caller]
     pub(crate) fn number(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         match self.find(name, labels) {
@@ -94,7 +94,7 @@ impl Kept {
         }
     }
 
-    /// What a histogram of exactly these labels has seen.
+    /// Returns the values of a histogram with exactly these labels.
     #[track_caller]
     pub(crate) fn sizes(&self, name: &str, labels: &[(&str, &str)]) -> Vec<f64> {
         match self.find(name, labels) {

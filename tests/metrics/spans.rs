@@ -1,4 +1,4 @@
-//! What the spans of verbs say, collected by a subscriber of this process.
+//! The fields of operations' spans, collected by a subscriber of this process.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -82,7 +82,7 @@ impl<S: tracing::Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Collect {
     }
 }
 
-/// Collects what this thread does from here on.
+/// Collects the spans of this thread from now on.
 fn collect() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -91,12 +91,12 @@ fn collect() {
     });
 }
 
-/// The spans of this name that have ended.
+/// Returns the ended spans with this name.
 fn ended(name: &str) -> Vec<Ended> {
     HERE.with_borrow(|all| all.iter().filter(|span| span.name == name).cloned().collect())
 }
 
-/// The last of them, with this field.
+/// Returns this field of the last ended span with this name.
 #[track_caller]
 fn last(name: &str, field: &str) -> String {
     let all = ended(name);
@@ -163,7 +163,7 @@ async fn campaign_and_resign_are_spans_under_one_term() {
         (last("campaign", "token"), last("campaign", "outcome")),
         (term.clone(), "won".into())
     );
-    // The value is published by an extension of its own.
+    // The value is published by an extension, which has its own span.
     assert_eq!(ended("extend")[0].parent.as_deref(), Some("campaign"));
     assert!(election.try_campaign("you").await.unwrap().won().is_none());
     assert_eq!(last("try_campaign", "outcome"), "taken");
@@ -198,7 +198,7 @@ async fn a_call_under_a_key_is_a_span_with_claim_and_completion_in_it() {
         (last("run", "outcome"), last("claim", "outcome")),
         ("replayed".into(), "stored".into())
     );
-    // Neither requests nor results, in any field of any span.
+    // No field of any span contains requests or results.
     HERE.with_borrow(|all| assert!(!format!("{all:?}").contains("swordfish"), "{all:#?}"));
 }
 

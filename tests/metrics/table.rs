@@ -1,4 +1,5 @@
-//! The table in the manual is what the code registers: names, kinds, units, labels and meanings.
+//! The table in the manual matches the metrics that the code registers: names, kinds, units, labels
+//! and meanings.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,7 +31,7 @@ fn rows() -> BTreeMap<String, Row> {
     .collect()
 }
 
-/// Does everything that registers a number.
+/// Runs every operation that registers a metric.
 async fn everything(world: &World, redlock: &Redlock) {
     drop(redlock.mutex("a").build().unwrap().acquire().await.unwrap());
     let election = redlock.election("e").build().unwrap();
@@ -101,7 +102,7 @@ async fn outcomes_of_the_manual_are_those_of_the_code() {
         let Some(at) = MANUAL.find(&head) else { panic!("{name}'s outcomes are not explained") };
         let text = MANUAL[at + head.len()..].split("\n- ").next().unwrap_or_default();
         let text = text.split("\n\n").next().unwrap_or_default();
-        // Words in code style before a full stop: what follows explains.
+        // The outcomes are the words in code style before a full stop; an explanation follows it.
         let words: BTreeSet<_> =
             text.split('`').skip(1).step_by(2).map(ToOwned::to_owned).collect();
         assert_eq!(words, outcomes, "{name}");

@@ -1,5 +1,5 @@
-//! The shipped ACL files are enough: the whole contract suite runs under their application user,
-//! and what the manual shows is what the files say.
+//! The shipped ACL files are sufficient: the whole contract suite runs under their application
+//! user. The manual shows the same rights as the files.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ fn shipped(name: &str) -> String {
     std::fs::read_to_string(repository("sentinel-conf").join(name)).expect("the file")
 }
 
-/// The rights of one user in an ACL file, without its password.
+/// Returns the rights of one user in an ACL file, without the password.
 fn rights(file: &str, user: &str) -> BTreeSet<String> {
     let line = file.lines().find_map(|l| l.strip_prefix(&format!("user {user} ")));
     words(line.unwrap_or_else(|| panic!("no user {user}")))
@@ -61,7 +61,7 @@ fn nobody_but_the_operator_can_read_passwords_or_change_users() {
     }
 }
 
-/// A server with the users of the shipped file.
+/// Starts a server with the users of the shipped file.
 fn served(args: &[&str]) -> Shared {
     let users = shipped("users-data.acl").replace("@APP_SECRET@", APP);
     let users = users.replace("@OPERATOR_SECRET@", "operators");
@@ -69,14 +69,14 @@ fn served(args: &[&str]) -> Shared {
     Arc::new(Mutex::new(server))
 }
 
-/// The application's user, and nothing else.
+/// Returns a node's builder with the login of the application's user.
 fn app(server: &Shared) -> palisade::node::RedisNodeBuilder {
     let url = server.lock().unwrap().url();
     RedisNode::builder(url).username("palisade").password(APP)
 }
 
-/// What a server refused to anybody, but for what is only asked in case it may be: who we are, and
-/// how strong the guard is.
+/// Returns the commands that a server denied to any user. Two kinds are left out, because clients
+/// send them only in case they are permitted: the client's own name, and the min-replicas settings.
 fn denied(log: &str) -> Vec<&str> {
     let lines: Vec<_> = log.lines().collect();
     let refused = lines.windows(2).filter(|w| w[0] == "object").map(|w| w[1]);
@@ -110,8 +110,9 @@ fn node(groups: &Groups) -> SentinelNodeBuilder {
     node.sentinel_username("palisade").sentinel_password(secret)
 }
 
-/// A failover would be the answer to a slow restart, and is tested elsewhere: here the restart
-/// itself is. Without a window the quarantines are short.
+/// Returns a group's node, hooks and group for the contract. The long down-after keeps a slow
+/// restart from becoming a failover, which other tests cover. Without a failover window the
+/// quarantines are short.
 fn for_contract() -> (Arc<dyn LockNode>, Hooks, Arc<Groups>) {
     let groups = Arc::new(Groups::up_with(1, 30_000, 1, &["--acl"]));
     let node = node(&groups).min_replicas_check(MinReplicas::Off).failover_window(Duration::ZERO);
@@ -123,7 +124,7 @@ fn for_contract() -> (Arc<dyn LockNode>, Hooks, Arc<Groups>) {
 async fn a_group_needs_no_more_for_the_rules() {
     let (node, hooks, groups) = for_contract();
     quiet_cases(node, &hooks).await;
-    // Nobody was refused what he needs: neither the Sentinels nor the replicas.
+    // No user was denied a command that it needs, neither the Sentinels nor the replicas.
     for at in groups.servers(0).iter().chain(&groups.sentinels(0)) {
         let log = groups.cli(at, &["ACL", "LOG"]);
         let denied: Vec<_> =
@@ -145,7 +146,7 @@ async fn a_group_needs_no_more_over_restarts_and_losses() {
 async fn a_group_with_users_fails_over_and_the_lock_goes_on() {
     let groups = Groups::up_with(1, 3_000, 1, &["--acl"]);
     let second = Duration::from_secs(1);
-    // What is set there has to be said, because this user may not read it.
+    // This user may not read the min-replicas settings, so the handle must be given them.
     let silent = Redlock::builder().node(node(&groups).build().unwrap()).build().unwrap();
     let e =
         silent.mutex("m").build().unwrap().try_acquire().await.expect_err("no vote").to_string();

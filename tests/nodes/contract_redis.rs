@@ -23,7 +23,7 @@ async fn the_crash_guard_holds_over_restarts_and_losses() {
     let alike = || -> (Arc<dyn LockNode>, Hooks) {
         let server: Shared = Arc::new(Mutex::new(start()));
         let url = server.lock().unwrap().url();
-        // Trusts nothing, as in production: the first quarantine is waited out.
+        // As in production, fresh servers are not trusted: the first quarantine is waited out.
         (Arc::new(RedisNode::new(url).unwrap()), server_hooks(&server))
     };
     disturbing_cases(vec![alike(), alike()]).await;

@@ -1,5 +1,5 @@
-//! What a handle reports and counts of its nodes, on real servers and groups: each transition of
-//! the crash guard with its cause, and clients that do not agree.
+//! Events and metrics of a handle's nodes, on real servers and groups: each transition of the crash
+//! guard with its cause, and clients whose settings disagree.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use palisade::{Durability, Redlock};
 use crate::support::group::Groups;
 use crate::support::server::Server;
 
-/// Until something must have happened; not a claim about how long it takes.
+/// Maximum time for an event that must happen; it does not assert a speed.
 const PATIENCE: Duration = Duration::from_secs(40);
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -23,8 +23,8 @@ fn lone(server: &Server) -> RedisNode {
     RedisNode::builder(server.url()).trust_fresh(true).build().unwrap()
 }
 
-/// All events until one fits, connections left out; asks for `name` again and again so that there
-/// are answers to learn from.
+/// Collects all events, except those about connections, until one satisfies `last`. Meanwhile it
+/// asks for `name` repeatedly, so that there are answers to learn from.
 async fn until(
     redlock: &Redlock,
     events: &mut NodeEvents,
@@ -62,7 +62,7 @@ fn cause(event: &NodeEvent) -> Option<HistoryCause> {
 async fn a_loss_of_data_and_a_restart_are_reported_from_beginning_to_end() {
     let keeps = ["--appendonly", "yes", "--appendfsync", "always"];
     let mut server = Server::start(&keeps);
-    // Fresh is trusted once, so that there is a history to lose; not by whom it is lost to.
+    // The first handle trusts the fresh server, so that there is a history; the second does not.
     let first = redlock(lone(&server), 2 * SECOND);
     first.mutex("warm").build().unwrap().acquire().await.unwrap().release().await.unwrap();
     let redlock = redlock(RedisNode::new(server.url()).unwrap(), 2 * SECOND);
@@ -110,7 +110,7 @@ async fn disagreeing_clients_are_both_informed() {
     let seen = until(&shorter, &mut to_shorter, "c", differ).await;
     let Some(NodeEvent::SettingsDisagree { ours, node, .. }) = seen.last() else { panic!() };
     assert_eq!((*ours, *node), (5 * SECOND, 20 * SECOND), "the longest counts");
-    // Once, and not at every batch.
+    // The event is sent once, and not at every batch.
     for i in 0..5 {
         drop(shorter.mutex(format!("d{i}")).build().unwrap().acquire().await.unwrap());
     }
@@ -140,7 +140,7 @@ async fn a_failover_is_a_promotion_and_a_switch() {
     assert_eq!(causes, [HistoryCause::Promotion], "{seen:?}");
     let m = &redlock.metrics()[0];
     assert_eq!((m.switches, m.quarantines), (1, 1), "{m:?}");
-    // A replica that is silent: the wait for it is counted, and its fault by kind.
+    // With a silent replica, the failed wait is counted, and its fault by kind.
     let groups = Groups::up_with(1, 30_000, 1, &[]);
     let node = SentinelNode::new(groups.name(0), groups.sentinels(0)).unwrap();
     let redlock = self::redlock(node, SECOND);

@@ -1,5 +1,5 @@
-//! What is said of a server that grants nothing yet: one that was never initialised is called that,
-//! with the way on; one that was restarted with its data, or lost them, is not.
+//! The error of a server that grants nothing yet. A server that was never initialised is described
+//! so, with the next step. A server that was restarted with its data, or lost them, is not.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::support::server::Server;
 
 const TTL: Duration = Duration::from_secs(2);
 
-/// What a user without patience reads, and what operators see.
+/// Returns the error that an impatient user gets, and the history's beginning in the event.
 async fn refusal(server: &Server) -> (String, Began) {
     let node = RedisNode::builder(server.url()).build().unwrap();
     let redlock = Redlock::builder().node(node).ttl(TTL).build().unwrap();
@@ -48,7 +48,7 @@ async fn a_new_server_is_distinguished_from_one_that_was_restarted() {
     }
     assert!(text.contains("an `acquire_timeout` of"), "{text}");
 
-    // A restart says nothing of what it was before.
+    // After a restart, the server still has no history that was initialised.
     server.restart();
     assert_eq!(refusal(&server).await.1, Began::Empty);
 
@@ -60,7 +60,7 @@ async fn a_new_server_is_distinguished_from_one_that_was_restarted() {
     assert!(text.contains("after a restart or failover; grants begin in"), "{text}");
     assert!(!text.contains("palisade init"), "{text}");
 
-    // Emptied, it is as good as new to a program that sees it for the first time.
+    // For a program that sees it for the first time, an emptied server is the same as a new one.
     server.restart_empty();
     assert_eq!(refusal(&server).await.1, Began::Empty);
 }
@@ -77,11 +77,11 @@ async fn a_program_that_saw_its_data_says_that_they_are_lost() {
     let mut events = redlock.events();
 
     server.restart_empty();
-    // One that knows nothing comes first.
+    // A handle that has not seen the server before connects first.
     assert_eq!(refusal(&server).await.1, Began::Empty);
     let lost = async {
         loop {
-            // Connected again, and asked for the lock that nobody grants yet.
+            // The old handle reconnects and asks for the lock, which the server does not grant yet.
             let hasty = redlock.mutex("first").acquire_timeout(Duration::from_millis(50));
             drop(hasty.build().unwrap().acquire().await);
             while let Some(event) = events.try_next().map(|named| named.event) {

@@ -1,8 +1,9 @@
-//! The failover window: for a while after a failover of a group the old master may still grant,
-//! while the new one believes its copy of the lock. One node must not vote for two holders.
+//! The failover window: for a while after a group's failover, the old master may still grant, while
+//! the new one has a copy of the lock. One node must not vote for two holders.
 //!
-//! Two in-memory nodes are the old and the new master of one group; a client is cut to one of them,
-//! replication is a snapshot. Time is tokio's paused clock: every history repeats exactly.
+//! Two in-memory nodes are the old and the new master of one group. A client's connection leads to
+//! one of them, and replication is a snapshot. Time is tokio's paused clock, so every history is
+//! repeatable.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,7 +21,7 @@ use palisade::{
 use tokio::sync::broadcast;
 use tokio::time::{Instant, sleep};
 
-/// L: for how long after the failover the old master may go on.
+/// L: time after the failover in which the old master may still grant.
 const L: Duration = Duration::from_secs(4);
 const MAX_TTL: Duration = Duration::from_secs(20);
 
@@ -28,7 +29,7 @@ fn s(n: u64) -> Duration {
     Duration::from_secs(n)
 }
 
-/// tokio's clock, and dice that never fall twice alike.
+/// tokio's clock, and a counter in place of random numbers.
 #[derive(Debug)]
 struct Paused(Instant, AtomicU64);
 
@@ -49,7 +50,7 @@ struct View {
     old: MemoryNode,
     new: MemoryNode,
     moved: Arc<AtomicBool>,
-    /// Nothing can be reached.
+    /// If true, no server can be reached.
     down: Arc<AtomicBool>,
 }
 
@@ -72,7 +73,7 @@ impl LockNode for View {
     }
 }
 
-/// One group of an old and a new master, and two clients: `a` moves on, `b` stays with the old one.
+/// A group with an old and a new master, and two clients: `a` moves on, `b` stays with the old one.
 struct Story {
     old: MemoryNode,
     new: MemoryNode,
@@ -99,12 +100,12 @@ impl Story {
         Self { old, new, moved, down, a, b }
     }
 
-    /// A holds the lock for `ttl` from the old master.
+    /// Lets client A acquire the lock for `ttl` from the old master.
     async fn held(&self, ttl: Duration) -> LockGuard {
         self.a.mutex("job").ttl(ttl).auto_renew(false).build().unwrap().acquire().await.unwrap()
     }
 
-    /// The new master takes over with what was replicated; A follows it.
+    /// Lets the new master take over with the replicated data; client A follows it.
     fn fail_over(&self, replicated: Option<MemorySnapshot>) {
         match replicated {
             Some(data) => self.new.restore(data),
@@ -113,8 +114,8 @@ impl Story {
         self.moved.store(true, Ordering::Relaxed);
     }
 
-    /// B asks the old master all the time until it has stopped; never may both hold the lock.
-    /// Whether B got it.
+    /// Lets client B ask the old master repeatedly until that has stopped, and asserts that A and B
+    /// never hold the lock at the same time. Returns true if B got the lock.
     async fn never_both(&self, a: &LockGuard, failed_over: Instant) -> bool {
         while failed_over.elapsed() < L {
             let asked = self
@@ -129,7 +130,7 @@ impl Story {
             if let TryAcquire::Acquired(b) = asked.unwrap() {
                 let both = a.is_valid() && b.is_valid();
                 assert!(!both, "two hold the lock {:?} after the failover", failed_over.elapsed());
-                // B keeps it; A must not become valid again either.
+                // B keeps the lock, so A must not become valid again either.
                 sleep(L.saturating_sub(failed_over.elapsed())).await;
                 assert!(!a.is_valid(), "A came back while B held the lock");
                 assert!(b.is_valid(), "B holds beyond the window");
@@ -150,7 +151,7 @@ async fn a_copy_that_ends_before_the_old_master_stops_is_not_renewed() {
     let failed_over = Instant::now();
     let renewal = a.extend().await;
     assert!(story.never_both(&a, failed_over).await, "the old master grants what ran out");
-    // No vote, and never one again before the deadline: the guard does not wait for it.
+    // The node does not vote before the deadline any more, so the guard is lost at once.
     assert!(matches!(renewal, Err(ExtendError::Lost(_))), "{renewal:?}");
 }
 
@@ -163,7 +164,7 @@ async fn what_was_not_replicated_is_not_put_back_if_the_old_master_may_give_it_a
     let failed_over = Instant::now();
     let renewal = a.extend().await;
     assert!(story.never_both(&a, failed_over).await, "the old master grants what ran out");
-    // No vote, and never one again before the deadline: the guard does not wait for it.
+    // The node does not vote before the deadline any more, so the guard is lost at once.
     assert!(matches!(renewal, Err(ExtendError::Lost(_))), "{renewal:?}");
 }
 
@@ -207,7 +208,7 @@ async fn a_holder_renews_a_copy_from_before_its_last_renewal() {
     let a = story.held(s(8)).await;
     let replicated = story.old.snapshot();
     sleep(s(6)).await;
-    // The old master confirms this, and the replica never gets it: its copy ends in 2 s.
+    // The old master confirms this renewal, but the replica's copy still ends in 2 s.
     a.extend().await.unwrap();
     story.fail_over(Some(replicated));
     let failed_over = Instant::now();
@@ -238,7 +239,7 @@ async fn failed_renewals_do_not_cost_the_right_to_put_a_lock_back() {
     let a = story.held(s(12)).await;
     story.fail_over(None);
     let failed_over = Instant::now();
-    // As a new master is until its first replica has come: each try fails at once.
+    // A new master refuses writes until its first replica is attached: each try fails at once.
     story.down.store(true, Ordering::Relaxed);
     for _ in 0..6 {
         sleep(Duration::from_millis(400)).await;

@@ -1,5 +1,5 @@
-//! A master frozen for ten seconds, failed over, then resumed as if nothing had been: no client
-//! writes to it again. Counted on the server.
+//! A master is frozen for ten seconds, failed over, and then resumed. No client writes to it again,
+//! as the server's counters show.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use tokio::time::sleep;
 use crate::support::group::{Groups, cli, scripts_run};
 
 const HANDLES: usize = 3;
-/// Until something must have happened; not a claim about how long it takes.
+/// Maximum time for an event that must happen; it does not assert a speed.
 const PATIENCE: Duration = Duration::from_secs(40);
 
 fn handle(groups: &Groups) -> Redlock {
@@ -20,7 +20,7 @@ fn handle(groups: &Groups) -> Redlock {
     Redlock::builder().ttl(ttl).max_ttl(ttl).node(node).build().unwrap()
 }
 
-/// What the clients share.
+/// State that the clients share.
 #[derive(Default)]
 struct Work {
     stopped: AtomicBool,
@@ -28,7 +28,7 @@ struct Work {
     done: AtomicUsize,
 }
 
-/// Takes and gives back locks, one after the other.
+/// Acquires and releases locks, one after the other.
 async fn work(redlock: Redlock, client: usize, shared: Arc<Work>) {
     for n in 0.. {
         while shared.stopped.load(Ordering::SeqCst) {
@@ -51,7 +51,7 @@ async fn work(redlock: Redlock, client: usize, shared: Arc<Work>) {
     }
 }
 
-/// Holds a lock and wants to lead, again whenever that is lost.
+/// Holds a lock and campaigns, again after each loss.
 async fn hold(redlock: Redlock, client: usize) {
     let election = redlock.election("leader").acquire_timeout(Duration::from_secs(1));
     let election = election.build().unwrap();
@@ -86,8 +86,8 @@ async fn a_master_that_was_frozen_for_ten_seconds_is_never_written_to_again() {
     let done = || shared.done.load(Ordering::SeqCst);
     eventually("work before the fault", || done() > 100).await;
 
-    // Idle but for renewals: then hardly anything is on its way when the master freezes, and all
-    // that it runs late was sent to a frozen server.
+    // Stop all work but renewals, so that few requests are in progress when the master freezes.
+    // Scripts that it executes later were then sent while it was frozen.
     shared.stopped.store(true, Ordering::SeqCst);
     eventually("idleness", || shared.under_way.load(Ordering::SeqCst) == 0).await;
     let before = scripts_run(&old);
@@ -105,8 +105,8 @@ async fn a_master_that_was_frozen_for_ten_seconds_is_never_written_to_again() {
     eventually("the old master to answer", || cli(&old, &["PING"]) == "PONG").await;
     assert!(cli(&old, &["ROLE"]).starts_with("master"), "it does not know that it was replaced");
 
-    // What was sent before anyone could know: two batches of each handle at most, and a renewal
-    // between the count and the freeze.
+    // These requests were sent before a client could learn of the failover: two batches of each
+    // handle at most, and a renewal between the count and the freeze.
     sleep(Duration::from_millis(300)).await;
     let late = scripts_run(&old);
     assert!(late - before <= 3 * HANDLES as u64, "{} scripts were sent to it", late - before);

@@ -1,4 +1,4 @@
-//! A request that was made for one master and reaches the next one, whose clock shows another time.
+//! A request made for one master that reaches the next one, whose clock shows another time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use palisade::{Moment, Redlock, TryAcquire};
 use tokio::sync::{broadcast, watch};
 use tokio::time::{Instant, sleep};
 
-/// How far the new master's clock is behind that of the old one: both may be wrong by 2 s.
+/// Difference by which the new master's clock is behind the old one's: each may be wrong by 2 s.
 const BEHIND: Duration = Duration::from_secs(4);
 
 #[derive(Debug)]
@@ -22,7 +22,8 @@ struct Clock {
 
 impl Clock {
     fn new(began: Instant, behind: Duration) -> Arc<Self> {
-        // Servers draw their identities.
+        // Servers draw their identities from these numbers, so the two clocks must start
+        // differently.
         let dice = AtomicU64::new(1 + behind.as_micros() as u64);
         Arc::new(Self { began, behind, dice })
     }
@@ -42,7 +43,7 @@ impl Env for Clock {
     }
 }
 
-/// A group. What is sent after the failover lies in the frozen new master until it thaws.
+/// A group. Requests sent after the failover wait at the frozen new master until it thaws.
 struct Group {
     old: MemoryNode,
     new: MemoryNode,
@@ -87,11 +88,12 @@ async fn a_late_request_does_not_take_effect_on_the_next_master() {
 
     thaw.send_replace(Some(false));
     assert!(mutex.try_acquire().await.is_err(), "the new master is frozen");
-    // Past the deadline by two seconds, and by the new master's clock two seconds before it.
+    // Now the deadline has passed by two seconds, but on the new master's clock it is in two
+    // seconds.
     sleep(BEHIND / 2).await;
     thaw.send_replace(Some(true));
     sleep(Duration::from_millis(1)).await;
     assert!(new.is_empty(), "a late request took effect");
-    // From now on it is known which server answers, and what its clock shows.
+    // From now on the client knows which server answers and what its clock shows.
     assert!(mutex.acquire().await.is_ok());
 }

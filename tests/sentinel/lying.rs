@@ -1,5 +1,5 @@
-//! One of three Sentinels lies, talks nonsense or says nothing: the other two decide, at once and
-//! again and again.
+//! One of three Sentinels lies, sends nonsense or does not answer. The other two decide, at once
+//! and every time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -11,16 +11,16 @@ use palisade::{LockGuard, Redlock};
 use crate::support::fake::{Fake, NAME, View, map, ok};
 use crate::support::server::Server;
 
-/// How a Sentinel lies.
+/// The ways in which a Sentinel lies.
 #[derive(Clone, Debug)]
 enum Lie {
-    /// Names this master under an epoch that grows with every question.
+    /// Names this master, with an epoch that grows with every question.
     Master(String),
-    /// Answers with what no Sentinel says.
+    /// Sends answers that no Sentinel gives.
     Nonsense,
-    /// Takes questions and answers none.
+    /// Accepts questions and answers none.
     Silence,
-    /// Names the right master, and Sentinels that do not exist, of which it knows many more.
+    /// Names the right master, and many Sentinels that do not exist.
     Crowd(String),
 }
 
@@ -45,7 +45,7 @@ fn liar(lie: Lie) -> Fake {
     })
 }
 
-/// A Sentinel that does not lie.
+/// Starts a Sentinel that does not lie.
 fn honest(master: &Server) -> Server {
     let sentinel = Server::start_program("redis-sentinel", &["sentinel.conf"]);
     let port = master.port().to_string();
@@ -81,7 +81,7 @@ async fn one_of_three_sentinels_prevents_nothing() {
             let redlock = Redlock::builder().node_arc(node.clone()).build().expect("a handle");
             let held = grant(&redlock, &format!("{what} held")).await;
             let begun = Instant::now();
-            // Over some polls, because a lie may take effect only once it is remembered.
+            // Check over several polls, because a lie may take effect only after it is stored.
             while begun.elapsed() < Duration::from_secs(3) {
                 drop(grant(&redlock, &what).await);
                 let status = node.status();

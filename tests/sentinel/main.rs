@@ -1,5 +1,5 @@
-//! Nodes that are Sentinel groups: which server is asked, what a failover does, which settings a
-//! group needs, and Sentinels that lie.
+//! Nodes that are Sentinel groups: the choice of the server, failovers, required settings, and
+//! Sentinels that lie.
 
 mod failover_outlived;
 mod failover_window;

@@ -1,5 +1,5 @@
-//! The min-replicas check on real servers: judged again while connected and after each failover,
-//! and named in errors where it is missing.
+//! The min-replicas check on real servers: it is repeated while connected and after each failover,
+//! and errors name it if the setting is missing.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use crate::support::group::{Groups, cli};
 use crate::support::server::Server;
 
 const MAX_TTL: Duration = Duration::from_secs(1);
-/// Until something must have happened; not a claim about how long it takes.
+/// Maximum time for an event that must happen; it does not assert a speed.
 const PATIENCE: Duration = Duration::from_secs(40);
 const LAG: Duration = Duration::from_secs(1);
 
@@ -34,13 +34,13 @@ async fn ask(node: &dyn LockNode, name: &str) -> Result<Reply, NodeError> {
         Batch { terms, not_after: None, known_since: None, ops: vec![op] },
         SystemEnv.now() + within,
     );
-    // The node keeps its deadline itself; a second more only catches one that hangs.
+    // The node observes its deadline itself; one second more only detects a node that hangs.
     let answer = tokio::time::timeout(within + Duration::from_secs(1), call);
     let Replies { mut items, .. } = answer.await.expect("the node answers by its deadline");
     items.remove(0)
 }
 
-/// Tries with fresh names until it holds.
+/// Tries with new names until `holds` returns true.
 async fn until(
     node: &dyn LockNode,
     what: &str,
@@ -75,7 +75,7 @@ async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// `min-replicas-to-write` and `-max-lag` of the server.
+/// Returns `min-replicas-to-write` and `-max-lag` of the server.
 fn guard_of(addr: &str) -> (String, String) {
     let get = |name: &str| {
         let got = cli(addr, &["CONFIG", "GET", name]);
@@ -141,11 +141,11 @@ async fn a_guard_that_only_the_master_has_ends_with_the_failover() {
     eventually("the switch", || node.status().master.is_some_and(|m| m != old)).await;
     let e = until(&node, "after the failover", missing).await.unwrap_err();
     assert!(e.to_string().contains("replicas too"), "{e}");
-    // As its file has it: a lag of 0 is no guard.
+    // The new master has its file's settings: with a lag of 0 the check is off.
     assert_eq!(guard_of(&node.status().master.unwrap()), is("1", "0"));
 }
 
-/// The lag rule is kept with two of the Sentinels, but any of them may begin a failover.
+/// Two Sentinels satisfy the lag rule, but any of the three may begin a failover.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_shortest_down_after_of_any_sentinel_counts() {
     let groups = Groups::up(1);
@@ -161,7 +161,7 @@ async fn the_shortest_down_after_of_any_sentinel_counts() {
     until(&node, "kept again", granted).await.unwrap();
 }
 
-/// A master with a replica that follows it, both without a Sentinel.
+/// Starts a master with a replica that follows it, without a Sentinel.
 fn pair() -> (Server, Server) {
     let master = Server::start(&["--repl-diskless-sync-delay", "0"]);
     let port = master.port().to_string();
@@ -187,7 +187,7 @@ async fn a_lone_servers_guard_is_looked_at_only_when_asked_for() {
         matches!(&reported[..], [NodeEvent::MinReplicasMissing { .. }, NodeEvent::Up]),
         "{reported:?}"
     );
-    // To name a strength is to ask for it.
+    // A handle with explicit numbers requires the setting.
     let strict = node().min_replicas(1, LAG).build().unwrap();
     let e = ask(&strict, "k").await.unwrap_err();
     assert_eq!(e.fault(), NodeFault::MinReplicasMissing, "{e}");
@@ -204,8 +204,8 @@ async fn a_lone_servers_guard_is_looked_at_only_when_asked_for() {
     }
 }
 
-/// Redis counts its good replicas once a second: one that was frozen would, for a moment, execute
-/// what lay in its buffers although nobody follows it any more.
+/// Redis counts its good replicas once a second. So a master that was frozen executes, for a
+/// moment, the requests in its buffers, although no replica follows it any more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_master_that_thaws_does_not_grant_by_an_old_count_of_replicas() {
     let (master, replica) = pair();
@@ -225,7 +225,7 @@ async fn a_master_that_thaws_does_not_grant_by_an_old_count_of_replicas() {
             if_held: None,
         };
         let terms = Terms { max_ttl: MAX_TTL, clock_error: Duration::from_secs(60) };
-        // Without a deadline by the server's clock, which would refuse it too.
+        // The batch has no deadline by the server's clock, because that would refuse it, too.
         let batch = Batch { terms, not_after: None, known_since: None, ops: vec![op] };
         let thaw = async {
             tokio::time::sleep(Duration::from_secs(4)).await;
@@ -275,7 +275,7 @@ async fn without_its_replicas_a_master_votes_noreplicas_and_nothing_runs() {
     assert!(e.to_string().contains("because too few replicas are good (NOREPLICAS)"), "{e}");
     assert!(ask(&*node, "refused").await.is_err());
     assert_eq!(cli(&master, &["EXISTS", "refused"]), "0");
-    // As a user of locks meets it, and counted by its kind.
+    // A user of locks gets this error, and it is counted by its kind.
     let redlock = palisade::Redlock::builder().node_arc(Arc::clone(&node)).build().unwrap();
     let e = redlock.mutex("m").build().unwrap().try_acquire().await.expect_err("no quorum");
     assert!(e.to_string().contains("(NOREPLICAS)"), "{e}");

@@ -1,5 +1,5 @@
-//! `SentinelNode` against real Sentinel groups: what it finds, what it refuses, and where it never
-//! writes again.
+//! `SentinelNode` on real Sentinel groups: the servers it finds, the servers it refuses, and those
+//! it never writes to again.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use crate::support::group::{Groups, cli, scripts_run};
 use crate::support::server::free_port;
 
 const MAX_TTL: Duration = Duration::from_secs(1);
-/// Until something must have happened; not a claim about how long it takes.
+/// Maximum time for an event that must happen; it does not assert a speed.
 const PATIENCE: Duration = Duration::from_secs(40);
 
 fn node(groups: &Groups) -> SentinelNode {
@@ -42,12 +42,12 @@ async fn call(node: &SentinelNode, op: Op, within: Duration) -> Replies {
     let terms = Terms { max_ttl: MAX_TTL, clock_error: Duration::from_secs(60) };
     let deadline = SystemEnv.now() + within;
     let batch = Batch { terms, not_after: None, known_since: None, ops: vec![op] };
-    // The node keeps its deadline itself; a second more only catches one that hangs.
+    // The node observes its deadline itself; one second more only detects a node that hangs.
     let answer = tokio::time::timeout(within + Duration::from_secs(1), node.call(batch, deadline));
     answer.await.expect("the node answers by its deadline")
 }
 
-/// Tries with fresh names until the predicate holds.
+/// Tries with new names until `holds` returns true.
 async fn until(
     node: &SentinelNode,
     what: &str,
@@ -85,13 +85,13 @@ async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn finds_the_master_and_tells_about_it() {
     let groups = Groups::up(1);
-    // One Sentinel is configured, the others are learned.
+    // One Sentinel is configured; the node discovers the others.
     let node = SentinelNode::new(groups.name(0), [groups.sentinels(0).remove(1)]).unwrap();
     until(&node, "first grant", granted).await;
     let status = node.status();
     assert_eq!(status.master, Some(groups.servers(0)[0].clone()));
     assert_eq!(status.epoch, Some(0));
-    // Two are enough for the first grant.
+    // Two Sentinels are enough for the first grant, so the third may be reached later.
     let known = || (node.status().sentinels_known, node.status().sentinels_reachable);
     eventually("all Sentinels to be reached", || known() == (3, 3)).await;
     let info = cli(&groups.servers(0)[0], &["INFO"]);
@@ -102,7 +102,7 @@ async fn finds_the_master_and_tells_about_it() {
     assert_eq!(status.last_error, None);
     assert_eq!(node.name(), Arc::from(groups.name(0)));
 
-    // Behind a translation of addresses the mapped one is used.
+    // With a translation of addresses, the node uses the translated address.
     let master = groups.servers(0)[0].clone();
     let outside = master.replace("127.0.0.1", "localhost");
     let mapped = |to: String| builder(&groups).map_address([(master.clone(), to)]).build().unwrap();
@@ -124,7 +124,7 @@ async fn a_killed_master_is_replaced_and_the_new_one_grants_only_after_quarantin
     until(&node, "before", granted).await;
     groups.break_("kill", 0, &[]);
     let killed = Instant::now();
-    // The first answer of the new master is the quarantine, never a grant.
+    // The new master's first answer is a quarantine, never a grant.
     let first = until(&node, "after", |r| r.items[0].is_ok()).await;
     println!("kill (down-after 3 s) → first answer of the new master: {:?}", killed.elapsed());
     assert!(matches!(first.items[0], Ok(Reply::Quarantined { .. })), "{first:?}");
@@ -133,8 +133,8 @@ async fn a_killed_master_is_replaced_and_the_new_one_grants_only_after_quarantin
     assert_ne!(node.status().master, Some(groups.servers(0)[0].clone()));
     assert_eq!(node.status().epoch, Some(1));
     let grant = until(&node, "quarantine over", granted).await.facts.unwrap();
-    // By the node's own clock: the marker was written at or before the first answer, which had how
-    // much of the quarantine was left.
+    // Measure by the node's own clock. The marker was written at or before the first answer, which
+    // contained the rest of the quarantine.
     let waited = Duration::from_micros(grant.node_micros - facts.node_micros);
     assert!(waited + Duration::from_millis(1) >= facts.quarantine, "{waited:?}, {facts:?}");
 }
@@ -174,7 +174,7 @@ async fn a_frozen_and_resumed_master_is_never_written_to_again() {
     println!("freeze (down-after 3 s) → first answer of the new master: {:?}", frozen.elapsed());
     tokio::time::sleep(Duration::from_secs(6).saturating_sub(frozen.elapsed())).await;
     groups.break_("resume", 0, &[]);
-    // What lay in the old master's socket buffer runs now; let it pass.
+    // Requests in the old master's socket buffer run now, so wait for them.
     eventually("the old master to answer", || cli(&old, &["PING"]) == "PONG").await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     let before = scripts_run(&old);
@@ -262,7 +262,7 @@ async fn a_hung_first_sentinel_does_not_stop_a_cold_start() {
     let replies = call(&node, acquire("k"), Duration::from_secs(2)).await;
     assert!(granted(&replies), "{replies:?}");
     assert_eq!((node.status().sentinels_known, node.status().sentinels_reachable), (3, 2));
-    // The frozen one is asked again and again; the others are not asked more often for that.
+    // The frozen Sentinel is asked repeatedly; the others are not asked more often because of it.
     let other = &groups.sentinels(0)[1];
     let asked = || {
         let stats = cli(other, &["INFO", "stats"]);
@@ -271,7 +271,8 @@ async fn a_hung_first_sentinel_does_not_stop_a_cold_start() {
     };
     let before = asked();
     tokio::time::sleep(Duration::from_secs(4)).await;
-    // Four polls of three questions, and what the Sentinels themselves talk: far from a hundred.
+    // Expect four polls of three questions, and the Sentinels' own traffic: far fewer than a
+    // hundred.
     let after = asked();
     assert!(after - before < 100, "{} commands in 4 s", after - before);
 }
@@ -312,7 +313,7 @@ async fn a_node_without_guard_votes_only_where_that_was_asked_for() {
         until(&lax, "without guard", granted).await;
         assert_eq!(lax.status().failover_window, Some(Duration::from_secs(15)));
     }
-    // The command that the sentence names mends it.
+    // The command named in the error corrects the setting.
     for server in groups.servers(0) {
         let mend = ["CONFIG", "SET", "min-replicas-to-write", "1", "min-replicas-max-lag", "1"];
         assert_eq!(cli(&server, &mend), "OK");
@@ -343,7 +344,8 @@ async fn a_guard_that_is_lost_and_a_lag_rule_that_is_broken_end_the_vote() {
     assert!(text.contains("more than down-after-milliseconds (2000)"), "{text}");
 }
 
-/// Without a window the quarantines are short. Restarts of a group are among the tests of users.
+/// Returns a node and its hooks for the contract. Without a failover window the quarantines are
+/// short. Other tests cover restarts of a group.
 fn for_contract() -> (Arc<dyn LockNode>, Hooks) {
     let groups = Arc::new(Groups::up_with(1, 30_000, 1, &[]));
     let node =
@@ -368,7 +370,7 @@ async fn tasks_end_with_the_node() {
     assert!(alive() > before);
     drop(node);
     eventually("all tasks to end", || alive() <= before).await;
-    // And the Sentinels and servers lose their clients.
+    // The Sentinels and servers also lose their clients.
     for addr in groups.sentinels(0).iter().chain(&groups.servers(0)) {
         eventually("the connections to close", || {
             !cli(addr, &["CLIENT", "LIST"]).contains("resp=3")

@@ -14,14 +14,14 @@ use super::server::Server;
 
 pub type Shared = Arc<Mutex<Server>>;
 
-/// Runs `f` on the server without holding up the runtime.
+/// Runs `f` on the server without blocking the runtime.
 async fn on(server: &Shared, f: impl FnOnce(&mut Server) + Send + 'static) {
     let server = Arc::clone(server);
     let run = move || f(&mut server.lock().unwrap());
     tokio::task::spawn_blocking(run).await.unwrap();
 }
 
-/// For a standalone server.
+/// Returns the hooks of a standalone server.
 pub fn server_hooks(server: &Shared) -> Hooks {
     let all = [server; 6].map(Arc::clone);
     let [empty, keeping, flush, foreign, closing, handing] = all.map(|s| move || Arc::clone(&s));
@@ -59,7 +59,7 @@ pub fn server_hooks(server: &Shared) -> Hooks {
         })
 }
 
-/// The server as its operator meets it.
+/// Returns the server's deployment, with its operator's login.
 fn operated(server: &Server) -> Deployment {
     let deployment = Deployment::new().node(server.url());
     match server.credentials() {
@@ -68,7 +68,7 @@ fn operated(server: &Server) -> Deployment {
     }
 }
 
-/// Closes a server for some two seconds and leaves it to itself.
+/// Closes a server for about two seconds, and does not reopen it.
 async fn close(deployment: Deployment) {
     let closed = Notify::new();
     let restart = async {
@@ -84,7 +84,7 @@ async fn close(deployment: Deployment) {
     }
 }
 
-/// Restarts a server as planned.
+/// Restarts a server by a planned handover.
 async fn hand_over(deployment: Deployment, restart: impl Future<Output = ()>) {
     let restart = async {
         restart.await;
@@ -94,11 +94,11 @@ async fn hand_over(deployment: Deployment, restart: impl Future<Output = ()>) {
     assert!(matches!(done, HandedOver::Done { .. }), "{done}");
 }
 
-/// For the first group, whose first server stays the master until it is handed over.
+/// Returns the hooks of the first group, whose first server stays master until it is handed over.
 pub fn group_hooks(groups: &Arc<Groups>) -> Hooks {
     let [emptied, restarted, flushed, lost, closed, handed] = [(); 6].map(|()| groups.clone());
     let restart = |groups: &Groups, how| {
-        // A server on a busy disk puts off what it writes to its file, and would lose it.
+        // A server on a busy disk delays writes to its file and would lose them.
         let settle = ["CONFIG", "SET", "appendfsync", "always"];
         assert_eq!(groups.cli(&groups.servers(0)[0], &settle), "OK");
         groups.break_(how, 0, &["--server", "a1"]);
@@ -132,13 +132,13 @@ pub fn group_hooks(groups: &Arc<Groups>) -> Hooks {
         })
 }
 
-/// Hands the first group over to whichever replica its Sentinels choose.
+/// Hands the first group over to the replica that its Sentinels choose.
 async fn to_another(groups: &Groups) {
     for _ in 0..40 {
         let group = groups.operated().groups(groups.sentinels(0), [groups.name(0)]);
         match Handover::new(group).group(|_| ()).await.unwrap() {
             HandedOver::Done { .. } => return,
-            // The last one is not through everywhere.
+            // The previous handover has not ended on all servers yet.
             HandedOver::Refused(_) => tokio::time::sleep(Duration::from_millis(500)).await,
             other => panic!("{other}"),
         }
@@ -156,7 +156,7 @@ fn await_complete(groups: &Groups) {
     }
 }
 
-/// All cases that disturb nothing, at once.
+/// Runs all cases that do not disturb the node, at the same time.
 pub async fn quiet_cases(node: Arc<dyn LockNode>, hooks: &Hooks) {
     let mut all = tokio::task::JoinSet::new();
     for case in contract::cases().into_iter().filter(|c| !c.disturbs()) {
@@ -169,8 +169,8 @@ pub async fn quiet_cases(node: Arc<dyn LockNode>, hooks: &Hooks) {
     }
 }
 
-/// Those of the cases that disturb the node, dealt out to nodes that are alike: one after the other
-/// on each, and all nodes at once, for most of the time is spent waiting.
+/// Runs the cases that disturb the node, distributed over equal nodes. Each node runs one case at a
+/// time and all nodes run at once, because the cases mostly wait.
 pub async fn disturbing_cases(nodes: Vec<(Arc<dyn LockNode>, Hooks)>) {
     let all: Vec<Case> = contract::cases().into_iter().filter(Case::disturbs).collect();
     let (all, next) = (Arc::new(all), Arc::new(AtomicUsize::new(0)));

@@ -1,5 +1,5 @@
-//! Servers and Sentinels that answer as a test wants: a listener, the protocol from the server's
-//! side, and the answers of an honest Sentinel.
+//! Servers and Sentinels whose answers a test defines: a listener, the server side of the protocol,
+//! and the answers of an honest Sentinel.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -15,10 +15,10 @@ use tokio::task::{JoinHandle, JoinSet};
 /// The group's name at every fake Sentinel.
 pub const NAME: &str = "orders";
 
-/// A command: its words.
+/// A command as a list of words.
 pub type Command = Vec<Vec<u8>>;
 
-/// A listener on a free port of loopback; it ends with the value.
+/// A listener on a free loopback port. Dropping it ends the listener.
 pub struct Fake {
     pub at: String,
     shared: Arc<Shared>,
@@ -27,20 +27,20 @@ pub struct Fake {
 
 struct Shared {
     connections: AtomicUsize,
-    /// The commands of [`Fake::start`], as text.
+    /// Commands that [`Fake::start`] received, as text.
     asked: Mutex<Vec<String>>,
-    /// For the connections that subscribed.
+    /// Events for the connections that subscribed.
     events: broadcast::Sender<Vec<u8>>,
 }
 
 impl Fake {
-    /// Answers each command, given as its words. To be called within a runtime.
+    /// Answers each command, given as its words. It must be called within a runtime.
     pub fn start(answer: impl Fn(&[&str]) -> Vec<u8> + Send + Sync + 'static) -> Self {
         let answer = Arc::new(answer);
         Self::listen(move |socket, shared| converse(socket, shared, Arc::clone(&answer)))
     }
 
-    /// Has each connection served by this function.
+    /// Serves each connection by this function.
     pub fn serve<F>(serve: impl Fn(TcpStream) -> F + Send + 'static) -> Self
     where
         F: Future<Output = Option<()>> + Send + 'static,
@@ -70,18 +70,18 @@ impl Fake {
         Self { at, shared, task }
     }
 
-    /// How many connections were made to it.
+    /// Returns the number of connections made to the listener.
     pub fn connections(&self) -> usize {
         self.shared.connections.load(Relaxed)
     }
 
-    /// How many commands began so.
+    /// Returns the number of commands that began with this text.
     pub fn asked(&self, command: &str) -> usize {
         let asked = self.shared.asked.lock().unwrap();
         asked.iter().filter(|words| words.starts_with(command)).count()
     }
 
-    /// Sends an event to all that subscribed.
+    /// Sends an event to all subscribers.
     pub fn tell(&self, channel: &str, payload: &str) {
         let _ = self.shared.events.send(message(channel, payload));
     }
@@ -136,25 +136,25 @@ where
     }
 }
 
-/// What a Sentinel reports of its group.
+/// A Sentinel's report of its group.
 #[derive(Clone, Default)]
 pub struct View {
     pub master: String,
     pub epoch: u64,
     pub replicas: Vec<String>,
     pub others: Vec<String>,
-    /// How many more Sentinels it says that it knows; two if it does not matter.
+    /// Number of other Sentinels that the report states; two if it is `None`.
     pub others_known: Option<u32>,
 }
 
-/// A Sentinel that reports what is in the view at that time.
+/// Starts a Sentinel that reports the current content of the view.
 pub fn sentinel(id: char, view: &Arc<Mutex<View>>) -> Fake {
     let view = Arc::clone(view);
     Fake::start(move |words| view.lock().unwrap().answer(id, words))
 }
 
 impl View {
-    /// The answer of the Sentinel `id` to a command.
+    /// Returns the answer of the Sentinel `id` to a command.
     pub fn answer(&self, id: char, words: &[&str]) -> Vec<u8> {
         let id = id.to_string().repeat(40);
         match words {
@@ -202,7 +202,7 @@ fn list(all: &[String], flags: &str) -> Vec<u8> {
     array(&each.collect::<Vec<_>>())
 }
 
-/// The next command; `None` at the end.
+/// Returns the next command, or `None` at the end.
 pub async fn command<R: AsyncRead + Unpin>(from: &mut BufReader<R>) -> Option<Command> {
     let count = number(from, b'*').await?;
     let mut words = Vec::new();
@@ -245,7 +245,7 @@ pub fn ok() -> Vec<u8> {
     b"+OK\r\n".to_vec()
 }
 
-/// The answer to a subscription.
+/// Returns the answer to a subscription.
 pub fn subscribed(channels: &[impl AsRef<[u8]>]) -> Vec<u8> {
     let all = channels.iter().enumerate();
     let all = all.map(|(i, channel)| {
@@ -254,7 +254,7 @@ pub fn subscribed(channels: &[impl AsRef<[u8]>]) -> Vec<u8> {
     all.collect::<Vec<_>>().concat()
 }
 
-/// A message to subscribers.
+/// Returns a message to subscribers.
 pub fn message(channel: &str, payload: impl AsRef<[u8]>) -> Vec<u8> {
     [&b">3\r\n"[..], &bulk("message"), &bulk(channel), &bulk(payload)].concat()
 }

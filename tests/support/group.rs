@@ -1,39 +1,40 @@
-//! Real Sentinel groups for tests, started by `sentinel-conf/up` on free loopback ports and taken
-//! down with the test, also when the test process is killed.
+//! Real Sentinel groups for tests, started by `sentinel-conf/up` on free loopback ports. They are
+//! taken down with the test, even if the test process is killed.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
 
-/// One or more groups of a master, two replicas and three Sentinels.
+/// One or more groups, each of a master, two replicas and three Sentinels.
 pub struct Groups {
     dir: PathBuf,
     json: Value,
 }
 
 impl Groups {
-    /// `n` groups whose guard keeps the lag rule: max-lag 1 s, down-after 3 s.
+    /// Starts `n` groups that satisfy the lag rule: max-lag 1 s, down-after 3 s.
     pub fn up(n: usize) -> Self {
         Self::up_with(n, 3_000, 1, &[])
     }
 
-    /// A group as `sentinel-conf/up` makes it for somebody who asks for nothing.
+    /// Starts a group as `sentinel-conf/up` makes it by default.
     pub fn shipped() -> Self {
         let up = Self::try_up(&["--groups", "1"]);
         up.unwrap_or_else(|(_, words)| panic!("sentinel-conf/up failed: {words}"))
     }
 
-    /// `max_lag` of 0 leaves the guard off.
+    /// Starts `n` groups with these settings. A `max_lag` of 0 leaves the min-replicas check off.
     pub fn up_with(n: usize, down_after_ms: u32, max_lag: u32, more: &[&str]) -> Self {
         let up = Self::try_up_with(n, down_after_ms, max_lag, more);
         up.unwrap_or_else(|(_, words)| panic!("sentinel-conf/up failed: {words}"))
     }
 
-    /// The same where it may not be possible.
+    /// Starts groups as [`up_with`](Self::up_with), where that may be impossible.
     ///
     /// # Errors
-    /// The exit code of `sentinel-conf/up`, 77 where it is not possible here, and what it said.
+    /// The exit code of `sentinel-conf/up` and its output. The code is 77 if groups cannot be
+    /// started on this machine.
     pub fn try_up_with(
         n: usize,
         down_after_ms: u32,
@@ -60,34 +61,34 @@ impl Groups {
         Ok(Self { dir, json })
     }
 
-    /// The name of its network namespace, if it has one of its own.
+    /// Returns the name of the groups' network namespace, if they have one.
     pub fn netns(&self) -> Option<String> {
         self.json["netns"].as_str().map(str::to_owned)
     }
 
-    /// The group's name at its Sentinels.
+    /// Returns the group's name at its Sentinels.
     pub fn name(&self, group: usize) -> String {
         text(&self.json["groups"][group]["name"])
     }
 
-    /// `host:port` of its Sentinels.
+    /// Returns `host:port` of the group's Sentinels.
     pub fn sentinels(&self, group: usize) -> Vec<String> {
         let list = self.json["groups"][group]["sentinels"].as_array().expect("sentinels");
         list.iter().map(text).collect()
     }
 
-    /// `host:port` of its data servers; the first was the master at the start.
+    /// Returns `host:port` of the group's data servers. The first one was the master at the start.
     pub fn servers(&self, group: usize) -> Vec<String> {
         let list = self.json["groups"][group]["servers"].as_array().expect("servers");
         list.iter().map(|s| text(&s["addr"])).collect()
     }
 
-    /// Password of the application's user `palisade`, if brought up with `--acl`.
+    /// Returns the password of the application's user `palisade`, if started with `--acl`.
     pub fn password(&self) -> Option<String> {
         self.json["acl"]["password"].as_str().map(ToOwned::to_owned)
     }
 
-    /// Who operates it, without the nodes themselves.
+    /// Returns the operator's deployment, without nodes.
     pub fn operated(&self) -> palisade_ops::Deployment {
         let deployment = palisade_ops::Deployment::new();
         match self.json["acl"]["operator_password"].as_str() {
@@ -99,7 +100,7 @@ impl Groups {
         }
     }
 
-    /// As [`cli`], as the operator where the servers have users.
+    /// Runs a command as [`cli`] does, with the operator's login if the servers have users.
     pub fn cli(&self, addr: &str, args: &[&str]) -> String {
         match self.json["acl"]["operator_password"].as_str() {
             Some(password) => {
@@ -110,7 +111,7 @@ impl Groups {
         }
     }
 
-    /// `sentinel-conf/break DIR ACTION GROUP …`: kill, freeze, resume, restart, failover, …
+    /// Runs `sentinel-conf/break DIR ACTION GROUP …`: kill, freeze, resume, restart, failover, …
     pub fn break_(&self, action: &str, group: usize, more: &[&str]) -> String {
         let out = Command::new(script("break"))
             .arg(&self.dir)
@@ -130,7 +131,7 @@ impl Drop for Groups {
     }
 }
 
-/// Runs one command at `host:port` and gives the raw answer.
+/// Runs one command at `host:port` and returns the raw answer.
 pub fn cli(addr: &str, args: &[&str]) -> String {
     let (host, port) = addr.rsplit_once(':').expect("host:port");
     let out = Command::new("redis-cli")
@@ -141,7 +142,7 @@ pub fn cli(addr: &str, args: &[&str]) -> String {
     String::from_utf8_lossy(&out.stdout).trim_end().to_owned()
 }
 
-/// How often scripts were run at `host:port` since the last `CONFIG RESETSTAT`.
+/// Returns the number of scripts run at `host:port` since the last `CONFIG RESETSTAT`.
 pub fn scripts_run(addr: &str) -> u64 {
     let stats = cli(addr, &["INFO", "commandstats"]);
     let calls = |line: &str| {

@@ -1,5 +1,5 @@
-//! Messages whose keys a node forgot, and what is promised of them with every broker: they stay
-//! there, others go on, and after one decision each takes effect once.
+//! Messages whose keys a node has forgotten. With every broker they are held, others are handled,
+//! and after one decision each held message takes effect once.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -11,13 +11,13 @@ use palisade_ops::{Audit, incidents};
 use tokio::time::{sleep, timeout};
 
 const LEASE: Duration = Duration::from_secs(2);
-/// No step takes longer, also on a busy machine.
+/// Maximum time of a step, even on a busy machine.
 const LONG: Duration = Duration::from_secs(100);
-/// Messages of before the loss, and of after it.
+/// Number of messages before the loss.
 const OLD: usize = 20;
 const NEW: usize = 5;
 
-/// A namespace whose node is emptied, and how often each key took effect.
+/// A namespace whose node is emptied, and the number of effects of each key.
 #[derive(Clone, Debug)]
 pub struct Held {
     pub of: Idempotency,
@@ -26,7 +26,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// Its consumers have used keys before.
+    /// Creates the namespace and uses a first key in it.
     pub async fn new() -> Self {
         let node = MemoryNode::new();
         let redlock = Redlock::builder().node(node.clone()).ttl(LEASE).max_ttl(LEASE);
@@ -37,12 +37,12 @@ impl Held {
         Self { of, node, books: Arc::default() }
     }
 
-    /// The handler of the consumer.
+    /// Handles a message: counts its effect.
     pub fn book(&self, cx: &Context) {
         *self.books.lock().unwrap().entry(cx.key().to_owned()).or_default() += 1;
     }
 
-    /// Publishes, and empties the node behind the consumer's back. To be awaited before it runs.
+    /// Publishes messages and then empties the node. Call it before the consumer runs.
     pub async fn lose(&self, publish: impl AsyncFn(&str, SystemTime)) {
         for n in 0..OLD {
             publish(&format!("old-{n}"), SystemTime::now()).await;
@@ -53,7 +53,7 @@ impl Held {
         }
     }
 
-    /// Judges while the consumer runs; when it returns, all is done.
+    /// Publishes more messages and decides while the consumer runs. Returns when all are handled.
     pub async fn judge(&self, publish: impl AsyncFn(&str, SystemTime)) {
         self.until("all are held", || self.of.metrics().held == OLD as u64).await;
         for n in 0..NEW {

@@ -1,35 +1,35 @@
-//! Messages that no producer should send, and what is promised of each of them: it takes effect
-//! once or becomes a dead letter, and stops no other message. One set for all brokers; what a
-//! broker or its client cannot send is left out by its test.
+//! Malformed messages, the same set for all brokers. Each of them takes effect once or becomes a
+//! dead letter, and blocks no other message. A broker's test leaves out the messages that the
+//! broker or its client cannot send.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
-/// A message as it is published. Text where a broker has only text.
+/// A message to publish.
 #[derive(Clone, Debug)]
 pub(crate) struct Letter {
-    /// What it is a case of.
+    /// Name of the case.
     pub(crate) case: &'static str,
     pub(crate) key: Option<Vec<u8>>,
     pub(crate) created: Option<&'static str>,
-    /// A header, or a field, more.
+    /// An additional header, or an additional field.
     pub(crate) header: Option<(&'static [u8], &'static [u8])>,
     pub(crate) body: Vec<u8>,
 }
 
-/// What became of the set.
+/// The results of the set.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Became {
-    /// Keys with how often their handler took effect.
+    /// Number of effects of each key.
     pub(crate) effects: BTreeMap<String, u32>,
-    /// Reasons of the dead letters with how many there are.
+    /// Number of dead letters for each reason.
     pub(crate) dead: BTreeMap<String, u32>,
 }
 
-/// What the handler does with a message of this key.
+/// Handles a message with this key.
 ///
 /// # Errors
-/// What it refuses for good.
+/// The reason of a permanent refusal.
 pub(crate) fn handle(became: &Mutex<Became>, key: &str) -> Result<(), &'static str> {
     assert_ne!(key, PANICS, "as it is meant to");
     if key == LARGEST {
@@ -39,14 +39,15 @@ pub(crate) fn handle(became: &Mutex<Became>, key: &str) -> Result<(), &'static s
     Ok(())
 }
 
-/// Two equal keys with different bodies: whichever comes first takes effect.
+/// Key of two messages with different bodies; the first one delivered takes effect.
 pub(crate) const TWICE: &str = "twice";
-/// Its handler refuses it for good: its body is as large as the broker allows.
+/// Key of the message with the largest body that the broker allows. Its handler refuses it.
 pub(crate) const LARGEST: &str = "largest";
-/// Its handler panics each time.
+/// Key of the message whose handler panics each time.
 pub(crate) const PANICS: &str = "panics";
 
-/// The set, between two messages with which all is well. `largest`: bytes of the largest body.
+/// Returns the set, between two valid messages. `largest` is the length of the largest body in
+/// bytes.
 pub(crate) fn letters(largest: usize) -> Vec<Letter> {
     let letter = |case, key: &[u8], body: &[u8]| Letter {
         case,
@@ -85,7 +86,7 @@ pub(crate) fn letters(largest: usize) -> Vec<Letter> {
     ]
 }
 
-/// What has to become of these.
+/// Returns the expected results of these messages.
 pub(crate) fn promised(letters: &[Letter]) -> Became {
     let mut became = Became::default();
     let mut seen = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! Nodes under tokio's paused clock, handles with faults of their own, and counted effects.
+//! Nodes under tokio's paused clock, handles with their own faults, and counted effects.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 #![allow(unreachable_pub, missing_docs)]
 
@@ -23,17 +23,17 @@ pub fn secs(s: u64) -> Duration {
     Duration::from_secs(s)
 }
 
-/// A handler that fails.
+/// Returns a failing handler's result.
 pub fn boom() -> impl Future<Output = Done> {
     std::future::ready(Err("boom"))
 }
 
-/// Counts how often a handler was started.
+/// Number of times a handler was started.
 #[derive(Clone, Default)]
 pub struct Effects(Arc<AtomicU32>);
 
 impl Effects {
-    /// The effect, and how long the handler goes on afterwards. The result is its number.
+    /// Counts an effect, and then runs for the time `after`. Returns the effect's number.
     pub fn act(&self, after: Duration) -> impl Future<Output = Done> + Send + use<> {
         let mine = self.0.fetch_add(1, SeqCst) + 1;
         async move {
@@ -47,16 +47,16 @@ impl Effects {
     }
 }
 
-/// The paused clock as all clocks, and dice that repeat.
+/// An environment in which all clocks are the paused one, with repeatable random numbers.
 #[derive(Debug)]
 struct Paused {
     start: Instant,
     dice: Arc<AtomicU64>,
-    /// How far the wall clock is ahead of true time, in milliseconds.
+    /// Milliseconds by which the wall clock is ahead of true time.
     skew: i64,
 }
 
-/// What the wall clock shows at the beginning, in milliseconds since 1970.
+/// Wall-clock time at the beginning, in milliseconds since 1970.
 pub const BEGIN: u64 = 1_700_000_000_000;
 
 impl Env for Paused {
@@ -83,7 +83,7 @@ pub struct World {
     dice: Arc<AtomicU64>,
 }
 
-/// A process of its own with its own ways to the nodes.
+/// A process with its own connections to the nodes.
 #[derive(Clone)]
 pub struct Handle {
     pub redlock: Redlock,
@@ -95,7 +95,7 @@ impl World {
         Self::with_strangers(n, 0)
     }
 
-    /// On the last nodes every record's key has another program's value.
+    /// Creates nodes, on the last of which every record's key has another program's value.
     pub fn with_strangers(n: usize, strangers: usize) -> Self {
         let (start, dice) = (Instant::now(), Arc::default());
         let env = env(start, &dice, 0);
@@ -112,8 +112,8 @@ impl World {
         Self { redlock: builder.build().unwrap(), nodes, env, start, dice }
     }
 
-    /// Nodes whose clocks are so many milliseconds ahead, and for so long a server that one of them
-    /// replaced goes on.
+    /// Creates nodes whose clocks are ahead by `skews` milliseconds. `window` is the time for which
+    /// a server that a node replaced may still grant.
     pub fn with_nodes(skews: &[i64], window: Duration) -> Self {
         let (start, dice) = (Instant::now(), Arc::default());
         let node = |(i, skew): (usize, &i64)| {
@@ -127,22 +127,24 @@ impl World {
         Self { nodes, redlock, env, start, dice }
     }
 
-    /// A handle whose wall clock is so many milliseconds ahead, and more to be set.
+    /// Returns a handle's builder whose wall clock is ahead by `skew` milliseconds.
     pub fn builder(&self, skew: i64) -> RedlockBuilder {
         self.over(&self.nodes, skew)
     }
 
-    /// The same over some of the nodes.
+    /// Returns a handle's builder over some of the nodes, with a wall clock ahead by `skew`
+    /// milliseconds.
     pub fn over(&self, nodes: &[MemoryNode], skew: i64) -> RedlockBuilder {
         builder(nodes, &env(self.start, &self.dice, skew))
     }
 
-    /// True time, in milliseconds since 1970.
+    /// Returns the true time, in milliseconds since 1970.
     pub fn now(&self) -> u64 {
         BEGIN + self.start.elapsed().as_millis() as u64
     }
 
-    /// A handle whose wall clock is so many milliseconds ahead, with its own ways to the nodes.
+    /// Returns a handle's builder with its own connections, and a wall clock ahead by `skew`
+    /// milliseconds.
     pub fn faulty(&self, skew: i64) -> (RedlockBuilder, Vec<FaultControl>) {
         let env = env(self.start, &self.dice, skew);
         let mut builder = builder(&[], &env);
@@ -155,7 +157,7 @@ impl World {
         (builder, faults)
     }
 
-    /// Another process. Requests of number `i` take `i` milliseconds to some of the nodes.
+    /// Returns another process. Its first `i` requests to one of the nodes take `i` milliseconds.
     pub fn handle(&self, i: u64) -> Handle {
         let (builder, faults) = self.faulty(0);
         if let Some(far) = faults.get(i as usize % self.nodes.len()) {
@@ -188,7 +190,7 @@ fn builder(nodes: &[MemoryNode], env: &Arc<dyn Env>) -> RedlockBuilder {
     nodes.iter().fold(begun, |b, node| b.node(node.clone()))
 }
 
-/// A moment in milliseconds since 1970.
+/// Converts milliseconds since 1970.
 pub fn at(ms: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_millis(ms)
 }
@@ -197,7 +199,7 @@ fn orders(redlock: &Redlock) -> Idempotency {
     redlock.idempotency("orders").at_most_once().build().unwrap()
 }
 
-/// A node on which records' keys are another program's.
+/// A node on which the records' keys have another program's values.
 #[derive(Clone)]
 struct Stranger(MemoryNode);
 
@@ -225,7 +227,8 @@ impl LockNode for Stranger {
     }
 }
 
-/// A bad network: a tenth of the requests and of the answers are lost, many are late or come twice.
+/// Returns the odds of a bad network: a tenth of the requests and answers are lost, and many are
+/// late or duplicated.
 pub fn bad() -> Odds {
     Odds {
         lose_request: 0.1,

@@ -1,7 +1,7 @@
-//! What is logged, for tests that read it.
+//! Log output for tests that read it.
 //!
-//! One subscriber per process: one per test would be missed by code that another test runs at the
-//! same moment and that so learns that nobody listens.
+//! There is one subscriber for each process. With one for each test, code could first run in
+//! another test without a subscriber, and tracing would disable its log lines for good.
 
 use std::cell::RefCell;
 use std::io;
@@ -13,12 +13,13 @@ thread_local! {
     static HERE: RefCell<Option<Log>> = const { RefCell::new(None) };
 }
 
-/// Lines of a log, growing.
+/// The lines of a log, to which new ones are added.
 #[derive(Clone, Default)]
 pub struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Log {
-    /// What this thread logs from here on, down to this level: the same for all tests of a process.
+    /// Returns the log of this thread from now on, down to this level. All tests of a process must
+    /// use the same level.
     pub fn of_this_thread(level: LevelFilter) -> Self {
         static ONCE: Once = Once::new();
         ONCE.call_once(|| {
@@ -39,7 +40,7 @@ impl Log {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// The lines with all of these parts.
+    /// Returns the lines that contain all of these parts.
     pub fn lines(&self, parts: &[&str]) -> Vec<String> {
         let has_all = |line: &&str| parts.iter().all(|part| line.contains(part));
         self.text().lines().filter(has_all).map(ToOwned::to_owned).collect()

@@ -1,10 +1,10 @@
-//! In-memory nodes behind bad networks, for tests of the layers above. Each uses a part of it.
+//! In-memory nodes behind bad networks. Each test program uses a part of this module.
 #![allow(dead_code, unreachable_pub)]
 
 use palisade::{MemoryNode, Redlock, RedlockBuilder};
 use palisade_testing::fault::{Fault, FaultControl};
 
-/// N in-memory nodes, each behind a fault wrapper. Every handle made here shares them.
+/// In-memory nodes, each behind a fault wrapper. All handles made here share them.
 pub struct Cluster {
     pub nodes: Vec<MemoryNode>,
     pub controls: Vec<FaultControl>,
@@ -19,7 +19,7 @@ impl Cluster {
         Self { nodes, controls, faults }
     }
 
-    /// A builder with all nodes added.
+    /// Returns a handle's builder with all nodes added.
     pub fn builder(&self) -> RedlockBuilder {
         let minute = std::time::Duration::from_secs(60);
         let builder = Redlock::builder().max_ttl(minute);

@@ -1,6 +1,6 @@
-//! What several test programs share. Each uses a part of it.
+//! Helpers shared by several test programs, each of which uses a part of them.
 #![allow(dead_code, unreachable_pub, missing_docs)]
-// Helpers keep one shape, whether a test needs all of it or not.
+// Helpers keep one signature, even if a test does not need all of it.
 #![allow(clippy::unused_self, clippy::unused_async)]
 
 pub mod contract;

@@ -1,5 +1,5 @@
-//! A man in the middle on loopback: edits what a real server answers, or holds back the link of a
-//! real replica, for faults that cannot be had otherwise (a wrong clock, an old version, lag).
+//! A proxy on loopback that edits a real server's answers or delays a real replica's link. It makes
+//! faults that are otherwise not possible: a wrong clock, an old version, a lag.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Changes one piece of what the server says.
+/// A function that edits a piece of the server's output.
 pub type Edit = Box<dyn Fn(&mut Vec<u8>) + Send>;
 
-/// Listens until it is dropped.
+/// A proxy that listens until it is dropped.
 pub struct Proxy {
     at: SocketAddr,
     rules: Arc<Rules>,
@@ -19,22 +19,22 @@ pub struct Proxy {
 #[derive(Default)]
 struct Rules {
     edit: Mutex<Option<Edit>>,
-    /// What a replica says to its master waits: its acknowledgements grow old.
+    /// If true, a replica's data to its master is delayed, so that its acknowledgements grow old.
     mute: AtomicBool,
-    /// What a master says to its replicas waits: their data grows old.
+    /// If true, a master's data to its replicas is delayed, so that their data grow old.
     deaf: AtomicBool,
-    /// Who comes now is turned away; who came before stays.
+    /// If true, new connections are closed, and existing ones stay.
     shut: AtomicBool,
     ended: AtomicBool,
 }
 
 impl Proxy {
-    /// To `host:port`, on a free port of 127.0.0.1.
+    /// Starts a proxy to `host:port` on a free port of 127.0.0.1.
     pub fn to(target: &str) -> Self {
         Self::between((Ipv4Addr::LOCALHOST, 0).into(), target)
     }
 
-    /// As `to`, on this address.
+    /// Starts a proxy to `host:port` on this address.
     pub fn between(at: SocketAddr, target: &str) -> Self {
         let listener = TcpListener::bind(at).expect("an address of this machine");
         let at = listener.local_addr().expect("it is bound");
@@ -48,7 +48,7 @@ impl Proxy {
                 if theirs.shut.load(SeqCst) {
                     continue;
                 }
-                // A server that is down refuses, and so does the proxy.
+                // If the server is down, the proxy refuses the connection, too.
                 if let Ok(server) = TcpStream::connect(&target) {
                     join(client, server, &theirs);
                 }
@@ -57,7 +57,7 @@ impl Proxy {
         Self { at, rules }
     }
 
-    /// `host:port`.
+    /// Returns the proxy's `host:port`.
     pub fn addr(&self) -> String {
         self.at.to_string()
     }
@@ -66,27 +66,27 @@ impl Proxy {
         self.at.port()
     }
 
-    /// From now on, on all connections.
+    /// Edits the answers on all connections from now on.
     pub fn edit(&self, edit: impl Fn(&mut Vec<u8>) + Send + 'static) {
         *self.rules.edit.lock().unwrap() = Some(Box::new(edit));
     }
 
-    /// Nothing is edited any more.
+    /// Stops editing.
     pub fn honest(&self) {
         *self.rules.edit.lock().unwrap() = None;
     }
 
-    /// Whether acknowledgements of replicas wait.
+    /// Delays the acknowledgements of replicas, or stops delaying them.
     pub fn mute(&self, on: bool) {
         self.rules.mute.store(on, SeqCst);
     }
 
-    /// Whether new connections are closed, as by a firewall in between.
+    /// Closes new connections, as a firewall does, or lets them pass again.
     pub fn shut(&self, on: bool) {
         self.rules.shut.store(on, SeqCst);
     }
 
-    /// Whether the stream to replicas waits.
+    /// Delays the stream to replicas, or stops delaying it.
     pub fn deaf(&self, on: bool) {
         self.rules.deaf.store(on, SeqCst);
     }
@@ -95,7 +95,7 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.rules.ended.store(true, SeqCst);
-        // Wakes the listener, so that it sees the end.
+        // This connection wakes the listener, so that it sees `ended`.
         let _ = TcpStream::connect_timeout(&self.at, Duration::from_secs(1));
     }
 }
@@ -107,7 +107,8 @@ fn join(client: TcpStream, server: TcpStream, rules: &Arc<Rules>) {
     let (from, to, seen, mine) = (copy(&client), copy(&server), link.clone(), rules.clone());
     std::thread::spawn(move || {
         pump(from, to, |bytes| {
-            // What comes with PSYNC is not held: the link must be whole first.
+            // The piece that contains PSYNC is not delayed, because the link must be established
+            // first.
             let is_link = seen.load(SeqCst);
             seen.fetch_or(bytes.windows(5).any(|w| w == b"PSYNC"), SeqCst);
             mine.wait_while(|| is_link && mine.mute.load(SeqCst));
@@ -146,7 +147,7 @@ fn pump(mut from: TcpStream, mut to: TcpStream, mut each: impl FnMut(&mut Vec<u8
     let _ = from.shutdown(Shutdown::Read);
 }
 
-/// Moves the seconds of each answer to TIME by so many.
+/// Returns an edit that shifts the seconds in each answer to TIME.
 pub fn shift_time(seconds: i64) -> impl Fn(&mut Vec<u8>) + Send {
     move |bytes| {
         let head = b"*2\r\n$10\r\n";
@@ -164,7 +165,7 @@ pub fn shift_time(seconds: i64) -> impl Fn(&mut Vec<u8>) + Send {
     }
 }
 
-/// Puts this in place of the value behind `name`, as far as it goes.
+/// Returns an edit that overwrites the bytes after `name` with `with`.
 pub fn overwrite(name: &'static str, with: &'static str) -> impl Fn(&mut Vec<u8>) + Send {
     move |bytes| {
         let (name, with) = (name.as_bytes(), with.as_bytes());
@@ -176,7 +177,7 @@ pub fn overwrite(name: &'static str, with: &'static str) -> impl Fn(&mut Vec<u8>
     }
 }
 
-/// Puts this in the place of the text that follows the text `name` in a list.
+/// Returns an edit that replaces the text after the text `name` in a list.
 pub fn answer(name: &'static str, with: &'static str) -> impl Fn(&mut Vec<u8>) + Send {
     move |bytes| {
         let name = format!("${}\r\n{name}\r\n", name.len());

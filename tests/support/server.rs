@@ -1,5 +1,5 @@
-//! Real `redis-server` processes for tests: on a free loopback port, below a temporary directory,
-//! ended with the test even if the test process is killed.
+//! Real `redis-server` processes for tests, on a free loopback port, below a temporary directory.
+//! They end with the test even if the test process is killed.
 
 use std::io::Write as _;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -8,53 +8,53 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Longest wait for a server to answer.
+/// Maximum time for a server to answer.
 const START: Duration = Duration::from_secs(10);
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// One server; ended on drop.
+/// A server. Dropping it ends the process.
 pub struct Server {
     program: String,
     dir: PathBuf,
-    /// The one address it listens on and calls others from.
+    /// The address on which the server listens and from which it connects to others.
     host: String,
     port: u16,
-    /// Serves TLS on the port, and nothing else.
+    /// If true, the server's port is a TLS port, and it has no other.
     tls: bool,
     args: Vec<String>,
-    /// What `redis-cli` needs more to be let in.
+    /// Further arguments with which `redis-cli` logs in.
     login: Vec<String>,
     run: Option<Run>,
 }
 
-/// The shell that watches over the server, and the server's pid.
+/// The shell that ends the server together with this process, and the server's process id.
 struct Run {
     shell: Child,
     pid: u32,
 }
 
 impl Server {
-    /// Starts a server with these arguments more than the necessary ones.
+    /// Starts a server with these arguments in addition to the necessary ones.
     pub fn start(args: &[&str]) -> Self {
         Self::start_program("redis-server", args)
     }
 
-    /// As `start`, but a program of the same command line (`redis-sentinel`, `valkey-server`).
+    /// Starts a program with the same command line as a server (`redis-sentinel`, `valkey-server`).
     pub fn start_program(program: &str, args: &[&str]) -> Self {
         Self::start_any(program, "127.0.0.1", args, false)
     }
 
-    /// As `start_program`, on another loopback address: a box of its own.
+    /// Starts a program on another loopback address, as on another machine.
     pub fn start_on(host: &str, program: &str, args: &[&str]) -> Self {
         Self::start_any(program, host, args, false)
     }
 
-    /// As `start_program`, with TLS on its port; the arguments name the certificates.
+    /// Starts a program with TLS on its port. The arguments name the certificates.
     pub fn start_tls(program: &str, args: &[&str]) -> Self {
         Self::start_any(program, "127.0.0.1", args, true)
     }
 
-    /// As `start`, with the users of this file; `cli` is one of them.
+    /// Starts a server with the users of this ACL file. `cli` logs in as the given user.
     pub fn start_with_users(acl: &str, args: &[&str], (user, password): (&str, &str)) -> Self {
         let dir = directory();
         std::fs::write(dir.join("users.acl"), acl).expect("a file below it");
@@ -71,14 +71,14 @@ impl Server {
 
     fn start_in(dir: PathBuf, program: &str, host: &str, args: &[&str], tls: bool) -> Self {
         if program.ends_with("sentinel") {
-            // A Sentinel wants a file it can write to: name it as the first argument.
+            // A Sentinel's first argument must be a configuration file that it can write to.
             std::fs::write(dir.join("sentinel.conf"), "").expect("a file below it");
         }
         let args = args.iter().map(|a| (*a).to_owned()).collect();
         let (program, host) = (meant(program), host.to_owned());
         let port = free_port();
         let mut server = Self { program, dir, host, port, tls, args, login: vec![], run: None };
-        // Another process may take the free port before the server does: then take the next one.
+        // If another process takes the free port before the server does, try the next one.
         for _ in 0..5 {
             if server.spawn() {
                 return server;
@@ -92,7 +92,7 @@ impl Server {
         self.port
     }
 
-    /// `host:port`.
+    /// Returns `host:port`.
     pub fn addr(&self) -> String {
         format!("{}:{}", self.host, self.port)
     }
@@ -101,7 +101,7 @@ impl Server {
         format!("redis://{}", self.addr())
     }
 
-    /// The server's directory; its unix socket is `redis.sock` in it.
+    /// Returns the server's directory, which contains its unix socket `redis.sock`.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -114,7 +114,7 @@ impl Server {
         self.run.as_ref().expect("the server runs").pid
     }
 
-    /// SIGKILL.
+    /// Kills the server with SIGKILL.
     pub fn kill(&mut self) {
         if let Some(mut run) = self.run.take() {
             signal("KILL", run.pid);
@@ -123,12 +123,13 @@ impl Server {
         }
     }
 
-    /// SIGSTOP.
+    /// Stops the server with SIGSTOP.
     pub fn freeze(&self) {
         signal("STOP", self.pid());
     }
 
-    /// Files can be written up to this length, as if the disk were full then; `None`: any length.
+    /// Limits the length of the server's files, as if the disk were full then. `None` removes the
+    /// limit.
     pub fn limit_files(&self, bytes: Option<u32>) {
         let limit = bytes.map_or("unlimited".to_owned(), |b| b.to_string());
         let set = format!("--fsize={limit}:unlimited");
@@ -136,18 +137,18 @@ impl Server {
         assert!(set.expect("prlimit of util-linux").success(), "{limit} bytes");
     }
 
-    /// SIGCONT.
+    /// Resumes the server with SIGCONT.
     pub fn resume(&self) {
         signal("CONT", self.pid());
     }
 
-    /// Kills and starts again on the same port with what lies in the directory.
+    /// Kills the server and starts it again on the same port with its data.
     pub fn restart(&mut self) {
         self.kill();
         self.again();
     }
 
-    /// Kills, deletes all data, and starts again on the same port.
+    /// Kills the server, deletes all its data, and starts it again on the same port.
     pub fn restart_empty(&mut self) {
         self.kill();
         let _ = std::fs::remove_file(self.dir.join("dump.rdb"));
@@ -163,7 +164,7 @@ impl Server {
         }
     }
 
-    /// User and password of who operates it, if it lets nobody else in.
+    /// Returns the operator's user and password, if the server accepts no other user.
     pub fn credentials(&self) -> Option<(&str, &str)> {
         match self.login.as_slice() {
             [_, _, user, _, password] => Some((user, password)),
@@ -171,7 +172,7 @@ impl Server {
         }
     }
 
-    /// Runs one command over the unix socket, as the default user unless set otherwise, and gives
+    /// Runs one command over the unix socket, as the default user unless set otherwise, and returns
     /// the raw answer.
     pub fn cli(&self, args: &[&str]) -> String {
         let out = Command::new("redis-cli")
@@ -184,7 +185,7 @@ impl Server {
         String::from_utf8_lossy(&out.stdout).trim_end().to_owned()
     }
 
-    /// Runs these commands, one a line, on one connection and gives the raw answers.
+    /// Runs these commands, one in each line, on one connection, and returns the raw answers.
     pub fn session(&self, commands: &str) -> String {
         let mut cli = Command::new("redis-cli")
             .arg("-s")
@@ -198,7 +199,7 @@ impl Server {
         String::from_utf8_lossy(&out.stdout).into_owned()
     }
 
-    /// What the server wrote.
+    /// Returns the server's log.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.dir.join("log")).unwrap_or_default()
     }
@@ -206,9 +207,10 @@ impl Server {
     fn spawn(&mut self) -> bool {
         let pidfile = self.dir.join("pid");
         let _ = std::fs::remove_file(&pidfile);
-        // The shell waits for its standard input to end, which the kernel sees to even when this
-        // process dies by SIGKILL, and then ends the server by pid.
-        // A file that may not grow any more is an error to it, as a full disk is, and not its end.
+        // The shell waits for the end of its standard input, which the kernel closes even if this
+        // process dies by SIGKILL, and then ends the server by its process id. It ignores XFSZ, so
+        // that a file that may not grow is a write error for the server, as on a full disk, and
+        // does not end it.
         let script = r#"trap '' XFSZ
 prog=$1; shift
 command -v "$prog" >/dev/null || exit 127
@@ -230,7 +232,7 @@ wait $p 2>/dev/null"#;
         all.extend(["--bind".into(), self.host.clone()]);
         if self.host != "127.0.0.1" {
             all.extend(["--bind-source-addr".into(), self.host.clone()]);
-            // Which lets in 127.0.0.1 alone.
+            // Protected mode would accept connections from 127.0.0.1 only.
             all.extend(["--protected-mode".into(), "no".into()]);
         }
         all.extend(["--unixsocket".into(), self.socket().display().to_string()]);
@@ -269,7 +271,8 @@ wait $p 2>/dev/null"#;
         }
     }
 
-    /// Whether it is this server that answers: a foreign one on the port does not have our socket.
+    /// Returns true if this server answers. Another server on the port would not have this server's
+    /// socket.
     fn answers(&self) -> bool {
         let Ok(mut tcp) = TcpStream::connect((&*self.host, self.port)) else {
             return false;
@@ -287,7 +290,8 @@ impl Drop for Server {
     }
 }
 
-/// The program of this name, or what the environment names in its place: a newer one, or Valkey.
+/// Returns the program with this name, or the one that the environment names in its place, for
+/// example a newer version or Valkey.
 fn meant(program: &str) -> String {
     let named = match program {
         "redis-server" => std::env::var("PALISADE_REDIS_SERVER"),
@@ -304,7 +308,7 @@ fn directory() -> PathBuf {
     dir
 }
 
-/// A port that was free a moment ago.
+/// Returns a port that was free a moment ago.
 pub fn free_port() -> u16 {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
         .and_then(|l| l.local_addr())

@@ -1,4 +1,4 @@
-//! What is cited exists: rules of `docs/design` by file and number, files in links, tests by name.
+//! Citations must exist: rules of `docs/design` by file and number, files in links, tests by name.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::{files_below, relative, root};
 
-/// The rules' numbers by topic, which is the name of their file.
+/// Returns the numbers of the rules for each topic. The topic is the name of the rules' file.
 fn rules() -> BTreeMap<String, Vec<usize>> {
     let files = files_below(&root().join("docs/design"));
     let topic = |path: &std::path::PathBuf| {
@@ -17,13 +17,13 @@ fn rules() -> BTreeMap<String, Vec<usize>> {
     files.iter().map(topic).collect()
 }
 
-/// The number at the beginning, and what follows it.
+/// Splits a text into the number at its beginning and the rest.
 fn number(text: &str) -> (Option<usize>, &str) {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     (text[..digits].parse().ok(), &text[digits..])
 }
 
-/// The rules of this topic that a line cites: `(topic 3)`, `topic 3, 4`, `topic 1 to 4`.
+/// Returns the rules of this topic that a line cites: `(topic 3)`, `topic 3, 4`, `topic 1 to 4`.
 fn cited(line: &str, topic: &str) -> Vec<usize> {
     let mut all = Vec::new();
     for (at, _) in line.match_indices(topic) {
@@ -54,7 +54,7 @@ fn each_rule_that_is_cited_exists() {
     };
     for path in rooms.iter().chain(&pages).flat_map(below) {
         let Ok(text) = fs::read_to_string(&path) else { continue };
-        // Its samples cite rules that do not exist.
+        // The samples in this file cite rules that do not exist.
         if path.ends_with("tidy/cited.rs") {
             continue;
         }
@@ -75,19 +75,20 @@ fn each_rule_that_is_cited_exists() {
     assert!(found.is_empty(), "{}\n", found.join("\n"));
 }
 
-/// Where the links of a page lead, but those to other sites: `[…](here)` and `[id]: here`.
+/// Returns the targets of a page's links, without those to other sites: `[…](here)` and `[id]:
+/// here`.
 fn links(text: &str) -> Vec<&str> {
     let inline = text.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0));
     let all = inline.chain(definitions(text).map(|(_, to)| to));
     all.filter(|to| !to.contains("://")).collect()
 }
 
-/// The lines `[id]: where` of a page.
+/// Returns the link definitions of a page, the lines `[id]: where`.
 fn definitions(text: &str) -> impl Iterator<Item = (&str, &str)> {
     text.lines().filter_map(|line| line.strip_prefix('[')?.split_once("]: "))
 }
 
-/// The links of this page that lead to no file.
+/// Returns the links of this page that lead to no file.
 fn dangling(page: &Path, text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for link in links(text) {
@@ -109,8 +110,9 @@ fn each_link_between_pages_leads_somewhere() {
     assert!(found.is_empty(), "{}\n", found.join("\n"));
 }
 
-/// In rustdoc a page is not where its file is, so its links to files have to be defined there
-/// once more, before the page: what is defined first counts. `source` is what includes the page.
+/// Returns the links of an included page that do not work in rustdoc, where the page is not at its
+/// file's place. Its links to files must be defined again in `source`, the file that includes the
+/// page, before the page: the first definition counts.
 fn dangling_in_rustdoc(page: &str, source: &str) -> Vec<String> {
     let mut found = Vec::new();
     for to in page.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0)) {
@@ -122,7 +124,7 @@ fn dangling_in_rustdoc(page: &str, source: &str) -> Vec<String> {
     for (id, to) in definitions(page) {
         let item = format!("//![{id}]:crate::");
         let at = "env!(\"CARGO_PKG_REPOSITORY\"),\"/blob/main/";
-        // A picture is shown as itself, not as a page about it.
+        // A picture is linked as a file, not as a page about the file.
         let raw =
             if Path::new(to).extension().is_some_and(|e| e == "svg") { "?raw=true" } else { "" };
         let file = format!("\"[{id}]:\",{at}{to}{raw}\"");
@@ -183,7 +185,7 @@ fn each_test_that_the_documents_name_exists() {
     assert!(found.is_empty(), "{}\n", found.join("\n"));
 }
 
-/// Names of tests are sentences.
+/// Returns true if the name is a test's name, which is a sentence.
 fn is_test(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     name.matches('_').count() >= 3 && name.chars().all(plain)
@@ -198,11 +200,12 @@ fn citations_are_read() {
     assert!(cited("a quarantine 3 s long, of 64 locks 2 were lost", "locks").is_empty());
 }
 
-/// The pairs `name` in `file` of a page, also `a`, `b` in `file`; a name without its type's part.
+/// Returns the pairs `name` in `file` of a page, including `a`, `b` in `file`. A name is returned
+/// without its type.
 fn places(text: &str) -> Vec<(&str, &str)> {
     let words: Vec<&str> = text.split('`').collect();
     let mut found = Vec::new();
-    // Words between ticks have odd numbers.
+    // The words between backticks have odd indices.
     for at in (3..words.len()).step_by(2).filter(|at| words[at - 1].trim() == "in") {
         let mut name = at - 2;
         loop {

@@ -1,9 +1,9 @@
-//! Who may import whom: imports only go down.
+//! The layers of the crate: a module imports only modules of lower layers.
 
 use crate::rules::Finding;
 
-/// The top modules from the ground up. A module may import those below it; those of one layer may
-/// import each other only where `TOGETHER` says so.
+/// The top modules, from the bottom up. A module may import those below it. Modules of one layer
+/// may import each other only if `TOGETHER` permits it.
 const LAYERS: [&[&str]; 13] = [
     &["name", "token", "time", "op", "error", "config", "durability", "shown"],
     &["env", "tls", "fuzzing", "metrics", "span"],
@@ -20,14 +20,14 @@ const LAYERS: [&[&str]; 13] = [
     &["lib", "manual"],
 ];
 
-/// Layers whose modules know each other: the values, and the handle that makes the locks.
+/// Layers whose modules may import each other: the values, and the handle that makes the locks.
 const TOGETHER: [&str; 2] = ["name", "redlock"];
 
-/// Words of the world, which values and the quorum core do not use.
+/// Words for time, randomness and IO, which values and the quorum core do not use.
 const WORLD: [&str; 6] =
     ["tokio::", "rand::", "Instant::now", "SystemTime", "std::thread", "std::net"];
 
-/// The top module that a file belongs to.
+/// Returns the top module that a file belongs to.
 fn module_of(path: &str) -> &str {
     let inside = path.strip_prefix("src/").unwrap_or("");
     let first = inside.split('/').next().unwrap_or("");
@@ -38,7 +38,7 @@ fn layer(module: &str) -> Option<usize> {
     LAYERS.iter().position(|modules| modules.contains(&module))
 }
 
-/// The way from a file to the crate's root by `super`.
+/// Returns the path from a file's module to the crate's root, made of `super`.
 fn to_root(path: &str) -> String {
     let steps = path.split('/').count() - 1 - usize::from(path.ends_with("/mod.rs"));
     "super::".repeat(steps)
@@ -66,7 +66,7 @@ pub(crate) fn imports(path: &str, shipped: &[(usize, &str)]) -> Vec<Finding> {
     found
 }
 
-/// What is wrong where a file of the module `own` names `other`.
+/// Returns the error of a file of the module `own` that names `other`, if there is one.
 fn judge(own: &str, mine: usize, other: &str) -> Option<String> {
     if other == own || own == "lib" {
         return None;

@@ -1,5 +1,5 @@
-//! What a user writes: the lines between the marks `begin` and `end` of the examples. Each package
-//! says in its README how many they are.
+//! The lines that a user writes: those between the marks `begin` and `end` of the examples. The
+//! README of each package states their number.
 
 use std::fs;
 
@@ -7,9 +7,9 @@ use crate::root;
 
 struct Example {
     path: &'static str,
-    /// No more lines than these.
+    /// Maximum number of lines.
     limit: usize,
-    /// What belongs between the marks wherever it is.
+    /// Texts that must be between the marks wherever they occur.
     glue: &'static [&'static str],
     readme: &'static str,
 }
@@ -67,7 +67,7 @@ const NUMBERS: [&str; 14] = [
     "twelve", "thirteen",
 ];
 
-/// The lines between the marks, and those outside of them; neither comments nor empty ones.
+/// Returns the lines between the marks and those outside, without comments and empty lines.
 fn split(text: &str) -> (Vec<&str>, Vec<&str>) {
     let (mut inside, mut outside, mut open) = (Vec::new(), Vec::new(), false);
     for line in text.lines().map(str::trim) {

@@ -1,5 +1,5 @@
-//! What no lint knows: lengths, heads, import direction, citations, the public interface. The rest
-//! is clippy's (`src/lib.rs`, `clippy.toml`). Each rule is a search in the text.
+//! Rules that no lint checks: lengths, heads, import directions, citations, the public interface.
+//! Clippy checks the others (`src/lib.rs`, `clippy.toml`). Each rule is a search in the text.
 
 mod cited;
 mod layers;
@@ -11,7 +11,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where code is.
+/// Folders that contain code.
 const FOLDERS: [&str; 9] =
     ["src", "ops", "adapters", "cli", "examples", "testing", "tests", "benches", "verify"];
 
@@ -33,14 +33,14 @@ fn every_file_keeps_the_rules() {
 fn nothing_names_a_path_of_one_machine() {
     let mut found = Vec::new();
     for path in tracked() {
-        // What is no text holds no path that a reader would meet.
+        // A file that is not text contains no path for a reader.
         let Ok(text) = fs::read_to_string(root().join(&path)) else { continue };
         found.extend(machine_paths(&path, &text));
     }
     assert!(found.is_empty(), "{}\n", found.join("\n"));
 }
 
-/// Lines with a path that exists on somebody's machine only.
+/// Returns the lines with a path that exists only on a developer's machine.
 fn machine_paths(path: &str, text: &str) -> Vec<String> {
     let paths = [concat!("/ro", "ot/"), concat!("/tmp", "/w/"), concat!("/wo", "rk/")];
     let names = |line: &str| {
@@ -73,7 +73,7 @@ fn relative(path: &Path) -> String {
     inside.to_string_lossy().replace('\\', "/")
 }
 
-/// All files below a folder, in order; none if it is not there.
+/// Returns all files below a folder, in order, or none if the folder does not exist.
 fn files_below(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let mut paths: Vec<PathBuf> = entries.map(|e| e.expect("a readable folder").path()).collect();
@@ -89,7 +89,7 @@ fn files_below(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// What git knows; all files where there is no git (an unpacked package).
+/// Returns the files that git tracks, or all files if there is no git, as in an unpacked package.
 fn tracked() -> Vec<String> {
     let git = Command::new("git").arg("ls-files").current_dir(root()).output();
     match git {
@@ -108,7 +108,7 @@ fn what_is_built_from_is_examined_for_every_feature() {
     let (features, _) = features.split_once("\n[").expect("a section after them");
     let names = features.lines().filter_map(|line| line.split_once(" = [")).map(|(name, _)| name);
     let examined = deny.lines().find(|line| line.starts_with("features = [")).expect("a list");
-    // The reason is in the file.
+    // deny.toml gives the reason for these.
     let left_out = ["default", "backoff"];
     let missing: Vec<_> = names
         .filter(|name| !left_out.contains(name) && !examined.contains(&format!("\"{name}\"")))

@@ -1,5 +1,5 @@
-//! The public interface with its signatures and auto traits, kept in `docs/public-api.txt` and
-//! compared with what rustdoc says: nothing becomes public, changes or stops being so, unseen.
+//! The public interface with its signatures and auto traits is kept in `docs/public-api.txt` and
+//! compared with rustdoc's output. So no item becomes public, changes or disappears unnoticed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,14 +10,14 @@ use super::root;
 
 const LIST: &str = "docs/public-api.txt";
 
-/// The format of rustdoc's JSON that the dev-dependency `public-api` reads: that of Rust 1.95.
+/// Format of rustdoc's JSON that the dev-dependency `public-api` reads: that of Rust 1.95.
 const FORMAT: u64 = 57;
 
-/// Traits that nobody asks for: unstable, the compiler's own, or about panics.
+/// Traits that are left out: they are unstable, internal to the compiler, or about panics.
 const UNASKED: [&str; 5] =
     ["Freeze", "RefUnwindSafe", "StructuralPartialEq", "UnsafeUnpin", "UnwindSafe"];
 
-/// Traits that a type has unless the list says otherwise (`impl !…`), or under which condition.
+/// Traits that a type has unless the list states otherwise (`impl !…`) or states a condition.
 const USUAL: [&str; 3] =
     ["impl core::marker::Send for", "impl core::marker::Sync for", "impl core::marker::Unpin for"];
 
@@ -37,7 +37,7 @@ fn json() -> PathBuf {
     target.join("doc/palisade.json")
 }
 
-/// One line for each item and implementation.
+/// Returns the list, with a line for each item and implementation.
 fn listed() -> String {
     let path = json();
     let text = fs::read_to_string(&path).expect("what rustdoc wrote");
@@ -55,8 +55,8 @@ fn listed() -> String {
     shown(api.items().map(ToString::to_string))
 }
 
-/// Leaves out what is implied by an implementation of another crate's trait: its functions and
-/// types.
+/// Returns the items without those implied by an implementation of another crate's trait: its
+/// functions and types.
 fn shown(items: impl Iterator<Item = String>) -> String {
     let (mut lines, mut implied) = (String::new(), false);
     for item in items {

@@ -1,4 +1,4 @@
-//! A certificate authority of our own, made anew for each test, and what it signs.
+//! A certificate authority for each test, and the certificates that it signs.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use crate::support::server::Server;
 
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// A CA, and a directory for the files that servers read; gone with it.
+/// A CA, and a directory for the files that servers read. Dropping it removes the directory.
 pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,
     pem: String,
@@ -32,12 +32,12 @@ impl Authority {
         Self { issuer: Issuer::new(params, key), pem, dir }
     }
 
-    /// The CA's certificate, as a user has it.
+    /// Returns the CA's certificate, as a user has it.
     pub(crate) fn root(&self) -> Vec<u8> {
         self.pem.clone().into_bytes()
     }
 
-    /// Certificate and key for these names.
+    /// Returns a certificate and its key for these names.
     pub(crate) fn sign(&self, names: &[&str]) -> (Vec<u8>, Vec<u8>) {
         let names: Vec<String> = names.iter().map(|n| (*n).to_owned()).collect();
         let mut params = CertificateParams::new(names).unwrap();
@@ -47,7 +47,7 @@ impl Authority {
         (pem.into_bytes(), key.serialize_pem().into_bytes())
     }
 
-    /// A `redis-server` or `redis-sentinel` that serves TLS under these names.
+    /// Starts a `redis-server` or `redis-sentinel` that serves TLS under these names.
     pub(crate) fn serve(&self, program: &str, names: &[&str], more: &[&str]) -> Server {
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
         let file = |end: &str| self.dir.join(format!("{n}.{end}")).display().to_string();

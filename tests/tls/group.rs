@@ -1,25 +1,25 @@
-//! TLS to a group's data server and to its Sentinel, each without the other and both.
+//! TLS to a group's data server and to its Sentinel, each alone and both together.
 
 use palisade::error::NodeFault;
 use palisade::node::{MinReplicas, SentinelNode, SentinelNodeBuilder};
 
 use super::*;
 
-/// One Sentinel is enough here: what is tried is the way to it, not what it decides.
+/// Returns a node's builder with one Sentinel, which is enough to test the connection to it.
 pub(crate) fn node(sentinel: &str) -> SentinelNodeBuilder {
     provider();
     let node = SentinelNode::builder("orders", [sentinel]);
     node.min_replicas_check(MinReplicas::Off).trust_fresh(true).sentinel_deadline(PATIENCE)
 }
 
-/// Has the Sentinel watch this master, from now on.
+/// Lets the Sentinel watch this master from now on.
 fn watch(sentinel: &Server, master: &Server) {
     let port = master.port().to_string();
     assert_eq!(sentinel.cli(&["sentinel", "monitor", "orders", "127.0.0.1", &port, "1"]), "OK");
 }
 
 const MASTER: &[&str] = &[];
-/// A Sentinel greets its master with TLS if its own links have it.
+/// Arguments of a master whose Sentinel connects with TLS, as its own links do.
 const OVER_TLS: &[&str] = &["--tls-replication", "yes"];
 
 #[tokio::test]
@@ -35,7 +35,7 @@ async fn tls_to_the_data_servers_alone() {
     let e = refusal(&node().tls(None, None).build().unwrap()).await;
     assert_eq!(e.fault(), NodeFault::Tls, "{e}");
     assert!(e.to_string().contains("unknown issuer"), "{e}");
-    // One does not replace the other.
+    // TLS to the data server does not replace TLS to the Sentinel.
     let both = node().tls(Some(ca.root()), None).sentinel_tls(Some(ca.root()), None);
     let both = both.sentinel_deadline(Duration::from_millis(300)).build().unwrap();
     let e = refusal(&both).await;
@@ -58,7 +58,7 @@ async fn tls_to_the_sentinels_alone() {
     assert!(e.to_string().contains("sentinel_tls"), "{:?} {e}", e.fault());
 }
 
-/// A Sentinel announces IP addresses unless configured otherwise, and certificates hold names.
+/// A Sentinel announces IP addresses unless configured otherwise, and certificates contain names.
 #[tokio::test]
 async fn tls_to_both_with_a_name_for_an_announced_address() {
     let (data, watchers) = (Authority::new("data"), Authority::new("watchers"));
@@ -79,12 +79,12 @@ async fn tls_to_both_with_a_name_for_an_announced_address() {
     assert!(acquire(&mapped).await.is_ok());
     assert_eq!(mapped.status().master, Some(reached));
     works(mapped).await;
-    // The Sentinels' CA is not asked about the data servers.
+    // The Sentinels' CA does not count for the data servers.
     let wrong = node().tls(Some(watchers.root()), None).build().unwrap();
     assert!(refusal(&wrong).await.to_string().contains("unknown issuer"));
 }
 
-/// Nothing resolves these names: only the certificates have them, and nobody's address changes.
+/// These names cannot be resolved. Only the certificates contain them, and no address changes.
 #[tokio::test]
 async fn tls_to_both_by_names_that_lead_nowhere() {
     let (data, watchers) = (Authority::new("data"), Authority::new("watchers"));
@@ -100,7 +100,7 @@ async fn tls_to_both_by_names_that_lead_nowhere() {
     assert_eq!(e.fault(), NodeFault::Tls, "{e}");
     assert!(e.to_string().contains("`sentinel_tls_server_name`"), "{e}");
     assert!(e.to_string().contains(&sentinel.addr()), "{e}");
-    // One does not replace the other.
+    // The Sentinels' name does not replace the data servers' name.
     let half = node().sentinel_tls_server_name("watchers.invalid").build().unwrap();
     let e = refusal(&half).await;
     assert!(e.to_string().contains("`tls_server_name`"), "{e}");
@@ -110,7 +110,7 @@ async fn tls_to_both_by_names_that_lead_nowhere() {
     assert!(acquire(&named).await.is_ok());
     assert_eq!(named.status().master, Some(master.addr()), "as announced");
     works(named).await;
-    // It is looked for, not merely sent.
+    // The name is checked in the certificate, not only sent.
     let wrong = half_named(node()).tls_server_name("other.invalid").build().unwrap();
     assert_eq!(refusal(&wrong).await.fault(), NodeFault::Tls);
     let e = node().tls_server_name("not a name").build().unwrap_err();

@@ -1,5 +1,5 @@
-//! TLS against real servers, with certificates of our own: what works, and the error that a user
-//! gets when it does not.
+//! TLS on real servers, with the tests' own certificates: working settings, and the errors of
+//! others.
 
 mod certs;
 mod group;
@@ -20,12 +20,12 @@ use certs::Authority;
 use support::server::Server;
 
 const NAMES: [&str; 2] = ["localhost", "127.0.0.1"];
-/// Until something must have happened; not a claim about how long it takes.
+/// Maximum time for an event that must happen; it does not assert a speed.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// As README says.
+/// Installs the crypto provider as the README shows.
 fn provider() {
-    // Another test of this process may have been first.
+    // The result is ignored, because another test of this process may have installed a provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
@@ -51,7 +51,7 @@ async fn acquire(node: &dyn LockNode) -> Result<Reply, NodeError> {
         Batch { terms, not_after: None, known_since: None, ops: vec![op] },
         SystemEnv.now() + PATIENCE,
     );
-    // The node keeps its deadline itself; the rest only catches one that hangs.
+    // The node observes its deadline itself; the rest only detects a node that hangs.
     let answer = tokio::time::timeout(PATIENCE * 2, call).await;
     answer.expect("the node answers by its deadline").items.remove(0)
 }
@@ -68,7 +68,7 @@ fn redlock(node: impl LockNode) -> Redlock {
     Redlock::builder().node(node).ttl(ttl).node_deadline(PATIENCE).build().unwrap()
 }
 
-/// A lock and an idempotent run over this node, as a user does them.
+/// Runs a lock and an idempotent call on this node, as a user does.
 async fn works(node: impl LockNode) {
     let redlock = redlock(node);
     let guard = redlock.mutex("invoice:42").build().unwrap().acquire().await.unwrap();
@@ -90,9 +90,9 @@ async fn lock_and_idempotent_run_over_tls_with_a_ca_of_ones_own() {
     let ca = Authority::new("ours");
     let server = ca.serve("redis-server", &NAMES, &[]);
     works(builder(tls_url(&server)).tls(Some(ca.root()), None).build().unwrap()).await;
-    // The server has no other port: what works here is encrypted.
+    // The server has no other port, so everything that works here is encrypted.
     assert_eq!(server.cli(&["config", "get", "port"]), "port\n0");
-    // By a name that is not an address, with a login.
+    // The address is a host name, and the URL has a login.
     server.cli(&["config", "set", "requirepass", "s3cret"]);
     let url = format!("rediss://:s3cret@localhost:{}/1", server.port());
     let node = builder(url).tls(Some(ca.root()), None).build().unwrap();

@@ -1,4 +1,4 @@
-//! What does not work is an error that says what to change.
+//! TLS settings that do not work give an error that states what to change.
 
 use palisade::error::NodeFault;
 use palisade::{AcquireError, Advice, ConfigError};
@@ -16,7 +16,7 @@ async fn a_ca_that_nobody_here_trusts() {
         assert_eq!((e.fault(), e.advice()), (NodeFault::Tls, Advice::Misconfigured), "{e}");
         assert!(e.to_string().contains("unknown issuer; give the CA that signed it"), "{e}");
     }
-    // As a user of locks meets it.
+    // A user of locks gets the same error.
     let redlock = redlock(builder(tls_url(&server)).build().unwrap());
     let e = redlock.mutex("m").build().unwrap().try_acquire().await.expect_err("no quorum");
     assert!(matches!(e, AcquireError::NoQuorum(_)), "{e}");
@@ -43,8 +43,8 @@ async fn plain_to_a_tls_port() {
     assert!(e.to_string().contains("rediss://"), "{:?} {e}", e.fault());
 }
 
-/// What the server does with the greeting of TLS depends on the bytes that were drawn for it: it
-/// calls it an error, or waits for the end of a line.
+/// A plain server's reaction to a TLS greeting depends on the greeting's random bytes: the server
+/// returns an error, or waits for the end of a line.
 #[tokio::test]
 async fn tls_to_a_plain_port() {
     let server = Server::start(&[]);
@@ -64,7 +64,7 @@ async fn tls_to_a_plain_port() {
 async fn a_client_certificate_that_is_missing_or_another_cas() {
     let (ca, stranger) = (Authority::new("ours"), Authority::new("strangers"));
     let server = ca.serve("redis-server", &NAMES, &["--tls-auth-clients", "yes"]);
-    // With TLS 1.3 the server refuses when our side believes the handshake done, so that its
+    // With TLS 1.3 the server refuses after the client has finished the handshake, so the server's
     // reason may be lost with the connection.
     for client in [None, Some(stranger.sign(&["the-client"]))] {
         let e =

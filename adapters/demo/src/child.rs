@@ -1,4 +1,4 @@
-//! A consumer process. It dies by itself at one of the crash points, if it is not killed before.
+//! A consumer process. Unless it is killed first, it aborts itself at one of the crash points.
 
 use std::future::Future;
 use std::io::Write as _;
@@ -19,7 +19,7 @@ use crate::brokers::Kind;
 use crate::invoices::Invoice;
 use crate::ledger::{Line, Said};
 
-/// Where a consumer dies.
+/// The crash point at which a consumer aborts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DieAt {
     Fetched,
@@ -30,14 +30,14 @@ pub(crate) enum DieAt {
 }
 
 impl DieAt {
-    /// What a consumer writes as the last thing before it dies here. A byte of its own for each
-    /// crash point: who reads it knows that this death happened, and where.
+    /// Returns the byte that a consumer writes just before it aborts at this crash point. Each
+    /// crash point has its own byte, so the reader learns that this death happened, and where.
     pub(crate) fn mark(self) -> u8 {
         b'1' + self as u8
     }
 }
 
-/// What a consumer writes for each delivery.
+/// The byte that a consumer writes for each delivery.
 pub(crate) const DELIVERED: u8 = b'd';
 
 /// The arguments of a consumer process.
@@ -55,18 +55,19 @@ pub(crate) struct Args {
     sentinels: String,
     #[arg(long)]
     die_at: Option<DieAt>,
-    /// At the message with this number: when one less are acknowledged.
+    /// Dies at the message with this number, after one message less was acknowledged.
     #[arg(long, default_value_t = 1)]
     after: u32,
-    /// Short, so that what died is taken over soon.
+    /// Lease of a claim in milliseconds. Short, so that a dead consumer's messages are taken over
+    /// soon.
     #[arg(long, default_value_t = 2_000)]
     lease_ms: u64,
-    /// How many messages at once.
+    /// Number of messages handled at once.
     #[arg(long, default_value_t = 16)]
     concurrency: usize,
 }
 
-/// What a consumer does with a message, whatever the broker.
+/// The handling of one message, the same for all brokers.
 #[derive(Clone)]
 pub(crate) struct Work {
     ledger: Arc<Line>,
@@ -80,24 +81,24 @@ struct Death {
 }
 
 impl Death {
-    /// One message came to this crash point.
+    /// Aborts the process if it is to die at this crash point and has acknowledged enough messages.
     fn pass(&self, at: DieAt) {
         if self.at == Some(at) && self.acknowledged.load(Ordering::Relaxed) + 1 >= self.after {
             write(at.mark());
-            // Nothing is cleaned up: the kernel closes the sockets.
+            // Aborting cleans up nothing; the kernel closes the sockets.
             std::process::abort();
         }
     }
 }
 
-/// To the judge.
+/// Writes one byte to standard output, where the demo's main process reads it.
 fn write(byte: u8) {
     let _ = std::io::stdout().write_all(&[byte]);
     let _ = std::io::stdout().flush();
 }
 
 impl Work {
-    /// The handler.
+    /// Handles a message: books the invoice.
     pub(crate) async fn book(
         self,
         cx: Context,
@@ -113,7 +114,7 @@ impl Work {
         Ok(())
     }
 
-    /// The probe.
+    /// Asks the ledger whether an invoice is booked.
     pub(crate) async fn probe(self, cx: Context) -> Probed<()> {
         match self.ledger.probe(cx.key(), cx.fencing_token().get()).await {
             Ok(Said::Booked) => Probed::Found(()),
@@ -124,7 +125,7 @@ impl Work {
 }
 
 impl Work {
-    /// Consumes until `stop` resolves.
+    /// Consumes messages until `stop` resolves.
     pub(crate) async fn consume<B: Broker>(
         self,
         broker: B,
@@ -155,7 +156,7 @@ impl Work {
     }
 }
 
-/// What was done, on the group with this name.
+/// Opens the idempotency records on the Sentinel group with this name.
 pub(crate) fn memory(
     master: &str,
     sentinels: &[String],
@@ -169,7 +170,7 @@ pub(crate) fn memory(
     Ok((redlock, of))
 }
 
-/// A consumer process, until it is asked to end.
+/// Runs a consumer process until it receives SIGTERM.
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let sentinels: Vec<String> = args.sentinels.split(',').map(str::to_owned).collect();
     let lease = Duration::from_millis(args.lease_ms);

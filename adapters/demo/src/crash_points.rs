@@ -1,8 +1,8 @@
-//! A consumer process killed at each of the five crash points, one after the other, and what three
-//! witnesses say at that moment: the ledger, the records on the nodes, and the broker.
+//! Kills a consumer process at each of the five crash points, one after the other. After each death
+//! it checks three witnesses: the ledger, the records on the nodes, and the broker.
 //!
-//! One message is handled at a time, and the third one is the last of the process that is killed.
-//! Then another process takes what is left.
+//! The consumer handles one message at a time, and it is killed at the third one. Then another
+//! process consumes the remaining messages.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -27,31 +27,32 @@ use crate::invoices::{self, Invoice, Letter};
 use crate::ledger::Ledger;
 use crate::process::{Process, command};
 
-/// How many messages there are for each crash point.
+/// Number of messages for each crash point.
 const MESSAGES: usize = 6;
-/// At which of them the process dies.
+/// Number of the message at which the process dies, counted from 1.
 const AT: usize = 3;
-/// Long enough that a busy machine answers in time, so that no message comes twice.
+/// The claims' lease, long enough for a busy machine to renew it, so that no message is delivered
+/// twice.
 const LEASE: Duration = Duration::from_secs(8);
-/// How long anything here may take.
+/// Maximum time for any single step.
 const PATIENCE: Duration = Duration::from_secs(90);
 /// Longer than a consumer keeps a message that it cannot handle yet.
 const STEADY: Duration = Duration::from_secs(2);
 const SIGABRT: i32 = 6;
 
-/// What the witnesses say.
+/// Counts that the witnesses report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Seen {
-    /// In the ledger.
+    /// Invoices booked in the ledger.
     booked: usize,
     /// Records with a result.
     stored: usize,
-    /// Records of an attempt without one.
+    /// Records of an attempt without a result.
     begun: usize,
 }
 
 impl DieAt {
-    /// What is to be seen when the process has died here.
+    /// Returns the counts expected after the process has died at this crash point.
     fn seen(self) -> Seen {
         let before = AT - 1;
         match self {
@@ -62,15 +63,16 @@ impl DieAt {
         }
     }
 
-    /// How many messages the broker still has.
+    /// Returns the number of messages that the broker is expected to have left.
     fn left(self, kind: Kind) -> RangeInclusive<usize> {
         let acknowledged = if self == Self::Acknowledged { AT } else { AT - 1 };
         let left = MESSAGES - acknowledged;
         match kind {
-            // AMQP confirms no acknowledgement: the last one may be lost with the connection.
+            // AMQP does not confirm acknowledgements, so the last one may be lost with the
+            // connection.
             Kind::Rabbitmq if self == Self::Acknowledged => left..=left + 1,
             Kind::Nats | Kind::Rabbitmq | Kind::Streams => left..=left,
-            // Commits follow five times a second.
+            // Offsets are committed only five times a second.
             Kind::Kafka => left..=MESSAGES,
         }
     }
@@ -83,7 +85,8 @@ struct Stage {
     of: Idempotency,
 }
 
-/// An error unless a process was killed at each crash point, and nothing was lost or done twice.
+/// Kills a process at each crash point. Fails if one was not killed, or if an invoice was lost or
+/// booked twice.
 pub(crate) async fn run(kind: Kind) -> Result<(), Failure> {
     let points = DieAt::value_variants();
     let all = invoices::load(Some(MESSAGES * points.len()))?;
@@ -178,8 +181,9 @@ impl Stage {
         Ok(seen)
     }
 
-    /// Waits until all are booked and the broker has had none for two seconds: it does not count
-    /// a message that waits at a consumer for a result, which takes a second at most.
+    /// Waits until all invoices are booked and the broker has had no message for two seconds. The
+    /// broker does not count a message that a consumer holds while it waits for a result, which
+    /// takes at most one second.
     async fn settled(&self, keys: &[Arc<str>]) -> Result<(), Failure> {
         let begun = Instant::now();
         let mut none_since = None;
@@ -198,7 +202,8 @@ impl Stage {
         }
     }
 
-    /// Until the broker has so many: it takes a while until it knows of a death.
+    /// Waits until the broker has `want` messages. The broker notices a consumer's death with a
+    /// delay.
     async fn left(&self, want: &RangeInclusive<usize>) -> Result<usize, Failure> {
         let begun = Instant::now();
         loop {
@@ -214,7 +219,7 @@ impl Stage {
     }
 }
 
-/// The state of a key. A busy machine may not answer the first time.
+/// Returns the status of a key. Tries again, because a busy machine may not answer at first.
 async fn asked(call: Call) -> Result<Status<()>, Failure> {
     let begun = Instant::now();
     loop {

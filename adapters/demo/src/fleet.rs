@@ -1,4 +1,4 @@
-//! Four consumer processes that die and are replaced.
+//! Four consumer processes that are replaced when they die.
 
 use std::io::Read as _;
 use std::process::Stdio;
@@ -20,38 +20,38 @@ use crate::process::{Process, command};
 
 const CONSUMERS: usize = 4;
 const POINTS: usize = 5;
-/// After how many messages at most a consumer dies at a crash point at which nobody died yet.
+/// Maximum number of messages before a consumer dies at a crash point that has had no death yet.
 const SOON: u32 = 20;
-/// How long a consumer may take to end when it is asked to.
+/// Maximum time for a consumer to end after SIGTERM.
 const END: Duration = Duration::from_secs(30);
 
-/// What the fleet went through.
+/// Counts of deliveries and deaths of the fleet's consumers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Went {
     pub(crate) delivered: u64,
     pub(crate) killed: u64,
-    /// How many died at each crash point, as they said themselves.
+    /// Deaths at each crash point, as reported by the consumers.
     pub(crate) died: [u64; POINTS],
 }
 
 impl Went {
-    /// Whether somebody died at each crash point, and at random.
+    /// Returns true if a consumer died at each crash point, and one was killed at random.
     pub(crate) fn is_hard(&self) -> bool {
         self.killed > 0 && self.died.iter().all(|n| *n > 0)
     }
 }
 
-/// The consumers.
+/// The consumer processes.
 pub(crate) struct Fleet {
     args: Vec<String>,
     inner: Mutex<Inner>,
-    /// After how many messages at most a consumer dies by itself.
+    /// Maximum number of messages before a consumer dies by itself.
     life: u32,
     calmer: u32,
     heard: Arc<Heard>,
 }
 
-/// What consumers wrote.
+/// Counts of the bytes that consumers have written.
 #[derive(Default)]
 struct Heard {
     delivered: AtomicU64,
@@ -61,10 +61,10 @@ struct Heard {
 struct Inner {
     list: Vec<Process>,
     dice: StdRng,
-    /// How many were started to die at each crash point.
+    /// Number of consumers started to die at each crash point.
     started: [u64; POINTS],
     killed: u64,
-    /// From now on nobody dies by itself.
+    /// If true, new consumers are started without a crash point.
     calm: bool,
 }
 
@@ -83,7 +83,7 @@ impl Heard {
     }
 }
 
-/// The arguments of a consumer of this broker.
+/// Returns the command-line arguments of a consumer of this broker.
 pub(crate) fn consumer(broker: &Broker, group: &Group, ledger: &Ledger) -> Vec<String> {
     let socket = ledger.socket();
     let sentinels = group.sentinels.join(",");
@@ -121,7 +121,7 @@ impl Fleet {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts as many as are missing.
+    /// Starts new consumers in place of those that have ended.
     pub(crate) fn refill(&self) -> Result<(), Failure> {
         let mut inner = self.inner();
         inner.list.retain_mut(|c| !c.has_ended());
@@ -137,7 +137,7 @@ impl Fleet {
         let mut command = command(&program.to_string_lossy());
         command.args(&self.args).stdout(Stdio::piped());
         if !inner.calm {
-            // The crash point at which the fewest have died.
+            // Choose the crash point with the fewest deaths so far.
             let died = self.heard.died();
             let least = (0..POINTS).min_by_key(|at| (died[*at], inner.started[*at]));
             let at = least.ok_or("there are crash points")?;
@@ -151,7 +151,7 @@ impl Fleet {
         let mut process = Process::spawn(command)?;
         let mut out = process.child().stdout.take().ok_or("no output")?;
         let heard = Arc::clone(&self.heard);
-        // Ends with the process.
+        // This thread ends when the process closes its output.
         std::thread::spawn(move || {
             let mut bytes = [0; 256];
             while let Ok(n @ 1..) = out.read(&mut bytes) {
@@ -161,8 +161,8 @@ impl Fleet {
         Ok(process)
     }
 
-    /// Kills one after the other, for ever; an error if no consumer can be started. Begins when one
-    /// has died at each crash point.
+    /// Kills random consumers for ever, starting after there was a death at each crash point.
+    /// Returns an error if no consumer can be started.
     pub(crate) async fn torment(&self, dice: &mut StdRng) -> Failure {
         let mut next = Instant::now();
         loop {
@@ -183,7 +183,8 @@ impl Fleet {
         }
     }
 
-    /// Asks all to end, and waits for it. Those that are started later do not die by themselves.
+    /// Sends SIGTERM to all consumers and waits until they have ended. Those started later do not
+    /// die by themselves.
     pub(crate) async fn stop(&self) -> Result<(), Failure> {
         self.inner().calm = true;
         self.inner().list.iter().for_each(|c| c.signal("TERM"));

@@ -1,4 +1,4 @@
-//! The Sentinel group that remembers what was done.
+//! The Sentinel group that stores the idempotency records.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::Failure;
 
-/// How long the Sentinels may take to promote a replica.
+/// Maximum time for the Sentinels to promote a replica.
 const FAILOVER: Duration = Duration::from_secs(60);
 
 #[derive(Deserialize)]
@@ -24,7 +24,7 @@ struct Named {
     sentinels: Vec<String>,
 }
 
-/// One group; taken down on drop, and by its own watcher if this process is killed.
+/// A Sentinel group. It is taken down on drop, or by its own watcher if this process is killed.
 pub(crate) struct Group {
     dir: PathBuf,
     pub(crate) name: String,
@@ -42,7 +42,7 @@ impl Group {
         Ok(Self { dir, name, sentinels })
     }
 
-    /// SIGKILL to the master. Returns when the Sentinels name another one.
+    /// Kills the master with SIGKILL and waits until the Sentinels name another one.
     pub(crate) async fn fail_over(&self) -> Result<(), Failure> {
         let before = self.master().await?;
         let mut strike = tokio::process::Command::new(script("break"));
@@ -58,8 +58,8 @@ impl Group {
         Ok(())
     }
 
-    /// The master's address, as the first Sentinel that answers names it. That of a dead master's
-    /// own machine may be gone with it.
+    /// Returns the master's address from the first Sentinel that answers. The Sentinel on a dead
+    /// master's machine may be down, too.
     async fn master(&self) -> Result<(String, u16), Failure> {
         let mut last: Failure = "the group has no Sentinels".into();
         for sentinel in &self.sentinels {

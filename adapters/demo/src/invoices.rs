@@ -1,4 +1,4 @@
-//! What is published: real invoices, some several times, and some poison.
+//! The published messages: real invoices, some of them several times, and some poison.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::Failure;
 
-/// How many messages nobody can read.
+/// Number of messages that cannot be parsed.
 const POISON: usize = 7;
-/// How many messages have the key of another one and say something else.
+/// Number of messages that have the key of another message and a different body.
 const FORGERIES: usize = 3;
 
-/// One invoice as published.
+/// An invoice as it is published.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Invoice {
     #[serde(rename = "InvoiceNo")]
@@ -28,21 +28,21 @@ pub(crate) struct Invoice {
     pub(crate) total: String,
 }
 
-/// A message: its key and what it says.
+/// A message with its key and body.
 #[derive(Clone, Debug)]
 pub(crate) struct Letter {
     pub(crate) key: Arc<str>,
     pub(crate) body: String,
 }
 
-/// All that is published.
+/// All messages to publish.
 pub(crate) struct Plan {
-    /// In the order of publication.
+    /// Messages in the order of publication.
     pub(crate) messages: Vec<Letter>,
-    /// After all invoices were booked.
+    /// Messages to publish after all invoices are booked.
     pub(crate) forgeries: Vec<Letter>,
     pub(crate) invoices: usize,
-    /// The keys whose messages become dead letters.
+    /// Keys of the messages that become dead letters.
     pub(crate) poison: Vec<Arc<str>>,
     pub(crate) keys: Vec<Arc<str>>,
 }
@@ -56,7 +56,8 @@ pub(crate) fn load(limit: Option<usize>) -> Result<Vec<Invoice>, Failure> {
 }
 
 impl Plan {
-    /// Each invoice one to three times: the repeats at the heels of the first, or much later.
+    /// Plans one to three copies of each invoice. A repeat follows the first copy closely, or much
+    /// later.
     pub(crate) fn new(invoices: &[Invoice], dice: &mut StdRng) -> Self {
         let mut places: Vec<(usize, Letter)> = Vec::new();
         for (i, invoice) in invoices.iter().enumerate() {

@@ -1,4 +1,5 @@
-//! The ledger, in the judge's process; consumers ask it over a socket, one line of JSON a question.
+//! The ledger in the demo's main process. Consumers send it one line of JSON for each question over
+//! a Unix socket.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,14 +21,14 @@ enum Ask {
     Probe { key: Arc<str>, token: u64 },
 }
 
-/// What the ledger says.
+/// The ledger's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Said {
-    /// The effect is in the books.
+    /// The effect is booked.
     Booked,
-    /// It is not, and tokens below the one that asked are refused from now on.
+    /// The effect is not booked, and from now on the ledger refuses tokens below the question's.
     NotBooked,
-    /// A larger token was seen.
+    /// The ledger has already seen a larger token.
     OldToken,
 }
 
@@ -37,7 +38,7 @@ struct Shared {
     booked: AtomicUsize,
 }
 
-/// The ledger, being served.
+/// The ledger while it serves its socket.
 pub(crate) struct Ledger {
     dir: PathBuf,
     shared: Arc<Shared>,
@@ -61,7 +62,7 @@ impl Ledger {
         self.dir.join("ledger")
     }
 
-    /// Orders with an effect so far.
+    /// Returns the number of orders booked so far.
     pub(crate) fn executed(&self) -> usize {
         self.shared.booked.load(Ordering::Relaxed)
     }
@@ -107,7 +108,7 @@ async fn answer(shared: Arc<Shared>, stream: UnixStream) {
     }
 }
 
-/// A consumer's way to the ledger.
+/// A consumer's connection to the ledger.
 pub(crate) struct Line(Mutex<BufReader<UnixStream>>);
 
 impl Line {
@@ -115,7 +116,7 @@ impl Line {
         Ok(Self(Mutex::new(BufReader::new(UnixStream::connect(socket).await?))))
     }
 
-    /// Books an order with this token.
+    /// Books an order with this fencing token.
     pub(crate) async fn book(&self, key: &str, token: u64) -> Result<Said, Failure> {
         self.ask(&Ask::Book { key: key.into(), token }).await
     }

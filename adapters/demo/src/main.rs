@@ -1,4 +1,4 @@
-//! Real invoices through a real broker, with everything killed on the way.
+//! Sends real invoices through a real broker, while consumers and servers are killed.
 //!
 //! ```text
 //! broker-demo rabbitmq               18,532 invoices, each published one to three times
@@ -9,12 +9,12 @@
 //! broker-demo crash-points kafka     one consumer after the other is killed, each at another point
 //! ```
 //!
-//! Four consumer processes take them. They are killed at random moments, and each also dies by
-//! itself at one of the five crash points (fetch, claim, effect, complete, acknowledge). The broker
-//! is killed and started again once; the master of the Sentinel group that remembers what was done
-//! is killed once, and the demo waits until the Sentinels name another one. A ledger outside of
-//! them books what they do, refuses old fencing tokens, and judges at the end. A run in which no
-//! consumer died at one of the crash points has failed. The last line is JSON for programs.
+//! Four consumer processes handle the messages. They are killed at random moments, and each also
+//! dies by itself at one of the five crash points (fetch, claim, effect, complete, acknowledge).
+//! The broker is killed and started again once. The master of the Sentinel group that stores the
+//! idempotency records is killed once, and the demo waits until the Sentinels name another one. A
+//! ledger in the demo's own process books the invoices, refuses old fencing tokens, and is audited
+//! at the end. A run fails if some crash point had no death. The last line is JSON for programs.
 
 mod brokers;
 mod child;
@@ -26,7 +26,7 @@ mod ledger;
 mod process;
 mod report;
 
-/// The books of the example `orders`: the same downstream, with the same care.
+/// The ledger of the example `orders`: the same downstream service, with the same checks.
 #[path = "../../../examples/orders/ledger.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod books;
@@ -50,10 +50,10 @@ use invoices::Plan;
 use ledger::Ledger;
 use report::Report;
 
-/// Whatever goes wrong.
+/// The error of every function of the demo.
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// How long it may take at most until everything is done, for each thousand invoices.
+/// Maximum time for each thousand invoices.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Parser)]
@@ -65,37 +65,39 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// On `RabbitMQ`.
+    /// Runs on `RabbitMQ`.
     Rabbitmq(Run),
-    /// On Redis Streams.
+    /// Runs on Redis Streams.
     Streams(Run),
-    /// On NATS `JetStream`.
+    /// Runs on NATS `JetStream`.
     Nats(Run),
-    /// On librdkafka's mock cluster of Kafka brokers.
+    /// Runs on librdkafka's mock cluster of Kafka brokers.
     Kafka(Run),
-    /// Kills at each of the five crash points, and looks what is booked, stored and left there.
+    /// Kills a consumer at each of the five crash points, and checks what is booked, stored and
+    /// left.
     CrashPoints {
-        /// On which broker.
+        /// The broker.
         broker: Kind,
     },
-    /// A consumer; started by the others.
+    /// Runs a consumer; started by the other commands.
     #[command(hide = true)]
     Consumer(child::Args),
 }
 
 #[derive(Debug, clap::Args)]
 struct Run {
-    /// Only the first so many invoices.
+    /// Number of invoices, taken from the beginning of the file. Default: all.
     #[arg(long)]
     limit: Option<usize>,
-    /// Decides duplicates, their order, and who dies when. Default: random; it is printed.
+    /// Seed that decides duplicates, their order, and which consumer dies when. Default: random and
+    /// printed.
     #[arg(long)]
     seed: Option<u64>,
 }
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    // RUST_LOG=palisade::consumer=debug says why messages come again.
+    // RUST_LOG=palisade::consumer=debug logs the reason of each redelivery.
     let filter = EnvFilter::builder().with_default_directive(LevelFilter::OFF.into());
     let filter = filter.from_env_lossy();
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
@@ -118,7 +120,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// True if every promise was kept.
+/// Runs the demo. Returns true if every promise was kept.
 async fn demo(kind: Kind, run: &Run) -> Result<bool, Failure> {
     let seed = run.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
     let begun = Instant::now();
@@ -148,7 +150,7 @@ async fn demo(kind: Kind, run: &Run) -> Result<bool, Failure> {
     Ok(report.is_good() && unacknowledged == 0)
 }
 
-/// Publishes, kills, and waits until nothing is left.
+/// Publishes and injects the faults, then waits until no message is left.
 async fn work(
     broker: &Broker,
     group: &Group,
@@ -178,7 +180,7 @@ async fn work(
         tokio::try_join!(published, faults)?;
         say("all is published and the faults are over");
         reached(ledger, plan.invoices).await;
-        // The key of an invoice that was booked, with another text.
+        // A forgery has the key of a booked invoice and a different body.
         broker.publish_all(&plan.forgeries).await?;
         say("the forgeries are published");
         while !fleet.went().is_hard() {
@@ -192,7 +194,7 @@ async fn work(
         died = fleet.torment(&mut killing) => return Err(died),
         never = progress(ledger, plan.invoices, begun) => match never {},
     }
-    // Nobody is killed any more: what is in hand is finished or returned, then nothing is left.
+    // No consumer is killed any more: messages in progress are finished or returned to the broker.
     loop {
         say("all is drained");
         fleet.stop().await?;
@@ -205,7 +207,7 @@ async fn work(
     }
 }
 
-/// Says every ten seconds how far it is.
+/// Prints the number of booked invoices every ten seconds.
 async fn progress(ledger: &Ledger, of: usize, begun: Instant) -> Infallible {
     loop {
         sleep(Duration::from_secs(10)).await;
@@ -214,14 +216,14 @@ async fn progress(ledger: &Ledger, of: usize, begun: Instant) -> Infallible {
     }
 }
 
-/// Until so many invoices are booked.
+/// Waits until this number of invoices is booked.
 async fn reached(ledger: &Ledger, invoices: usize) {
     while ledger.executed() < invoices {
         sleep(Duration::from_millis(50)).await;
     }
 }
 
-/// Until the broker has had nothing to deliver for a while.
+/// Waits until the broker has had nothing to deliver for two seconds.
 async fn drained(broker: &Broker) -> Result<(), Failure> {
     let mut since = Instant::now();
     while since.elapsed() < Duration::from_secs(2) {

@@ -1,4 +1,4 @@
-//! Servers and consumers as child processes that end with this one, by their process ids.
+//! Child processes (servers and consumers) that end together with this process.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::process::CommandExt as _;
@@ -12,11 +12,11 @@ use tokio::time::{Instant, sleep};
 
 use crate::Failure;
 
-/// A process; killed when dropped, and by the kernel when this process is.
+/// A child process. Dropping it kills it, and the kernel kills it when this process dies.
 pub(crate) struct Process(Child);
 
-/// A command that is killed with the thread that starts it, which is why children are started on
-/// the main thread's runtime only.
+/// Returns a command whose process the kernel kills when the thread that started it ends. So
+/// children are started only on the main thread's runtime.
 pub(crate) fn command(program: &str) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "--", program]);
@@ -33,18 +33,18 @@ impl Process {
         &mut self.0
     }
 
-    /// Sends a signal by name.
+    /// Sends the signal with this name to the process.
     pub(crate) fn signal(&self, name: &str) {
         let pid = self.0.id().to_string();
         let _ = Command::new("kill").args(["-s", name, &pid]).stderr(Stdio::null()).status();
     }
 
-    /// True if it has ended.
+    /// Returns true if the process has ended.
     pub(crate) fn has_ended(&mut self) -> bool {
         matches!(self.0.try_wait(), Ok(Some(_)) | Err(_))
     }
 
-    /// Kills it, and fails if it had ended by itself before.
+    /// Kills the process. Fails if it had already ended by itself.
     pub(crate) fn crash(&mut self) -> Result<(), Failure> {
         if self.has_ended() {
             return Err("a server that was to be killed had ended by itself".into());
@@ -53,7 +53,7 @@ impl Process {
         Ok(())
     }
 
-    /// How it ended, if it has within this.
+    /// Waits until the process has ended, and returns its exit status. Fails after `within`.
     pub(crate) async fn ended(&mut self, within: Duration) -> Result<ExitStatus, Failure> {
         let begun = Instant::now();
         loop {
@@ -67,7 +67,7 @@ impl Process {
         }
     }
 
-    /// SIGKILL to it and what it started, and waits.
+    /// Kills the process and its children with SIGKILL, and waits until it has ended.
     pub(crate) fn kill(&mut self) {
         if self.has_ended() {
             return;
@@ -84,7 +84,7 @@ impl Drop for Process {
     }
 }
 
-/// A directory of our own.
+/// Creates a directory of this process below the system's temporary directory.
 pub(crate) fn directory() -> Result<PathBuf, Failure> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -94,15 +94,15 @@ pub(crate) fn directory() -> Result<PathBuf, Failure> {
     Ok(dir)
 }
 
-/// Below the ports that a system gives to connections: one of those could take the port while its
-/// server is away.
+/// Ports below those that the system assigns to outgoing connections. A connection could otherwise
+/// take a server's port while the server is down.
 const PORTS: std::ops::Range<u16> = 10_000..32_000;
 
-/// Ports of one process. It listens on the first one until it ends, so that no other demo that runs
-/// at the same time chooses a port of the same block.
+/// Number of ports in a block. A process listens on a block's first port until it ends, so that no
+/// other demo chooses a port of the same block.
 const BLOCK: u16 = 16;
 
-/// Returns a port that no other process listens on, and that no other demo will choose.
+/// Returns a port that no process listens on, and that no other demo chooses.
 pub(crate) fn free_port() -> Result<u16, Failure> {
     static OWN: Mutex<Vec<(TcpListener, std::ops::Range<u16>)>> = Mutex::new(Vec::new());
     let listen = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok();

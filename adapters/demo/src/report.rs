@@ -1,4 +1,4 @@
-//! What came out: a table for people, one line of JSON for programs.
+//! The result of a run: a table for people, and one line of JSON for programs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub(crate) struct Report {
     broker: &'static str,
     audit: Audit,
     went: Went,
-    /// How many dead letters each key has, and why the last one is one.
+    /// Number of dead letters for each key, and the last one's reason.
     dead: BTreeMap<String, (usize, String)>,
     poison: Vec<String>,
     published: usize,
@@ -53,7 +53,8 @@ impl Report {
         Self { broker, audit, went: *went, dead, poison, published }
     }
 
-    /// Every order once, and no dead letter but the poison, though consumers died everywhere.
+    /// Returns true if every order was booked once, only poison became dead letters, and a consumer
+    /// died at each crash point.
     pub(crate) fn is_good(&self) -> bool {
         let dead: Vec<_> = self.dead.keys().cloned().collect();
         let kept = self.audit.doubles == 0 && self.audit.lost == 0 && dead == self.poison;

@@ -1,12 +1,13 @@
-//! Each broker's demo with fewer invoices: what it prints last is what was promised.
+//! The demo of each broker with fewer invoices. Its last line must show that every promise was
+//! kept.
 
 use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 
-/// An assertion in librdkafka's mock cluster, which names members by addresses that it uses again.
-/// A member that is forgotten on a frozen machine, and comes back, may meet its own name there.
-/// It says nothing about consumers: the trial is void, and made again.
+/// An assertion that can fail in librdkafka's mock cluster, which names members by memory addresses
+/// and uses an address again. A member that was removed while the machine was frozen may return
+/// under a newer member's name. The failure is not the consumers', so the trial is repeated.
 const MOCK_ABORTED: &str = "rd_kafka_mock_cgrp_classic_member_add: Assertion `!member->resp'";
 const TRIALS: usize = 3;
 
@@ -15,7 +16,7 @@ fn trial(args: &[&str]) -> Output {
     demo.args(args).output().expect("the demo can be run")
 }
 
-/// The last line of the demo; the program takes its servers down itself, and they end with it.
+/// Runs the demo and returns its last line. The demo ends its servers itself.
 fn demo(args: &[&str]) -> Value {
     let mut out = trial(args);
     for _ in 1..TRIALS {
@@ -42,8 +43,8 @@ fn run(broker: &str) {
     assert_eq!(last, want);
 }
 
-/// The program itself compares what is booked, stored and left with what has to be there, at each
-/// of the deaths, and fails if one of them did not happen where it was to happen.
+/// Runs the demo's crash points. The demo itself compares the booked, stored and remaining messages
+/// after each death, and fails if a death did not happen at its crash point.
 fn killed_at_each_crash_point(broker: &str) {
     let last = demo(&["crash-points", broker]);
     let killed = json!({"fetched": 1, "claimed": 1, "effect": 1, "completed": 1,
@@ -68,7 +69,7 @@ fn nats_jetstream() {
     run("nats");
 }
 
-/// On librdkafka's mock cluster.
+/// Runs on librdkafka's mock cluster.
 #[test]
 fn kafka() {
     run("kafka");
@@ -89,7 +90,7 @@ fn nats_jetstream_consumers_killed_at_each_crash_point() {
     killed_at_each_crash_point("nats");
 }
 
-/// On librdkafka's mock cluster.
+/// Runs on librdkafka's mock cluster.
 #[test]
 fn kafka_consumers_killed_at_each_crash_point() {
     killed_at_each_crash_point("kafka");

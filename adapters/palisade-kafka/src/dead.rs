@@ -1,4 +1,4 @@
-//! The topic with the dead letters.
+//! The topic of the dead letters.
 
 use std::time::Duration;
 
@@ -13,25 +13,26 @@ use crate::error::failed;
 use crate::group::Read;
 use crate::topic::Topic;
 
-/// How long the brokers may take to confirm a dead letter, in milliseconds.
+/// Maximum time for the brokers to confirm a dead letter, in milliseconds.
 const CONFIRM: &str = "10000";
 
-/// The topic with the dead letters of `topic`.
+/// Returns the name of the topic that holds the dead letters of `topic`.
 pub fn dead_letters(topic: &str) -> String {
     format!("{topic}.dead")
 }
 
-/// Writes dead letters.
+/// The producer of dead letters.
 pub(crate) struct DeadLetters {
     producer: FutureProducer,
     topic: String,
 }
 
-/// A producer that returns when all replicas have a record, and writes none twice by itself.
+/// Returns a producer that confirms a record when all replicas have it, and whose own retries do
+/// not duplicate a record.
 pub(crate) fn producer(config: &rdkafka::ClientConfig) -> KafkaResult<FutureProducer> {
     let mut config = config.clone();
     config.set("enable.idempotence", "true").set("message.timeout.ms", CONFIRM);
-    // A warning for each setting that is a consumer's only.
+    // librdkafka would log a warning for each setting that only consumers have.
     config.set_log_level(RDKafkaLogLevel::Error);
     config.create()
 }
@@ -41,13 +42,14 @@ impl DeadLetters {
         Ok(Self { producer: producer(&of.config)?, topic: dead_letters(&of.name) })
     }
 
-    /// Writes a copy; returns when the brokers have it. Where a copy is larger than they accept,
-    /// the dead letter says only where the record is, and why it was put aside.
+    /// Writes a copy of a record to the dead letters, and returns when the brokers have confirmed
+    /// it. If the copy is larger than they accept, the dead letter contains only the record's
+    /// position and the reason.
     pub(crate) async fn park(&self, of: &Read, why: &DeadLetter) -> Result<(), BrokerError> {
         let raw = &of.raw;
         let origin = format!("{}/{}:{}", raw.topic(), raw.partition(), raw.offset());
         let ours = why.headers(&origin);
-        // A key that cannot be used is none of the dead letter's.
+        // The record's own key header cannot be used as the dead letter's key.
         let is_ours = |name: &str| name == KEY || ours.iter().any(|(ours, _)| *ours == name);
         let copied = of.headers.iter().filter(|(name, _)| !is_ours(name));
         let copied = copied.fold(OwnedHeaders::new(), |all, (key, value)| {

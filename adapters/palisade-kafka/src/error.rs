@@ -1,9 +1,9 @@
-//! Errors of librdkafka in the consumer's words.
+//! Conversion of librdkafka's errors into the consumer's errors.
 
 use palisade::idempotency::consumer::BrokerError;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 
-/// Returns the error of a request; `what` was requested.
+/// Returns the error of a failed request; `what` names the request's object.
 pub(crate) fn failed(what: &'static str, cause: KafkaError) -> BrokerError {
     let error = if is_passing(&cause) {
         BrokerError::passing(format!("{what}: {cause}"))
@@ -21,7 +21,7 @@ pub(crate) fn revoked() -> BrokerError {
     BrokerError::passing("the partition was given to another consumer, which reads it again")
 }
 
-/// Returns true if trying again can help: not if the brokers refuse the login or the request.
+/// Returns true if trying again can help. It cannot if the brokers refuse the login or the request.
 pub(crate) fn is_passing(error: &KafkaError) -> bool {
     let is_refusal = |code: Code| {
         matches!(

@@ -1,7 +1,7 @@
-//! A consumer's part of its group: its partitions, the messages that were read of them, and those
-//! that wait to be handled again.
+//! The state of a member of the consumer group: its partitions, the messages read from them, and
+//! the messages that wait to be handled again.
 //!
-//! One thread of the session reads and commits; deliveries are settled from anywhere.
+//! One thread of the session reads and commits. Deliveries are settled from any thread.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,23 +20,23 @@ use tokio::time::Instant;
 use crate::error::{is_passing, revoked};
 use crate::window::Window;
 
-/// A message that was read, and in which assignment of its partition.
+/// A record that was read, with the number of its partition's assignment.
 #[derive(Clone, Debug)]
 pub(crate) struct Read {
     pub(crate) raw: Arc<OwnedMessage>,
     pub(crate) headers: Arc<[Header]>,
     pub(crate) term: u64,
-    /// How often its handler has failed.
+    /// Number of times the handler has failed.
     pub(crate) failures: u32,
-    /// How often in a row it was not settled.
+    /// Number of consecutive deliveries that were not settled.
     pub(crate) unsettled: u32,
 }
 
 /// A header's name and value.
 pub(crate) type Header = (String, Option<Vec<u8>>);
 
-/// The headers whose names are text. rdkafka panics at another name, and has no function that does
-/// not; a panic that left the thread would end it with each reading of the record.
+/// Returns the headers whose names are text. rdkafka panics at other names and has no function that
+/// does not; an uncaught panic would end the thread each time it reads the record.
 fn readable(raw: &OwnedMessage) -> Arc<[Header]> {
     let Some(all) = raw.headers() else { return Arc::default() };
     let read = |at| {
@@ -48,12 +48,13 @@ fn readable(raw: &OwnedMessage) -> Arc<[Header]> {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The partitions that are ours, each with the number of its assignment.
+    /// Partitions assigned to this consumer, each with the number of the assignment.
     windows: BTreeMap<i32, (u64, Window)>,
     terms: u64,
-    /// Read, and not begun.
+    /// Messages that were read and not delivered yet.
     fresh: VecDeque<Read>,
-    /// By when they are due; the number keeps two of one moment apart.
+    /// Messages to deliver again, by due time. The number separates messages that are due at the
+    /// same time.
     waiting: BTreeMap<(Instant, u64), Read>,
     waited: u64,
     broken: Option<KafkaError>,
@@ -65,13 +66,13 @@ impl State {
     }
 }
 
-/// Shared by the session's thread, its deliveries, and librdkafka's callbacks.
+/// State shared by the session's thread, its deliveries, and librdkafka's callbacks.
 #[derive(Debug, Default)]
 pub(crate) struct Group {
     topic: String,
     state: Mutex<State>,
     pub(crate) come: Notify,
-    /// Something was finished.
+    /// Notified when a message is finished.
     room: Condvar,
     ended: AtomicBool,
 }
@@ -85,7 +86,7 @@ impl Group {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The thread ends.
+    /// Tells the session's thread to end.
     pub(crate) fn end(&self) {
         self.ended.store(true, Ordering::Release);
     }
@@ -103,7 +104,7 @@ impl Group {
         self.state().broken.clone()
     }
 
-    /// A message was read.
+    /// Adds a record that was read, unless its partition is no longer assigned to this consumer.
     pub(crate) fn read(&self, raw: OwnedMessage) {
         let headers = readable(&raw);
         let mut state = self.state();
@@ -115,7 +116,7 @@ impl Group {
         self.come.notify_one();
     }
 
-    /// At most `room` messages that are due; those that have waited first.
+    /// Returns at most `room` messages that are due. Those that are delivered again come first.
     pub(crate) fn due(&self, room: usize) -> Vec<Read> {
         let (mut state, now) = (self.state(), Instant::now());
         let mut due = Vec::new();
@@ -130,19 +131,19 @@ impl Group {
         due
     }
 
-    /// When the first one of those that wait is due.
+    /// Returns the time at which the first waiting message is due.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         self.state().waiting.first_key_value().map(|((due, _), _)| *due)
     }
 
-    /// The message has nothing left to do.
+    /// Marks a message as finished, so that its offset can be committed.
     pub(crate) fn finish(&self, read: &Read) -> Result<(), BrokerError> {
         self.ours(&mut self.state(), read)?.finish(read.raw.offset());
         self.room.notify_one();
         Ok(())
     }
 
-    /// The message is handled again after this long.
+    /// Delivers a message again after `wait`.
     pub(crate) fn hold(&self, read: Read, wait: Duration) -> Result<(), BrokerError> {
         let mut state = self.state();
         self.ours(&mut state, &read)?;
@@ -161,13 +162,13 @@ impl Group {
         }
     }
 
-    /// How many messages are read and not finished, and the number of the last assignment.
+    /// Returns the number of unfinished messages, and the number of the last assignment.
     pub(crate) fn load(&self) -> (usize, u64) {
         let state = self.state();
         (state.open(), state.terms)
     }
 
-    /// Waits until there is room for one more, not longer than this; true if there is.
+    /// Waits at most `wait` until fewer than `ahead` messages are unfinished. Returns true if so.
     pub(crate) fn has_room(&self, ahead: usize, wait: Duration) -> bool {
         let full = |state: &mut State| state.open() >= ahead;
         let waited = self.room.wait_timeout_while(self.state(), wait, full);
@@ -183,7 +184,7 @@ impl Group {
         }
     }
 
-    /// These partitions are not ours any more: what was read of them is forgotten.
+    /// Drops the state of revoked partitions, with all their messages.
     fn revoked(&self, list: &TopicPartitionList) {
         let mut state = self.state();
         for partition in list.elements_for_topic(&self.topic) {
@@ -194,7 +195,7 @@ impl Group {
         }
     }
 
-    /// Commits what is finished and was not committed.
+    /// Commits the offsets that are finished and not committed yet.
     pub(crate) fn commit(&self, consumer: &BaseConsumer<Callbacks>, mode: CommitMode) {
         let mut list = TopicPartitionList::new();
         for (partition, (_, window)) in &mut self.state().windows {
@@ -203,7 +204,8 @@ impl Group {
                 window.sent(offset);
             }
         }
-        // The lock is free: a commit that waits has its callback run on the way.
+        // The state's lock must be free here: a synchronous commit runs `commit_callback` before it
+        // returns.
         if list.count() > 0
             && let Err(e) = consumer.commit(&list, mode)
         {
@@ -211,7 +213,8 @@ impl Group {
         }
     }
 
-    /// They are sent again; until then a consumer that takes over reads messages that are done.
+    /// Marks these offsets to be committed again. A consumer that takes over before then reads
+    /// finished messages once more.
     fn not_committed(&self, error: &KafkaError, list: &TopicPartitionList) {
         tracing::debug!(target: "palisade::consumer", %error, "offsets are not committed yet");
         let mut state = self.state();
@@ -223,7 +226,7 @@ impl Group {
     }
 }
 
-/// What librdkafka calls, on the session's thread, while that polls.
+/// The callbacks that librdkafka runs on the session's thread while that thread polls.
 #[derive(Clone, Debug)]
 pub(crate) struct Callbacks(pub(crate) Arc<Group>);
 
@@ -241,8 +244,10 @@ impl ConsumerContext for Callbacks {
         match rebalance {
             Rebalance::Assign(list) => self.0.assigned(list),
             Rebalance::Revoke(list) => {
-                // The next consumer of them begins where this ends. Handlers that run are not
-                // waited for: the group would stand still, and their messages find them in flight.
+                // Commit first, so that the partitions' next consumer begins behind the finished
+                // messages. Do not wait for running handlers: the group would stand still
+                // meanwhile. Their messages are read again by the next consumer, which finds the
+                // keys in flight.
                 if !consumer.assignment_lost() {
                     self.0.commit(consumer, CommitMode::Sync);
                 }

@@ -1,4 +1,4 @@
-//! A record that was read, and what becomes of it.
+//! One delivery of a record, and how it is settled.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -25,7 +25,7 @@ pub struct Message {
 
 impl fmt::Debug for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The body may be secret.
+        // The body is left out, because it may be secret.
         f.debug_struct("Message")
             .field("topic", &self.read.raw.topic())
             .field("partition", &self.read.raw.partition())
@@ -40,26 +40,25 @@ impl Message {
         Self { read, group, dead, settled: AtomicBool::new(false) }
     }
 
-    /// The body; empty if the record has no value.
+    /// Returns the body, which is empty if the record has no value.
     pub fn payload(&self) -> &[u8] {
         self.read.raw.payload().unwrap_or_default()
     }
 
-    /// The body, from JSON. A body that cannot be parsed never can be, so the error makes the
-    /// message a dead letter.
+    /// Parses the body as JSON. The error makes the message a dead letter, because the same body
+    /// fails at each delivery.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Failed> {
         json(self.payload())
     }
 
-    /// The first header with this name, if it is there and text.
+    /// Returns the value of the first header with this name, if it is text.
     pub fn header(&self, name: &str) -> Option<&str> {
         let (_, value) = self.read.headers.iter().find(|(found, _)| found == name)?;
         std::str::from_utf8(value.as_deref()?).ok()
     }
 
-    /// The record as rdkafka has it, with its topic, partition, offset and record key. Reading its
-    /// headers panics where a header's name is not text; [`header`](Self::header) leaves that one
-    /// out.
+    /// Returns rdkafka's record, with its topic, partition, offset and record key. Reading its
+    /// headers panics at a name that is not text; [`header`](Self::header) skips such a header.
     pub fn record(&self) -> &OwnedMessage {
         &self.read.raw
     }
@@ -107,12 +106,14 @@ impl Delivery for Message {
 }
 
 impl Drop for Message {
-    /// A record that was not settled would hold up all commits behind it.
+    /// Delivers a record again that was not settled: it would block all later commits of its
+    /// partition.
     fn drop(&mut self) {
         if !self.settled.load(Ordering::Acquire) {
             let unsettled = self.read.unsettled.saturating_add(1);
             let read = Read { unsettled, ..self.read.clone() };
-            // Of a partition that is not ours any more it comes again by itself.
+            // An error means that the partition was revoked; its next consumer reads the record
+            // again.
             let _ = self.group.hold(read, pause(self.read.unsettled));
         }
     }

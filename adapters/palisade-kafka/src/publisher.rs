@@ -1,4 +1,4 @@
-//! Publishing so that nothing is lost: with a key, confirmed by all replicas.
+//! The publisher: adds the key, and waits until all replicas have the message.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -12,10 +12,10 @@ use rdkafka::producer::{FutureProducer, FutureRecord};
 use crate::dead::producer;
 use crate::error::failed;
 
-/// How long a record may wait for room in the producer's queue.
+/// Maximum time that a record waits for room in the producer's queue.
 const ROOM: Duration = Duration::from_secs(10);
 
-/// Publishes messages with a key and a time, and waits until the brokers have them.
+/// Publishes messages with a key and a time, and waits until the brokers have confirmed them.
 #[derive(Clone)]
 pub struct Publisher {
     producer: FutureProducer,
@@ -29,7 +29,8 @@ impl fmt::Debug for Publisher {
 }
 
 impl Publisher {
-    /// A publisher to this topic, with these settings of librdkafka (`bootstrap.servers` at least).
+    /// Creates a publisher to this topic. The settings are librdkafka's; `bootstrap.servers` is
+    /// required.
     ///
     /// # Errors
     /// [`BrokerError`] if a setting cannot be used.
@@ -38,16 +39,16 @@ impl Publisher {
         Ok(Self { producer, topic: topic.to_owned() })
     }
 
-    /// Publishes a message under the key of its request, with when the request was made. The key is
-    /// the record's key, too, so that all copies are in one partition.
+    /// Publishes a message under the key of its request. `made` is the time when the request was
+    /// made. The key is also the record's key, so that all copies are in one partition.
     ///
     /// # Errors
-    /// [`BrokerError`]: it may or may not have been published. Publish it again with the same key:
-    /// its consumers know a copy.
+    /// [`BrokerError`] if the message was not confirmed. It may have been published all the same.
+    /// Publish it again with the same key: consumers recognise a copy.
     ///
     /// # Cancellation safety
-    /// Dropped, the message may or may not be published; publishing it again with the same key is
-    /// safe.
+    /// If the future is dropped, the message may or may not be published; publishing it again with
+    /// the same key is safe.
     pub async fn publish(
         &self,
         key: &str,

@@ -1,9 +1,9 @@
 //! A member of the consumer group, and the thread that reads for it.
 //!
-//! A member that does not poll librdkafka holds up its group and is finally removed from it
-//! (`max.poll.interval.ms`). So the thread polls also when there has been no room for a while, with
-//! its partitions paused. Not at once: what was fetched of a paused partition is thrown away
-//! and fetched again.
+//! A member that does not poll librdkafka blocks its group, which finally removes it
+//! (`max.poll.interval.ms`). So after some time without room for more messages, the thread polls
+//! with its partitions paused. It does not pause them at once, because librdkafka discards the
+//! messages it has fetched of a paused partition and fetches them again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,21 +20,21 @@ use crate::group::{Callbacks, Group};
 use crate::message::Message;
 use crate::topic::Topic;
 
-/// For each message that is handled at once, how many may be read and not finished: those at work,
-/// those that are next, and those that wait for their time.
+/// Number of unfinished messages that may be read for each message handled at once: those in
+/// progress, those waiting to be handled, and those that are delayed.
 const AHEAD: usize = 16;
-/// How long a fetch waits for a message.
+/// Maximum time that `next` waits for a message.
 const POLL: Duration = Duration::from_millis(500);
-/// How long librdkafka waits for a message.
+/// Maximum time that librdkafka waits for a message.
 const TICK: Duration = Duration::from_millis(50);
-/// After how long without room the partitions are paused.
+/// Time without room after which the partitions are paused.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How often offsets are committed.
+/// Interval between commits of offsets.
 const COMMIT: Duration = Duration::from_millis(200);
-/// How long the end of a member may take: its last commit, and its leave.
+/// Maximum time for a member to leave the group, including its last commit.
 const GOODBYE: Duration = Duration::from_secs(10);
 
-/// A member of the group. Dropped, its thread ends.
+/// A member of the group. Dropping it ends its thread.
 pub struct Session {
     group: Arc<Group>,
     dead: Arc<DeadLetters>,
@@ -54,7 +54,8 @@ impl Session {
         let (shared, ahead) = (Arc::clone(&group), AHEAD * terms.concurrency);
         let spawned = std::thread::Builder::new().name("palisade-kafka".into()).spawn(move || {
             pump(&consumer, &shared, ahead);
-            // It leaves the group: its partitions are revoked, and what is finished is committed.
+            // Dropping the consumer leaves the group: its partitions are revoked, which commits
+            // what is finished.
             drop(consumer);
             let _ = ended.send(());
         });
@@ -104,10 +105,10 @@ impl Drop for Session {
     }
 }
 
-/// Reads until the session ends.
+/// Reads messages until the session ends.
 fn pump(consumer: &BaseConsumer<Callbacks>, group: &Group, ahead: usize) {
     let (mut committed, mut asked) = (Instant::now(), Instant::now());
-    // The assignment for which the partitions are paused.
+    // Number of the assignment whose partitions are paused.
     let mut paused = None;
     while !group.has_ended() {
         if committed.elapsed() >= COMMIT {
@@ -135,7 +136,8 @@ fn pump(consumer: &BaseConsumer<Callbacks>, group: &Group, ahead: usize) {
     }
 }
 
-/// One broker that goes away is ordinary.
+/// Logs a read error: at level `debug` if the connection to one broker broke, which is ordinary,
+/// otherwise as a warning.
 fn report(error: &KafkaError) {
     if error.rdkafka_error_code() == Some(RDKafkaErrorCode::BrokerTransportFailure) {
         tracing::debug!(target: "palisade::consumer", %error, "nothing was read");
@@ -144,7 +146,7 @@ fn report(error: &KafkaError) {
     }
 }
 
-/// Pauses all partitions when too much is open, and resumes them when half of it is done.
+/// Pauses all partitions when `ahead` messages are unfinished, and resumes them at half of that.
 fn throttle(
     consumer: &BaseConsumer<Callbacks>,
     group: &Group,

@@ -1,4 +1,4 @@
-//! The topic that is consumed, with the settings that only Kafka has.
+//! The consumed topic, with the settings that only Kafka has.
 
 use std::fmt;
 
@@ -10,16 +10,16 @@ use rdkafka::error::KafkaError;
 use crate::message::Message;
 use crate::session::Session;
 
-/// Settings that are the consumer's own.
+/// Settings that the consumer sets itself; the user must not set them.
 const OURS: [&str; 3] = ["group.id", "enable.auto.commit", "enable.auto.offset.store"];
 
-/// A topic, read as a member of a group: what a [`Consumer`](crate::Consumer) consumes.
+/// A topic that a [`Consumer`](crate::Consumer) reads as a member of a group.
 ///
-/// The key of a message is its header `x-palisade-key`. Failures are counted in this process: where
-/// a partition moves to another one its count begins again.
+/// The key of a message is its header `x-palisade-key`. Failures are counted in this process: if a
+/// partition moves to another consumer, its count begins again.
 #[derive(Clone)]
 pub struct Topic {
-    /// With the address, and what the user has set.
+    /// The brokers' addresses and the user's settings.
     pub(crate) config: ClientConfig,
     pub(crate) name: String,
     pub(crate) group: String,
@@ -27,7 +27,7 @@ pub struct Topic {
 
 impl fmt::Debug for Topic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The settings may have a password.
+        // The settings are left out, because they may contain a password.
         f.debug_struct("Topic")
             .field("name", &self.name)
             .field("group", &self.group)
@@ -36,7 +36,7 @@ impl fmt::Debug for Topic {
 }
 
 impl Topic {
-    /// The topic with this name at these brokers (`host:port,host:port`), for this group. All
+    /// Creates the topic `name` at these brokers (`host:port,host:port`), read by this group. All
     /// consumers of a group must use the same namespace on the same nodes.
     pub fn new(brokers: &str, name: &str, group: &str) -> Self {
         let mut config = ClientConfig::new();
@@ -45,8 +45,9 @@ impl Topic {
         Self { config, name, group }
     }
 
-    /// A setting of librdkafka, for example `security.protocol`. Also used to write dead letters.
-    /// What is committed, and when, is the consumer's own.
+    /// Sets a setting of librdkafka, for example `security.protocol`. It also applies to the
+    /// producer of dead letters. The consumer itself decides what is committed, and when; those
+    /// settings cannot be set.
     #[must_use]
     pub fn set(mut self, name: &str, value: &str) -> Self {
         self.config.set(name, value);
@@ -57,7 +58,7 @@ impl Topic {
     pub(crate) fn consumer(&self) -> ClientConfig {
         let mut config = self.config.clone();
         if config.get("auto.offset.reset").is_none() {
-            // A new group begins with what is there already.
+            // A new group begins with the messages that are already in the topic.
             config.set("auto.offset.reset", "earliest");
         }
         config.set("group.id", &self.group);
@@ -72,7 +73,7 @@ impl Broker for Topic {
 
     fn check(&self, _: &Terms) -> Result<(), ConfigError> {
         for (field, name) in [("topic", &self.name), ("group", &self.group)] {
-            // The longest name of a topic is 249 bytes, and that of the dead letters is longer.
+            // A topic name has at most 249 bytes, and the dead letters' topic adds a suffix to it.
             if name.is_empty() || name.len() > 240 {
                 let value = format!("{name:?}");
                 return Err(ConfigError::new(field, value, "1 to 240 bytes"));
@@ -83,7 +84,8 @@ impl Broker for Topic {
             let rule = "not set: what is committed, and when, is the consumer's own";
             return Err(ConfigError::new(name, value, rule));
         }
-        // librdkafka knows its settings; a value may be a password.
+        // Let librdkafka check the other settings. Values stay out of the error: one may be a
+        // password.
         match self.consumer().create_native_config() {
             Ok(_) => Ok(()),
             Err(KafkaError::ClientConfig(_, rule, name, _)) => {

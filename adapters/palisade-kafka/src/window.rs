@@ -1,15 +1,15 @@
-//! Which offset of a partition may be committed: the end of what is finished without a gap.
+//! The committable offset of a partition: all messages before it are finished.
 
 use std::collections::BTreeSet;
 
-/// One partition, as long as it is this consumer's.
+/// The offsets of one partition while it is assigned to this consumer.
 #[derive(Debug, Default)]
 pub(crate) struct Window {
-    /// Read and not finished.
+    /// Offsets that were read and are not finished.
     open: BTreeSet<i64>,
-    /// Behind the last one that was read.
+    /// Offset after the last one that was read.
     next: Option<i64>,
-    /// What was last sent to the brokers, if it was not refused.
+    /// Offset last sent to the brokers, unless they refused it.
     sent: Option<i64>,
 }
 
@@ -23,17 +23,17 @@ impl Window {
         self.open.remove(&offset);
     }
 
-    /// How many are read and not finished.
+    /// Returns the number of unfinished messages.
     pub(crate) fn open(&self) -> usize {
         self.open.len()
     }
 
-    /// Everything below it is finished.
+    /// Returns the offset before which all messages are finished.
     fn prefix(&self) -> Option<i64> {
         self.open.first().copied().or(self.next)
     }
 
-    /// The offset that has to be sent to the brokers, if that was not done.
+    /// Returns the offset to commit, if it was not sent to the brokers yet.
     pub(crate) fn unsent(&self) -> Option<i64> {
         self.prefix().filter(|prefix| self.sent != Some(*prefix))
     }
@@ -42,7 +42,7 @@ impl Window {
         self.sent = Some(offset);
     }
 
-    /// The brokers did not take it.
+    /// Records that the brokers refused the offset, so that it is sent again.
     pub(crate) fn refused(&mut self) {
         self.sent = None;
     }
@@ -56,7 +56,7 @@ mod tests {
     fn only_what_is_finished_without_a_gap_is_committed() {
         let mut window = Window::default();
         assert_eq!(window.unsent(), None, "nothing was read");
-        // Offsets have holes where a topic was compacted.
+        // Compaction leaves holes in a topic's offsets.
         for offset in [5, 6, 9, 10] {
             window.begin(offset);
         }
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn no_order_of_finishing_commits_what_is_open() {
-        // All orders in which five messages can end.
+        // Build all orders in which five messages can be finished.
         let mut orders = vec![vec![]];
         for _ in 0..5 {
             let longer = orders.iter().flat_map(|order: &Vec<i64>| {

@@ -1,5 +1,5 @@
-//! Messages that no producer should send, on librdkafka's mock cluster, which is no broker: what a
-//! real one would refuse of them it has not been asked.
+//! Consumers that receive malformed messages, on librdkafka's mock cluster. A real broker would
+//! refuse some of these messages.
 
 #[path = "../../../tests/support/hostile.rs"]
 mod hostile;
@@ -27,9 +27,9 @@ const TOPIC: &str = "orders";
 const GROUP: &str = "billing";
 const LEASE: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(20);
-/// What takes longer hangs.
+/// Timeout that only a hang exceeds.
 const HANG: Duration = Duration::from_secs(90);
-/// A million bytes is librdkafka's limit for a record with its headers.
+/// Maximum size of a body in bytes: librdkafka limits a record with its headers to a million bytes.
 const LARGEST_BODY: usize = 999_880;
 
 fn headers(letter: &Letter) -> OwnedHeaders {
@@ -47,7 +47,7 @@ fn headers(letter: &Letter) -> OwnedHeaders {
     headers
 }
 
-/// A number of Kafka's protocol, of variable length.
+/// Encodes a number as a variable-length integer of Kafka's protocol.
 fn varint(n: i64) -> Vec<u8> {
     let mut rest = ((n << 1) ^ (n >> 63)).cast_unsigned();
     let mut bytes = Vec::new();
@@ -59,7 +59,7 @@ fn varint(n: i64) -> Vec<u8> {
     bytes
 }
 
-/// Bytes with their length.
+/// Encodes bytes after their variable-length length.
 fn long(bytes: &[u8]) -> Vec<u8> {
     [varint(i64::try_from(bytes.len()).unwrap()), bytes.to_vec()].concat()
 }
@@ -68,22 +68,23 @@ fn sized(bytes: &[u8]) -> Vec<u8> {
     [&u32::try_from(bytes.len()).unwrap().to_be_bytes()[..], bytes].concat()
 }
 
-/// Sends a record by hand: rdkafka has no name of a header that is not text.
+/// Sends a record without rdkafka, which cannot send a header whose name is not text.
 fn send(broker: &str, letter: &Letter) {
     let key = letter.key.as_deref().expect("it has one");
     let (name, value) = letter.header.expect("it has one");
     let headers = [long(KEY.as_bytes()), long(key), long(name), long(value)].concat();
-    // Attributes, times, no key.
+    // Attributes, timestamp delta, offset delta, no key.
     let start = [&[0_u8][..], &varint(0), &varint(0), &varint(-1)].concat();
     let record = [start, long(&letter.body), varint(2), headers].concat();
-    // Leader's epoch, magic, checksum (which nobody looks at), attributes, last offset.
+    // Leader epoch, magic, checksum (not verified by the mock cluster), attributes, last offset
+    // delta.
     let mut batch = [&0_i32.to_be_bytes()[..], &[2], &[0; 4], &[0; 2], &[0; 4]].concat();
-    // Two times, no producer's id, epoch and sequence, one record.
+    // Two timestamps; no producer id, epoch and base sequence; one record.
     batch.extend([&[0; 16][..], &[0xff; 14], &1_i32.to_be_bytes(), &long(&record)].concat());
     let batch = [&[0; 8][..], &sized(&batch)].concat();
     let topic = [&u16::try_from(TOPIC.len()).unwrap().to_be_bytes()[..], TOPIC.as_bytes()].concat();
     let one = 1_i32.to_be_bytes();
-    // Produce, version 3, for one partition of one topic.
+    // Header of a Produce request, version 3, followed by one topic with one partition.
     let head = [0, 0, 0, 3, 0, 0, 0, 7, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0x75, 0x30];
     let request = [&head[..], &one, &topic, &one, &[0; 4], &sized(&batch)].concat();
     let mut broker = TcpStream::connect(broker).unwrap();
@@ -92,13 +93,14 @@ fn send(broker: &str, letter: &Letter) {
     broker.read_exact(&mut length).unwrap();
     let mut answer = vec![0; u32::from_be_bytes(length) as usize];
     broker.read_exact(&mut answer).unwrap();
-    // Behind the number of the request, and of topics, a topic, and of partitions, a partition.
+    // The error code follows the correlation id, the topic count and name, the partition count and
+    // id.
     let error = 4 + 4 + 2 + TOPIC.len() + 4 + 4;
     assert_eq!(answer[..4], [0, 0, 0, 7]);
     assert_eq!(answer[error..error + 2], [0, 0], "it is there: {answer:?}");
 }
 
-/// How many messages are behind the committed offset.
+/// Returns the number of messages after the committed offset.
 fn left(observer: &BaseConsumer) -> i64 {
     let mut asked = TopicPartitionList::new();
     asked.add_partition(TOPIC, 0);

@@ -1,5 +1,5 @@
-//! What consumers are promised, on librdkafka's mock cluster: real sockets, real groups, no real
-//! broker. Deaths of processes at every crash point are `broker-demo`'s.
+//! Promises of the consumers, on librdkafka's mock cluster: real sockets and real groups, but no
+//! real broker. The tests of `broker-demo` cover deaths of processes at each crash point.
 
 #[path = "../../../tests/support/held.rs"]
 #[allow(dead_code, unreachable_pub, missing_docs)]
@@ -30,15 +30,15 @@ const TOPIC: &str = "orders";
 const GROUP: &str = "billing";
 const LEASE: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(20);
-/// What takes longer hangs.
+/// Timeout that only a hang exceeds.
 const HANG: Duration = Duration::from_secs(120);
 
-/// A cluster with one topic, and what asks it.
+/// A mock cluster with one topic, and clients that publish and observe.
 struct Kafka {
     observer: BaseConsumer,
     partitions: i32,
     publisher: Publisher,
-    // Ends last: a client that goes asks it.
+    // Declared last, so that the clients above can still reach the cluster while they are dropped.
     cluster: MockCluster<'static, DefaultProducerContext>,
 }
 
@@ -56,7 +56,8 @@ impl Kafka {
 
     fn topic(&self) -> Topic {
         let topic = Topic::new(&self.cluster.bootstrap_servers(), TOPIC, GROUP);
-        // The mock cluster lets the first members wait for three seconds.
+        // The mock cluster delays the first members for three seconds, so the session must last
+        // longer.
         topic.set("session.timeout.ms", "5000")
     }
 
@@ -69,7 +70,7 @@ impl Kafka {
         sent.unwrap();
     }
 
-    /// The committed offset of each partition.
+    /// Returns the committed offset of each partition.
     fn committed(&self) -> Vec<Option<i64>> {
         let mut asked = TopicPartitionList::new();
         asked.add_partition_range(TOPIC, 0, self.partitions - 1);
@@ -78,15 +79,15 @@ impl Kafka {
         found.elements().iter().map(|of| offset(of.offset())).collect()
     }
 
-    /// How many messages are behind the committed offsets.
+    /// Returns the number of messages after the committed offsets.
     fn left(&self) -> i64 {
         let high = |p| block_in_place(|| self.observer.fetch_watermarks(TOPIC, p, PATIENCE));
         let committed = self.committed().into_iter().zip(0..);
         committed.map(|(done, p)| high(p).unwrap().1 - done.unwrap_or(0)).sum()
     }
 
-    /// For this long each request ends its connection. The broker itself is not taken down: the
-    /// mock cluster would bind its port anew, and abort if it is in use.
+    /// Makes each request end its connection for the time `outage`. The broker itself is not taken
+    /// down, because the mock cluster would bind its port anew, and abort if the port is in use.
     async fn answers_nothing(&self, outage: Duration) {
         use RDKafkaApiKey as R;
         let requests = [R::Fetch, R::OffsetCommit, R::FindCoordinator, R::JoinGroup, R::Heartbeat];
@@ -100,14 +101,14 @@ impl Kafka {
         }
     }
 
-    /// Until everything is committed.
+    /// Waits until all messages are committed.
     async fn drained(&self) {
         while self.left() > 0 {
             sleep(Duration::from_millis(50)).await;
         }
     }
 
-    /// Key, body, and the headers that say why.
+    /// Returns the dead letters by key: the body and the two headers with the reason.
     fn dead(&self) -> BTreeMap<String, (Option<String>, String, String)> {
         let topic = dead_letters(TOPIC);
         let mut all = TopicPartitionList::new();
@@ -134,12 +135,12 @@ fn handle(node: &MemoryNode) -> Redlock {
     Redlock::builder().node(node.clone()).ttl(LEASE).build().unwrap()
 }
 
-/// A namespace whose handlers recognise a repeat.
+/// Returns a namespace whose handlers recognise a repetition.
 fn repeatable(redlock: &Redlock) -> Idempotency {
     redlock.idempotency("orders").at_least_once().build().unwrap()
 }
 
-/// How often each key took effect.
+/// Number of effects of each key.
 #[derive(Clone, Default)]
 struct Ledger(Arc<Mutex<BTreeMap<String, u32>>>);
 
@@ -155,7 +156,7 @@ impl Ledger {
     }
 }
 
-/// Runs until `stop`; each message takes this long.
+/// Runs a consumer until `stop` resolves; each message takes the time `takes`.
 async fn run(
     consumer: ConsumerBuilder<Topic>,
     ledger: &Ledger,
@@ -197,7 +198,7 @@ async fn nothing_is_committed_that_is_behind_something_open() {
     }
     let (done, gate) = (Arc::new(AtomicU32::new(0)), Arc::new(Notify::new()));
     let (counted, open) = (Arc::clone(&done), Arc::clone(&gate));
-    // The fifth message takes until it is let go.
+    // The fifth message runs until the gate opens.
     let book = move |cx: Context, _: Arc<Message>| {
         let (counted, open) = (Arc::clone(&counted), Arc::clone(&open));
         async move {
@@ -212,7 +213,7 @@ async fn nothing_is_committed_that_is_behind_something_open() {
         while done.load(SeqCst) < 11 || kafka.committed() == [None] {
             sleep(Duration::from_millis(20)).await;
         }
-        // As long as it takes to commit five times more.
+        // Look for as long as five further commits take.
         for _ in 0..10 {
             assert!(kafka.committed()[0] <= Some(4), "{:?}", kafka.committed());
             sleep(Duration::from_millis(100)).await;
@@ -228,8 +229,8 @@ async fn nothing_is_committed_that_is_behind_something_open() {
     assert_eq!((ended.delivered, ended.acked), (12, 12), "{ended:?}");
 }
 
-/// The mock cluster refuses commits while members join, which Kafka does not: what was finished in
-/// that time comes again, and its records answer it.
+/// The mock cluster refuses commits while members join; a real broker does not. Messages finished
+/// in that time are delivered again, and their records answer them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn partitions_that_move_to_a_new_member_lose_nothing_and_repeat_nothing() {
     let (kafka, node, ledger) = (Kafka::start(4), MemoryNode::new(), Ledger::default());
@@ -295,7 +296,7 @@ async fn a_message_at_work_elsewhere_is_not_committed() {
     let (kafka, node) = (Kafka::start(1), MemoryNode::new());
     let redlock = handle(&node);
     kafka.publish("order-1", "10 GBP").await;
-    // Somebody else is at it, for longer than a lease.
+    // Another caller holds the claim for longer than a lease.
     let claimed = Arc::new(Notify::new());
     let elsewhere = {
         let (of, claimed) = (repeatable(&redlock), Arc::clone(&claimed));
@@ -344,7 +345,7 @@ async fn a_long_handler_keeps_its_partition() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stop_commits_what_is_done_and_leaves_the_rest_to_others() {
-    // The commit is that of `pre_rebalance`: leaving the group revokes the partitions.
+    // Leaving the group revokes the partitions, and `pre_rebalance` then commits.
     let (kafka, node, ledger) = (Kafka::start(1), MemoryNode::new(), Ledger::default());
     for n in 0..10 {
         kafka.publish(&format!("order-{n}"), "10 GBP").await;
@@ -395,7 +396,7 @@ async fn a_setting_that_cannot_be_kept_is_named_with_its_rule() {
     let secret = with(from(TOPIC, GROUP).set("sasl.password", "secret"));
     let shown = format!("{:?} {:?}", secret, with(from(TOPIC, GROUP)).build().unwrap());
     assert!(!shown.contains("secret"), "{shown}");
-    // Brokers that are not there are waited for, and a stop is heard.
+    // The consumer waits for brokers that do not exist, and a stop still ends it.
     let consumer = with(from(TOPIC, GROUP)).build().unwrap();
     let run = consumer
         .run(|_: Context, _: Arc<Message>| async { Ok::<_, Failed>(()) }, sleep(LEASE / 10));

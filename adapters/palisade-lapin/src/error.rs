@@ -1,10 +1,10 @@
-//! lapin's errors in the consumer's words.
+//! Conversion of lapin's errors into the consumer's errors.
 
 use lapin::protocol::{AMQPErrorKind, AMQPHardError, AMQPSoftError};
 use lapin::{Error, ErrorKind};
 use palisade::idempotency::consumer::BrokerError;
 
-/// Returns the error of a session that broke or cannot be opened.
+/// Returns the error of a session that broke or could not be opened.
 pub(crate) fn refused(e: Error) -> BrokerError {
     let sentence = e.to_string();
     let error = if is_passing(&e) {
@@ -15,12 +15,13 @@ pub(crate) fn refused(e: Error) -> BrokerError {
     error.because(e)
 }
 
-/// Returns true if connecting again can help: not if the broker refuses the login or the request.
+/// Returns true if connecting again can help. It cannot if the broker refuses the login or the
+/// request.
 fn is_passing(e: &Error) -> bool {
     match e.kind() {
         ErrorKind::ProtocolError(e) => matches!(
             e.kind(),
-            // The broker goes down, or is not up yet.
+            // The broker is shutting down or still starting.
             AMQPErrorKind::Hard(AMQPHardError::CONNECTIONFORCED | AMQPHardError::INTERNALERROR)
                 | AMQPErrorKind::Soft(AMQPSoftError::RESOURCELOCKED | AMQPSoftError::NOTFOUND)
         ),
@@ -31,17 +32,17 @@ fn is_passing(e: &Error) -> bool {
     }
 }
 
-/// Why a message, or a copy of one, is not where it was sent.
+/// The error of a message, or of its copy, whose sending was not confirmed.
 #[derive(Debug)]
 pub(crate) enum Unconfirmed {
-    /// The channel or the connection is of no use any more.
+    /// The channel or the connection can no longer be used.
     Gone(BrokerError),
-    /// The broker did not store the copy; the channel stands.
+    /// The broker did not store the copy; the channel can still be used.
     NotStored(BrokerError),
 }
 
 impl Unconfirmed {
-    /// The broker refused a copy, or does not confirm it.
+    /// Returns the error of a copy that the broker refused or did not confirm.
     pub(crate) fn not_stored(sentence: String) -> Self {
         Self::NotStored(BrokerError::passing(sentence))
     }

@@ -1,4 +1,4 @@
-//! A delivered message, and what becomes of it at the broker.
+//! One delivery of a message, and how it is settled at the broker.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -20,10 +20,10 @@ use tokio::time::{sleep, timeout};
 use crate::error::Unconfirmed;
 use crate::session::{Link, PATIENCE};
 
-/// Headers by which the broker would send a copy to others as well.
+/// Headers that would make the broker route a copy to further queues.
 const SENDER_SELECTED: [&str; 2] = ["CC", "BCC"];
-/// Longest time for which a message is held back before it is returned, where its copy was not
-/// stored. The worker waits for no longer than 30 s.
+/// Maximum time for which a message is held back before it is returned to the queue, if its copy
+/// was not stored. It must stay below the 30 s that the worker waits.
 const HELD_MAX: Duration = Duration::from_secs(15);
 
 /// One delivery of a message.
@@ -34,7 +34,7 @@ pub struct Message {
 
 impl fmt::Debug for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The body may be secret.
+        // The body is left out, because it may be secret.
         f.debug_struct("Message")
             .field("queue", &self.link.queue)
             .field("delivery_tag", &self.raw.delivery_tag)
@@ -48,29 +48,31 @@ impl Message {
         Self { raw, link: Arc::clone(link) }
     }
 
-    /// The body.
+    /// Returns the body.
     pub fn payload(&self) -> &[u8] {
         &self.raw.data
     }
 
-    /// The body, from JSON. A body that cannot be parsed never can be, so the error makes the
-    /// message a dead letter.
+    /// Parses the body as JSON. The error makes the message a dead letter, because the same body
+    /// fails at each delivery.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Failed> {
         json(self.payload())
     }
 
-    /// The properties and headers.
+    /// Returns the properties, including the headers.
     pub fn properties(&self) -> &BasicProperties {
         &self.raw.properties
     }
 
-    /// The delivery as lapin has it. Do not acknowledge it: that is done when the result is stored.
+    /// Returns lapin's delivery. Do not acknowledge it: the consumer does so after the result is
+    /// stored.
     pub fn delivery(&self) -> &Raw {
         &self.raw
     }
 
-    /// The properties of a copy: those of the message and these headers, without what would route
-    /// the copy elsewhere, have it refused, or let it expire.
+    /// Returns the properties of a copy: those of the message plus the headers `more`. Properties
+    /// that would route the copy elsewhere, let it expire, or make the broker refuse it are left
+    /// out.
     fn copied(&self, more: impl IntoIterator<Item = (&'static str, AMQPValue)>) -> BasicProperties {
         let old = &self.raw.properties;
         let mut headers = FieldTable::default();
@@ -113,9 +115,9 @@ impl Message {
         new
     }
 
-    /// The dead letter. Where a copy's headers have no room in a frame, for which the broker would
-    /// end the connection, the dead letter says only where the message was, and why it was put
-    /// aside.
+    /// Returns the properties and body of the dead letter. If a copy's headers do not fit in a
+    /// frame, the broker would end the connection; then the dead letter contains only the message's
+    /// queue and the reason.
     fn dead(&self, why: &DeadLetter) -> (BasicProperties, &[u8]) {
         let text =
             |(name, text): (&'static str, String)| (name, AMQPValue::LongString(text.into()));
@@ -141,15 +143,15 @@ impl Message {
         sent.then_some(()).ok_or_else(gone)
     }
 
-    /// Back to the queue, at once.
+    /// Returns the message to the queue without delay.
     async fn give_back(&self) -> Result<(), Unconfirmed> {
         let requeue = BasicNackOptions { requeue: true, ..BasicNackOptions::default() };
         let sent = self.raw.acker.nack(requeue).await?;
         sent.then_some(()).ok_or_else(gone)
     }
 
-    /// The properties of a copy with this number of failures; `None` if they have no room in a
-    /// frame.
+    /// Returns the properties of a copy with this number of failures, or `None` if they do not fit
+    /// in a frame.
     fn counted(&self, failures: u32) -> Option<BasicProperties> {
         let copy = self.copied([(FAILURES, AMQPValue::LongLongInt(failures.into()))]);
         self.link.has_room_later(&copy).then_some(copy)
@@ -164,7 +166,7 @@ impl Message {
                 if let Some(copy) = self.counted(failures) {
                     self.link.retry(*wait, copy, self.payload()).await
                 } else {
-                    // Without the count it would fail for ever.
+                    // A retry without the count would repeat for ever.
                     let why = DeadLetter::new(
                         DeadLetterReason::Exhausted,
                         "it failed, and its headers leave no room to count that: send it with \
@@ -214,8 +216,9 @@ impl Delivery for Message {
     async fn settle(&self, how: &Disposition, failures: u32) -> Result<(), BrokerError> {
         let at_once = Disposition::Retry(Duration::ZERO);
         let how = match how {
-            // It did not fail, and a copy that waits has no room: it waits here. The broker is not
-            // asked before, so this is no part of the time that an answer may take.
+            // The message did not fail, and there is no room for a copy in a delay queue, so it
+            // waits here. The wait comes before the broker is asked, and so is not part of its time
+            // to answer.
             Disposition::Retry(wait)
                 if !wait.is_zero()
                     && failures == self.failures()
@@ -229,15 +232,16 @@ impl Delivery for Message {
         let settled = timeout(PATIENCE, self.apply(how, failures)).await;
         let Err(error) = settled.unwrap_or_else(|_| Err(no_answer())) else { return Ok(()) };
         match &error {
-            // What is not acknowledged comes again only when the channel is closed.
+            // The broker redelivers an unacknowledged message only after the channel is closed.
             Unconfirmed::Gone(_) => self.link.give_up(),
             Unconfirmed::NotStored(error) => {
                 tracing::warn!(
                     target: "palisade::consumer", queue = %self.link.queue, %error,
                     "a copy was not stored; the message is returned"
                 );
-                // While the channel lives, an unacknowledged message is not delivered again. After
-                // a pause: it would come again at once, and fail again.
+                // While the channel lives, the broker does not redeliver an unacknowledged message,
+                // so return it. Pause first: without a delay it would come back and fail again at
+                // once.
                 sleep(pause(self.link.refused()).min(HELD_MAX)).await;
                 let _ = self.give_back().await;
             }

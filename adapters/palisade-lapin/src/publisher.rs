@@ -1,4 +1,4 @@
-//! Publishing so that nothing is lost: persistent, to a queue that is there, confirmed.
+//! The publisher: sends persistent messages to a durable queue, and waits for the confirms.
 
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -14,8 +14,8 @@ use crate::message::no_answer;
 use crate::session::{PATIENCE, confirmed};
 use crate::topology;
 
-/// Publishes messages with a key and a time, and waits until the broker has them. A connection that
-/// broke is replaced with the next message.
+/// Publishes messages with a key and a time, and waits until the broker has confirmed them. A
+/// broken connection is replaced at the next message.
 pub struct Publisher {
     uri: String,
     queue: String,
@@ -24,28 +24,28 @@ pub struct Publisher {
 
 impl fmt::Debug for Publisher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The address may have a password.
+        // The address is left out, because it may contain a password.
         f.debug_struct("Publisher").field("queue", &self.queue).finish_non_exhaustive()
     }
 }
 
 impl Publisher {
-    /// A publisher to this queue, which is declared as a durable quorum queue if it is not there.
-    /// Connects with the first message.
+    /// Creates a publisher to this queue. Connects at the first message, and declares the queue as
+    /// a durable quorum queue if it does not exist.
     pub fn new(uri: &str, queue: &str) -> Self {
         Self { uri: uri.to_owned(), queue: queue.to_owned(), now: Mutex::default() }
     }
 
-    /// Publishes a message under the key of its request, with when the request was made (whole
-    /// seconds are sent). Messages from several tasks are on their way together.
+    /// Publishes a message under the key of its request. `made` is the time when the request was
+    /// made; it is sent in whole seconds. Several tasks can publish at the same time.
     ///
     /// # Errors
-    /// [`BrokerError`]: it may or may not have been published. Publish it again with the same key:
-    /// its consumers know a duplicate.
+    /// [`BrokerError`] if the message was not confirmed. It may have been published all the same.
+    /// Publish it again with the same key: consumers recognise a duplicate.
     ///
     /// # Cancellation safety
-    /// Dropped, the message may or may not be published; publishing it again with the same key is
-    /// safe.
+    /// If the future is dropped, the message may or may not be published; publishing it again with
+    /// the same key is safe.
     pub async fn publish(
         &self,
         key: &str,

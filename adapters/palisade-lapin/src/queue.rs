@@ -1,4 +1,4 @@
-//! The queue that is consumed, with the settings that only RabbitMQ has.
+//! The consumed queue, with the settings that only RabbitMQ has.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use palisade::idempotency::consumer::{Broker, BrokerError, Terms};
 use crate::message::Message;
 use crate::session::Session;
 
-/// RabbitMQ's default.
+/// Default of RabbitMQ's setting `consumer_timeout`.
 const CONSUMER_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
-/// A queue of a broker: what a [`Consumer`](crate::Consumer) consumes.
+/// A queue of a broker that a [`Consumer`](crate::Consumer) reads.
 ///
-/// The key of a message is its property `message_id`. The prefetch is the concurrency.
+/// The key of a message is its property `message_id`. The prefetch equals the concurrency.
 #[derive(Clone)]
 pub struct Queue {
     pub(crate) uri: String,
@@ -27,13 +27,13 @@ pub struct Queue {
 
 impl fmt::Debug for Queue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The address may have a password.
+        // The address is left out, because it may contain a password.
         f.debug_struct("Queue").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
 impl Queue {
-    /// The queue with this name at the broker with this address
+    /// Creates the queue `name` at the broker with this address
     /// (`amqp://user:password@host/vhost`).
     pub fn new(uri: &str, name: &str) -> Self {
         Self {
@@ -44,17 +44,18 @@ impl Queue {
         }
     }
 
-    /// The properties of the connection, for example its name. lapin's recovery stays off: the
-    /// consumer replaces a connection that breaks.
+    /// Sets the properties of the connection, for example its name. lapin's own recovery stays off,
+    /// because the consumer replaces a broken connection.
     #[must_use]
     pub fn connection_properties(mut self, properties: ConnectionProperties) -> Self {
         self.properties = properties;
         self
     }
 
-    /// The broker's `consumer_timeout`, if it is not the default of 30 minutes: it takes a message
-    /// away from a handler that runs longer. The message then finds its own handler in flight and
-    /// waits for it, so no effect is doubled, but each lease costs a redelivery.
+    /// Sets the broker's `consumer_timeout`, if it differs from the default of 30 minutes. After
+    /// this time the broker takes an unacknowledged message away from a running handler. The
+    /// redelivered message then finds its key in flight and waits for the handler, so no effect is
+    /// doubled, but each lease costs a redelivery.
     #[must_use]
     pub fn consumer_timeout(mut self, timeout: Duration) -> Self {
         self.consumer_timeout = timeout;
@@ -68,7 +69,7 @@ impl Broker for Queue {
 
     fn check(&self, terms: &Terms) -> Result<(), ConfigError> {
         let name = &self.name;
-        // The longest name of a queue is 255 bytes, and those for delays are longer.
+        // A queue name has at most 255 bytes, and the delay queues add a suffix to it.
         if name.is_empty() || name.len() > 230 {
             let rule = "1 to 230 bytes, so that the queues for delays can be named after it";
             return Err(ConfigError::new("queue", format!("{name:?}"), rule));

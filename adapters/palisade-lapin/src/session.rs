@@ -1,6 +1,6 @@
-//! One connection to the broker: a channel on which messages come and are acknowledged, and one on
-//! which copies are published with confirms. When anything breaks the whole session is replaced:
-//! the broker then returns what was not acknowledged, and no stale channel can be used.
+//! A connection to the broker with two channels: one delivers and acknowledges messages, the other
+//! publishes copies with confirms. If any of them breaks, the whole session is replaced: the broker
+//! then returns the unacknowledged messages, and no stale channel can be used.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -21,42 +21,42 @@ use crate::message::Message;
 use crate::queue::Queue;
 use crate::topology;
 
-/// How long a fetch waits for a message.
+/// Maximum time that `next` waits for a message.
 const POLL: Duration = Duration::from_millis(500);
-/// How long the broker may take to answer a request.
+/// Maximum time for the broker to answer a request.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
-/// How long it may take to confirm a message.
+/// Maximum time for the broker to confirm a message.
 const CONFIRM: Duration = Duration::from_secs(5);
-/// Room for a message's properties besides its headers: at most nine texts of 255 bytes.
+/// Bytes reserved for a message's properties besides its headers: at most nine texts of 255 bytes.
 const OTHERS: usize = 2_500;
-/// Room for the headers that the broker adds to a message that was in a queue of delays.
+/// Bytes reserved for the headers that the broker adds to a message in a delay queue.
 const ADDED: usize = 1 << 10;
-/// How long the end of a connection may take.
+/// Maximum time for closing a connection.
 const GOODBYE: Duration = Duration::from_secs(2);
 
-/// A connection with its two channels, and what comes on it.
+/// A connection with two channels, and the consumer that receives its messages.
 pub struct Session {
     link: Arc<Link>,
     consumer: lapin::Consumer,
 }
 
-/// What deliveries need of their session.
+/// The part of a session that its deliveries share.
 pub(crate) struct Link {
     connection: Connection,
     copies: Channel,
     pub(crate) queue: Arc<str>,
-    /// Queues that this session has declared.
+    /// Names of the queues that this session has declared.
     declared: Mutex<BTreeSet<String>>,
-    /// How many copies in a row were not stored.
+    /// Number of consecutive copies that were not stored.
     refused: AtomicU32,
     broken: AtomicBool,
 }
 
 impl Session {
-    /// Connects, declares the queues that are not there, and begins to consume.
+    /// Connects, declares the missing queues, and begins to consume.
     ///
-    /// The queues for copies are declared before any is needed: a broker that is killed while it
-    /// makes a quorum queue can leave one that confirms nothing.
+    /// The delay queues are declared before any is needed: a broker killed while it creates a
+    /// quorum queue can leave one that confirms nothing.
     pub(crate) async fn open(from: &Queue, terms: &Terms) -> Result<Self, Error> {
         let connection = Connection::connect(&from.uri, from.properties.clone()).await?;
         let copies = connection.create_channel().await?;
@@ -103,7 +103,7 @@ impl consumer::Session for Session {
         let Ok(mut next) = timeout(POLL, consumer.next()).await else { return Ok(messages) };
         loop {
             let Some(Ok(raw)) = next else {
-                // The queue was deleted, the channel closed or the connection lost.
+                // The queue was deleted, the channel was closed, or the connection was lost.
                 link.give_up();
                 break;
             };
@@ -111,7 +111,7 @@ impl consumer::Session for Session {
             if messages.len() >= room {
                 break;
             }
-            // What has come already, without waiting.
+            // Take the messages that have already arrived, without waiting for more.
             let Some(come) = consumer.next().now_or_never() else { break };
             next = come;
         }
@@ -124,17 +124,17 @@ impl consumer::Session for Session {
 }
 
 impl Link {
-    /// Returns true if something happened after which it has to be replaced.
+    /// Returns true if the session cannot be used any more and has to be replaced.
     fn is_broken(&self) -> bool {
         self.broken.load(Ordering::Acquire) || !self.connection.status().connected()
     }
 
-    /// It will be replaced with the next fetch.
+    /// Marks the session as broken; it is replaced at the next fetch.
     pub(crate) fn give_up(&self) {
         self.broken.store(true, Ordering::Release);
     }
 
-    /// Puts a copy of a message where it waits for this long and then comes back.
+    /// Puts a copy of a message into a delay queue, from which it comes back after about `wait`.
     pub(crate) async fn retry(
         &self,
         wait: Duration,
@@ -150,7 +150,7 @@ impl Link {
         confirmed(&self.copies, &name, properties, body).await
     }
 
-    /// Puts a copy of a message with the dead letters.
+    /// Puts a copy of a message into the queue of the dead letters.
     pub(crate) async fn park(
         &self,
         properties: BasicProperties,
@@ -159,23 +159,24 @@ impl Link {
         confirmed(&self.copies, &topology::dead_letters(&self.queue), properties, body).await
     }
 
-    /// A copy was stored.
+    /// Records that a copy was stored.
     pub(crate) fn stored(&self) {
         self.refused.store(0, Ordering::Relaxed);
     }
 
-    /// A copy was not stored; how many were not before, in a row.
+    /// Records that a copy was not stored. Returns the number of consecutive failures before this
+    /// one.
     pub(crate) fn refused(&self) -> u32 {
         self.refused.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Whether properties with these headers, and no others of size, fit into a frame.
+    /// Returns true if these properties fit in a frame.
     pub(crate) fn has_room(&self, properties: &BasicProperties) -> bool {
         self.fits(properties.headers().as_ref().map_or(0, topology::size))
     }
 
-    /// As [`has_room`](Self::has_room), for a copy that comes back from a queue of delays: the
-    /// broker adds headers of its own to it.
+    /// Returns true if these properties fit in a frame also after a delay queue: the broker adds
+    /// headers to a copy that comes back from one.
     pub(crate) fn has_room_later(&self, properties: &BasicProperties) -> bool {
         let headers = properties.headers().as_ref().map_or(0, topology::size);
         self.fits(headers + ADDED)
@@ -191,14 +192,14 @@ impl Link {
         self.declared.lock().unwrap_or_else(PoisonError::into_inner).contains(queue)
     }
 
-    /// Closes the connection: the broker returns what was not acknowledged.
+    /// Closes the connection, after which the broker returns the unacknowledged messages.
     async fn close(&self) {
         self.give_up();
         let _ = timeout(GOODBYE, self.connection.close(200, "the consumer ended".into())).await;
     }
 }
 
-/// Publishes to a queue; returns when the broker has confirmed that the message is there.
+/// Publishes a message to a queue, and returns when the broker has confirmed that it is stored.
 pub(crate) async fn confirmed(
     channel: &Channel,
     queue: &str,
@@ -206,7 +207,7 @@ pub(crate) async fn confirmed(
     body: &[u8],
 ) -> Result<(), Unconfirmed> {
     let mandatory = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
-    // 2: on disk.
+    // Delivery mode 2 makes the message persistent.
     let properties = properties.with_delivery_mode(2);
     let publish = channel.basic_publish("".into(), queue.into(), mandatory, body, properties);
     let confirm = async { publish.await?.await };

@@ -1,9 +1,9 @@
-//! The queues around a queue: one for each delay, and the dead letters.
+//! The queues beside the consumed queue: one for each delay, and the queue of the dead letters.
 //!
-//! A delay is a queue without consumers whose messages expire after it and are then moved back.
-//! Each delay has a queue of its own, for in one queue a message with a long delay would hold up
-//! all those behind it. They are quorum queues that move messages `at-least-once`: the broker may
-//! be killed while a message is on its way.
+//! A delay queue has no consumers. Its messages expire after the delay and are then moved back.
+//! Each delay has its own queue, because in a shared one a message with a long delay would block
+//! all those behind it. The delay queues are quorum queues that move messages `at-least-once`, so
+//! no message is lost if the broker is killed meanwhile.
 
 use std::time::Duration;
 
@@ -12,31 +12,31 @@ use lapin::protocol::{AMQPErrorKind, AMQPSoftError};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Connection, Error, ErrorKind};
 
-/// The shortest delay; each further one is twice as long.
+/// Shortest delay in milliseconds. Each further delay is twice as long.
 const FIRST: u64 = 250;
-/// How many delays there are: the longest is 17 minutes.
+/// Number of delays. The longest is 17 minutes.
 const DELAYS: u32 = 13;
 
-/// All delays up to the one that is used for this one, in milliseconds.
+/// Returns the delays up to the one that `longest` is rounded up to, in milliseconds.
 pub(crate) fn delays(longest: Duration) -> impl Iterator<Item = u64> {
     let longest = delay(longest);
     (0..DELAYS).map(|n| FIRST << n).filter(move |delay| *delay <= longest)
 }
 
-/// The delay in milliseconds that is used for this one: the next one that there is, at most the
-/// longest.
+/// Rounds a wait up to the next delay, in milliseconds. A wait longer than all delays becomes the
+/// longest one.
 pub(crate) fn delay(wait: Duration) -> u64 {
     let wait = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
     let mut delays = (0..DELAYS).map(|n| FIRST << n);
     delays.find(|delay| *delay >= wait).unwrap_or(FIRST << (DELAYS - 1))
 }
 
-/// The queue in which messages of `queue` wait for this delay in milliseconds.
+/// Returns the name of the queue in which messages of `queue` wait for this delay in milliseconds.
 pub fn retry_queue(queue: &str, delay: u64) -> String {
     format!("{queue}.retry.{delay}")
 }
 
-/// The queue with the dead letters of `queue`.
+/// Returns the name of the queue that holds the dead letters of `queue`.
 pub fn dead_letters(queue: &str) -> String {
     format!("{queue}.dead")
 }
@@ -55,7 +55,7 @@ fn text(value: &str) -> AMQPValue {
     AMQPValue::LongString(value.into())
 }
 
-/// Moves what is taken out of a queue to another one, and loses nothing on the way.
+/// Returns the arguments of a queue whose removed messages are moved to `queue` without loss.
 fn moving_to(queue: &str) -> FieldTable {
     let mut arguments = quorum();
     arguments.insert("x-dead-letter-exchange".into(), text(""));
@@ -65,22 +65,22 @@ fn moving_to(queue: &str) -> FieldTable {
     arguments
 }
 
-/// Declares the queue of the messages unless it is there. What the broker takes out of it comes to
-/// the dead letters: with the last delivery of a `delivery-limit` it would drop a message, and with
-/// a message that ends the connection all that were delivered together with it.
+/// Declares the consumed queue unless it exists. Messages that the broker removes from it become
+/// dead letters. Otherwise the broker would drop a message that reaches the `delivery-limit`, and a
+/// message that ends the connection would take along all messages delivered together with it.
 pub(crate) async fn ensure(connection: &Connection, queue: &str) -> Result<(), Error> {
     declare(connection, queue, moving_to(&dead_letters(queue))).await
 }
 
-/// Declares the queue of the dead letters unless it is there.
+/// Declares the queue of the dead letters unless it exists.
 pub(crate) async fn ensure_dead(connection: &Connection, queue: &str) -> Result<(), Error> {
     declare(connection, &dead_letters(queue), quorum()).await
 }
 
-/// Declares a durable quorum queue unless there is a queue of this name, of whatever kind.
+/// Declares a durable quorum queue, unless a queue of any kind has this name.
 ///
-/// AMQP says that a queue is not there by closing the channel that asked, which lapin logs as an
-/// error. So the question has a channel of its own, and the answer a line in the log.
+/// In AMQP the broker reports a missing queue by closing the channel that asked, and lapin logs
+/// that as an error. So the check uses its own channel, and the result is one line in the log.
 async fn declare(connection: &Connection, queue: &str, arguments: FieldTable) -> Result<(), Error> {
     let look = connection.create_channel().await?;
     let passive = QueueDeclareOptions { passive: true, ..durable() };
@@ -102,7 +102,7 @@ fn is_not_found(e: &Error) -> bool {
     matches!(e.kind(), ErrorKind::ProtocolError(e) if *e.kind() == not_found)
 }
 
-/// Declares the queue for a delay.
+/// Declares the queue for a delay in milliseconds, and returns its name.
 pub(crate) async fn declare_retry(
     channel: &Channel,
     queue: &str,
@@ -116,13 +116,13 @@ pub(crate) async fn declare_retry(
     Ok(name)
 }
 
-/// How many bytes a table takes in a frame, at most.
+/// Returns the maximum size of a table in a frame, in bytes.
 pub(crate) fn size(table: &FieldTable) -> usize {
     table.inner().iter().map(|(name, value)| name.as_str().len() + 1 + size_of(value)).sum()
 }
 
 fn size_of(value: &AMQPValue) -> usize {
-    // A kind and a length at most, or a number.
+    // Maximum size of a value besides its text: its kind and length, or its number.
     const FRAME: usize = 9;
     FRAME
         + match value {

@@ -1,4 +1,5 @@
-//! What consumers are promised, on a real RabbitMQ. Deaths at each crash point are `broker-demo`'s.
+//! Promises of the consumers, on a real RabbitMQ. The tests of `broker-demo` cover deaths of
+//! processes at each crash point.
 
 mod server;
 
@@ -22,14 +23,14 @@ use tokio::time::{sleep, timeout};
 type Builder = ConsumerBuilder<palisade_lapin::Queue>;
 
 const LEASE: Duration = Duration::from_secs(2);
-/// What takes longer hangs.
+/// Timeout that only a hang exceeds.
 const HANG: Duration = Duration::from_secs(60);
 
 fn handle(node: &MemoryNode) -> Redlock {
     Redlock::builder().node(node.clone()).ttl(LEASE).build().unwrap()
 }
 
-/// A namespace whose handlers recognise a repeat.
+/// Returns a namespace whose handlers recognise a repetition.
 fn repeatable(redlock: &Redlock) -> Idempotency {
     redlock.idempotency("orders").at_least_once().build().unwrap()
 }
@@ -46,7 +47,7 @@ async fn publish(queue: &Queue, orders: impl Iterator<Item = (String, &str)>) {
     }
 }
 
-/// How often each key took effect, and a bell for each effect.
+/// Number of effects of each key, and a notification for each effect.
 #[derive(Clone, Default)]
 struct Ledger(Arc<Mutex<BTreeMap<String, u32>>>, Arc<Notify>);
 
@@ -61,7 +62,7 @@ impl Ledger {
     }
 }
 
-/// Runs until `stop`; each message takes this long.
+/// Runs a consumer until `stop` resolves; each message takes the time `takes`.
 async fn run(
     consumer: Builder,
     ledger: &Ledger,
@@ -81,14 +82,14 @@ async fn run(
     timeout(HANG, consumer.run(book, stop)).await.expect("it ends").expect("it was asked to")
 }
 
-/// Resolves when so many effects are booked.
+/// Waits until this number of keys has taken effect.
 async fn booked(ledger: &Ledger, effects: usize) {
     while ledger.effects().len() < effects {
         sleep(Duration::from_millis(10)).await;
     }
 }
 
-/// Everything but the dead letters, once no consumer is there any more.
+/// Returns the number of messages in all queues except the dead letters. Call it without consumers.
 async fn left(queue: &Queue) -> u32 {
     let mut left = queue.ready(&queue.name).await;
     for n in 0..13 {
@@ -97,10 +98,10 @@ async fn left(queue: &Queue) -> u32 {
     left
 }
 
-/// Consumes what is left, for as long as something is.
+/// Consumes until no message is left.
 async fn rest(queue: &Queue, redlock: &Redlock, ledger: &Ledger) -> ConsumerReport {
     let stop = async {
-        // What a consumer holds is not ready: it has to be quiet for a while.
+        // A message held by the consumer is not ready, so the queues must stay empty for a while.
         let mut quiet = 0;
         while quiet < 10 {
             quiet = if left(queue).await == 0 { quiet + 1 } else { 0 };
@@ -144,7 +145,7 @@ async fn a_message_at_work_elsewhere_waits_in_a_queue_of_its_delay() {
     };
     claimed.notified().await;
     let judge = async {
-        // Up to 2 s are left of the lease: the queues for 250 ms to 2 s.
+        // At most 2 s of the lease are left, so only the queues for 250 ms to 2 s are used.
         let waits = async || {
             let mut waits = 0;
             for n in 0..4 {
@@ -160,7 +161,8 @@ async fn a_message_at_work_elsewhere_waits_in_a_queue_of_its_delay() {
         while waits().await > 0 || queue.ready(&queue.name).await > 0 {
             sleep(Duration::from_millis(20)).await;
         }
-        // It has been taken; a stop waits for what is in hand.
+        // The consumer has taken the message from the delay queue; a stop waits until it is
+        // settled.
         sleep(Duration::from_millis(200)).await;
     };
     let never = |_: Context, _: Arc<Message>| async { Err::<(), _>(Failed::permanent("it ran")) };
@@ -172,7 +174,7 @@ async fn a_message_at_work_elsewhere_waits_in_a_queue_of_its_delay() {
     assert_eq!((ended.parked, left(&queue).await), (0, 0));
 }
 
-/// An acknowledgement that is lost or fails after the result was stored is harmless (lapin#434).
+/// A lost or failed acknowledgement is harmless once the result is stored (lapin#434).
 #[tokio::test]
 async fn a_connection_that_breaks_before_the_acknowledgement_costs_no_second_effect() {
     let (queue, node) = (Queue::new("broken").await, MemoryNode::new());
@@ -181,7 +183,7 @@ async fn a_connection_that_breaks_before_the_acknowledgement_costs_no_second_eff
     let (uri, line) = queue.through_a_line().await;
     let books = ledger.clone();
     let line = Arc::new(line);
-    // The fifth effect breaks the connection, with sixteen messages in hand.
+    // The fifth effect breaks the connection while the consumer has sixteen messages.
     let book = move |cx: Context, _: Arc<Message>| {
         let (books, line) = (books.clone(), Arc::clone(&line));
         async move {
@@ -274,7 +276,7 @@ async fn what_the_broker_takes_out_of_the_queue_is_with_the_dead_letters() {
     let idle = |_: Context, _: Arc<Message>| async { Ok::<_, Failed>(()) };
     timeout(HANG, consumer.run(idle, ready)).await.expect("it declares them").unwrap();
     publish(&queue, [("poor".to_owned(), "body")].into_iter()).await;
-    // As it does with the last delivery that a `delivery-limit` allows.
+    // Reject the message as the broker does at the last delivery that `delivery-limit` allows.
     let channel = queue.channel().await;
     let got = channel.basic_get(queue.name.as_str().into(), BasicGetOptions::default()).await;
     let got = got.unwrap().expect("it is there");

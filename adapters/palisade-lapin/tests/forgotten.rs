@@ -1,4 +1,4 @@
-//! Messages whose keys the nodes forgot, on a real server.
+//! Messages whose keys the nodes have forgotten, on a real server.
 
 #[path = "../../../tests/support/held.rs"]
 #[allow(dead_code, unreachable_pub, missing_docs)]

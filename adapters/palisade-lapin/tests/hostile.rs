@@ -1,5 +1,5 @@
-//! Messages that no producer should send, on a real RabbitMQ. A `message_id` or a header's name
-//! with bytes that are not UTF-8 is not in the set: lapin neither sends nor reads one (see the
+//! Consumers that receive malformed messages, on a real RabbitMQ. The set has no `message_id` or
+//! header name with bytes that are not UTF-8, because lapin neither sends nor reads one (see the
 //! README).
 
 #[path = "../../../tests/support/hostile.rs"]
@@ -24,30 +24,30 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 const LEASE: Duration = Duration::from_secs(2);
-/// What takes longer hangs.
+/// Timeout that only a hang exceeds.
 const HANG: Duration = Duration::from_secs(90);
-/// Headers that fill a frame of 128 KiB: there is no room for a reason besides them.
+/// Size of headers that fill a frame of 128 KiB, so that no room is left for a reason.
 const FILL: usize = (128 << 10) - 200;
 
 fn short(bytes: &[u8]) -> Option<ShortString> {
     ShortString::try_new(std::str::from_utf8(bytes).ok()?).ok()
 }
 
-/// The letter's properties, if the client can send them.
+/// Returns the letter's properties, or `None` if lapin cannot send them.
 fn properties(letter: &Letter) -> Option<BasicProperties> {
     let mut properties = BasicProperties::default();
     if let Some(key) = &letter.key {
         properties = properties.with_message_id(short(key)?);
     }
     if let Some(created) = letter.created {
-        // A number of seconds here.
+        // AMQP's timestamp is in seconds, the letter's in milliseconds.
         properties = properties.with_timestamp(created.parse::<u64>().ok()? / 1_000);
     }
     let mut headers = FieldTable::default();
     if let Some((name, value)) = letter.header {
         headers.insert(short(name)?, AMQPValue::LongString(value.to_vec().into()));
     }
-    // Of the wrong type, and nested.
+    // A header that no consumer expects: a nested table.
     headers.insert("x-odd".into(), AMQPValue::FieldTable(FieldTable::default()));
     if letter.case == "no body" {
         headers.insert(FAILURES.into(), AMQPValue::Boolean(true));
@@ -173,7 +173,8 @@ async fn a_message_without_room_for_a_copy_that_waits_breaks_no_connection() {
     let options = BasicPublishOptions::default();
     let publish = channel.basic_publish("".into(), name.into(), options, b"{}", full);
     assert!(publish.await.unwrap().await.unwrap().is_ack());
-    // No key can be judged for longer than the broker may take to answer.
+    // The quarantine lasts longer than the broker may take to answer, and no key is granted
+    // meanwhile.
     let node = MemoryNode::builder().quarantined().build();
     let redlock = Redlock::builder().node(node).ttl(LEASE).max_ttl(10 * LEASE).build().unwrap();
     let of = redlock.idempotency("orders").at_least_once().build().unwrap();

@@ -1,4 +1,4 @@
-//! What is refused before anything is connected.
+//! Settings that are refused before the consumer connects.
 
 use std::sync::Arc;
 use std::time::Duration;

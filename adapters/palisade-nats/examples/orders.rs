@@ -1,11 +1,11 @@
-//! Orders from NATS JetStream, each booked once.
+//! Consumes orders from NATS JetStream and books each of them once.
 //!
 //! ```text
 //! palisade init --new --node redis://127.0.0.1
 //! cargo run --example orders -- redis://127.0.0.1 nats://127.0.0.1
 //! ```
 //!
-//! What a user writes is between the marks `begin` and `end`; a test counts it.
+//! A user writes the lines between the marks `begin` and `end`; a test counts them.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -26,7 +26,7 @@ struct Order {
     pounds: u32,
 }
 
-/// The effect.
+/// Books an order: the effect.
 async fn book(order: &Order, fence: u64) -> Result<(), Failure> {
     tokio::time::sleep(Duration::from_millis(10)).await;
     println!("booked {} GBP of {} with token {fence}", order.pounds, order.customer);
@@ -39,7 +39,7 @@ async fn main() -> Result<(), Failure> {
     let redis = urls.next().unwrap_or_else(|| "redis://127.0.0.1".to_owned());
     let nats = urls.next().unwrap_or_else(|| "nats://127.0.0.1".to_owned());
 
-    // A producer that sends everything twice.
+    // This producer sends every order twice.
     let config = Config { name: "orders".to_owned(), ..Config::default() };
     let client = async_nats::connect(&nats).await?;
     async_nats::jetstream::new(client.clone()).create_stream(config).await?;

@@ -1,4 +1,4 @@
-//! The durable consumer that delivers, with the settings that only JetStream has.
+//! The durable consumer that delivers messages, with the settings that only JetStream has.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use palisade::idempotency::consumer::{Broker, BrokerError, Terms};
 use crate::message::Message;
 use crate::session::{Failures, Session};
 
-/// A durable consumer of a stream: what a [`Consumer`](crate::Consumer) consumes.
+/// A durable consumer of a stream that a [`Consumer`](crate::Consumer) reads.
 ///
-/// The key of a message is its header `Nats-Msg-Id`. No more is pulled than can be handled at once.
-/// Each process counts the failures that it has seen itself: with several of them a message is
-/// tried more often before it becomes a dead letter.
+/// The key of a message is its header `Nats-Msg-Id`. No more messages are pulled than can be
+/// handled at once. Each process counts only the failures that it has seen itself, so with several
+/// processes a message is tried more often before it becomes a dead letter.
 #[derive(Clone)]
 pub struct Durable {
     pub(crate) client: Client,
@@ -36,18 +36,19 @@ impl fmt::Debug for Durable {
 }
 
 impl Durable {
-    /// The durable consumer with this name of this stream. All processes with one name must use the
-    /// same namespace on the same nodes. The client's own reconnecting, which is on by default,
-    /// stays on.
+    /// Creates the durable consumer `name` of this stream. All processes that use the same name
+    /// must use the same namespace on the same nodes. Leave the client's own reconnecting, which is
+    /// on by default, switched on.
     pub fn new(client: Client, stream: &str, name: &str) -> Self {
         let [stream, name] = [stream, name].map(str::to_owned);
         Self { client, stream, name, ack_wait: None, failures: Arc::default() }
     }
 
-    /// After how long without a heartbeat the server delivers a message to another consumer, where
-    /// the durable consumer is created here. At least the lease, because the claim of a consumer
-    /// that died may last that long. Default: one and a half leases. While a handler runs its
-    /// message is not delivered again, however long that takes.
+    /// Sets the time without a heartbeat after which the server delivers a message to another
+    /// consumer. It applies only if this process creates the durable consumer. It must be at least
+    /// the lease, because the claim of a dead consumer may last that long. Default: one and a half
+    /// leases. While a handler runs, its message is not delivered again, however long the handler
+    /// takes.
     #[must_use]
     pub fn ack_wait(mut self, wait: Duration) -> Self {
         self.ack_wait = Some(wait);

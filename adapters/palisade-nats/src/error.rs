@@ -1,20 +1,20 @@
-//! The sentences of errors between a consumer and its server.
+//! Errors between a consumer and its server.
 
 use std::error::Error;
 
 use palisade::idempotency::consumer::BrokerError;
 
-/// Returns the error of a request; `what` was requested.
+/// Returns the error of a failed request; `what` names the request's object.
 pub(crate) fn failed(what: &'static str, cause: impl Error + Send + Sync + 'static) -> BrokerError {
     BrokerError::passing(format!("{what}: {cause}")).because(cause)
 }
 
-/// Returns the error of a request that was not answered in time.
+/// Returns the error of a request that was not answered in time; `what` names its object.
 pub(crate) fn no_answer(what: &'static str) -> BrokerError {
     BrokerError::passing(format!("{what}: no answer from the server"))
 }
 
-/// Returns the error of a stream that is not there.
+/// Returns the error of a stream that does not exist.
 pub(crate) fn no_stream(name: &str) -> BrokerError {
     BrokerError::refused(format!(
         "there is no stream {name:?}; create it with the retention and the replicas that its \
@@ -22,7 +22,7 @@ pub(crate) fn no_stream(name: &str) -> BrokerError {
     ))
 }
 
-/// Returns the error of a delivery that another consumer may have by now.
+/// Returns the error of a delivery whose message another consumer may have received by now.
 pub(crate) fn lost() -> BrokerError {
     BrokerError::passing(
         "the delivery's ack wait is over or nearly so; the server delivers the message to another \

@@ -1,4 +1,4 @@
-//! A delivered message, and what becomes of it at the server.
+//! One delivery of a message, and how it is settled at the server.
 
 use std::borrow::Cow;
 use std::error::Error as _;
@@ -23,13 +23,13 @@ pub struct Message {
     raw: jetstream::Message,
     link: Arc<Link>,
     sequence: u64,
-    /// Until when the delivery is this consumer's for certain.
+    /// Time until which the server delivers the message to no other consumer.
     until: Mutex<Instant>,
 }
 
 impl fmt::Debug for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The body may be secret.
+        // The body is left out, because it may be secret.
         f.debug_struct("Message")
             .field("subject", &self.raw.subject)
             .field("sequence", &self.sequence)
@@ -38,7 +38,7 @@ impl fmt::Debug for Message {
 }
 
 impl Message {
-    /// `asked`: when the pull was sent that brought it.
+    /// Creates a delivery. `asked` is the time when the pull that brought the message was sent.
     pub(crate) fn new(
         raw: jetstream::Message,
         link: &Arc<Link>,
@@ -50,40 +50,40 @@ impl Message {
         Ok(Self { raw, link: Arc::clone(link), sequence, until })
     }
 
-    /// The body.
+    /// Returns the body.
     pub fn payload(&self) -> &[u8] {
         &self.raw.payload
     }
 
-    /// The body, from JSON. A body that cannot be parsed never can be, so the error makes the
-    /// message a dead letter.
+    /// Parses the body as JSON. The error makes the message a dead letter, because the same body
+    /// fails at each delivery.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Failed> {
         json(self.payload())
     }
 
-    /// The subject it was published to.
+    /// Returns the subject to which the message was published.
     pub fn subject(&self) -> &str {
         &self.raw.subject
     }
 
-    /// A header, if it is there and text.
+    /// Returns the value of the first header with this name, if there is one.
     pub fn header(&self, name: &str) -> Option<&str> {
         Some(self.raw.headers.as_ref()?.get(name)?.as_str())
     }
 
-    /// Its sequence in the stream: this copy's own.
+    /// Returns the message's sequence in the stream. Each copy of a message has its own.
     pub fn sequence(&self) -> u64 {
         self.sequence
     }
 
-    /// The delivery as async-nats has it. Do not acknowledge it: that is done when the result is
-    /// stored.
+    /// Returns async-nats's delivery. Do not acknowledge it: the consumer does so after the result
+    /// is stored.
     pub fn delivery(&self) -> &jetstream::Message {
         &self.raw
     }
 
-    /// How long the server may take to confirm an acknowledgement. None is sent that it might
-    /// confirm after the ack wait is over.
+    /// Returns the maximum time for the server to confirm an acknowledgement. It is a fraction of
+    /// the ack wait, so that the server confirms none after the ack wait is over.
     fn patience(&self) -> Duration {
         (self.link.ack_wait / 6).min(PATIENCE)
     }
@@ -92,10 +92,11 @@ impl Message {
         *self.until.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How long the server may take to confirm an acknowledgement that is sent now.
+    /// Returns the maximum time for the server to confirm an acknowledgement that is sent now, or
+    /// an error if the ack wait may end before.
     ///
     /// The server applies an acknowledgement to the newest delivery of the message
-    /// (nats-server#4786), so none is sent once another consumer may have it.
+    /// (nats-server#4786), so none is sent once another consumer may have received it.
     fn still_ours(&self) -> Result<Duration, BrokerError> {
         let patience = self.patience();
         if Instant::now() + patience > self.until() {
@@ -104,7 +105,7 @@ impl Message {
         Ok(patience)
     }
 
-    /// Sends an acknowledgement of this kind; returns when the server has confirmed it.
+    /// Sends an acknowledgement of this kind, and returns when the server has confirmed it.
     async fn acknowledge(&self, kind: AckKind) -> Result<(), BrokerError> {
         let what = "an acknowledgement";
         let sent = timeout(self.still_ours()?, self.raw.double_ack_with(kind)).await;
@@ -112,9 +113,9 @@ impl Message {
         sent.map_err(|e| BrokerError::passing(format!("{what}: {e}")))
     }
 
-    /// Puts a copy with the dead letters; returns when the server has it. Where a copy is larger
-    /// than the server accepts, the dead letter says only where the message is, and why it was put
-    /// aside.
+    /// Publishes a copy of the message to the dead letters, and returns when the server has
+    /// confirmed it. If the copy is larger than the server accepts, the dead letter contains only
+    /// the message's position and the reason.
     async fn park(&self, why: &DeadLetter) -> Result<(), BrokerError> {
         self.still_ours()?;
         let origin = format!("{}:{}", self.link.of.stream, self.sequence);
@@ -138,7 +139,8 @@ impl Message {
         published.map_err(|e| failed("a dead letter", e))
     }
 
-    /// With these headers of the message and its body, or without both.
+    /// Publishes a dead letter with the headers `ours`. If `copied` is given, it also has these
+    /// headers of the message and the message's body.
     async fn publish(
         &self,
         copied: Option<HeaderMap>,
@@ -148,7 +150,8 @@ impl Message {
         let of = &self.link.of;
         let body = copied.as_ref().map(|_| self.raw.payload.clone()).unwrap_or_default();
         let mut headers = copied.unwrap_or_default();
-        // One dead letter, also if the message comes again before it is acknowledged.
+        // This id lets the server drop a second dead letter of the same message, which is published
+        // if the message is delivered again before its acknowledgement.
         headers.insert(NATS_MESSAGE_ID, format!("{}:{origin}", of.name).as_str());
         for (name, value) in ours {
             // A key that cannot be the value of a header is left out.
@@ -166,7 +169,7 @@ impl Message {
     }
 }
 
-/// Whether the server, or the stream, accepts nothing of this size.
+/// Returns true if the server or the stream does not accept messages of this size.
 fn is_too_large(e: &PublishError) -> bool {
     let code = e.source().and_then(|e| e.downcast_ref::<jetstream::Error>());
     e.kind() == PublishErrorKind::MaxPayloadExceeded

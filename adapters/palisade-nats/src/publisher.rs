@@ -1,4 +1,4 @@
-//! Publishing so that nothing is lost: with a key, confirmed by the stream.
+//! The publisher: adds the key, and waits until the stream has stored the message.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -11,10 +11,10 @@ use tokio::time::timeout;
 
 use crate::error::{failed, no_answer};
 
-/// How long the server may take to confirm.
+/// Maximum time for the server to confirm a message.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Publishes messages with a key and a time, and waits until their stream has them.
+/// Publishes messages with a key and a time, and waits until the stream has confirmed them.
 #[derive(Clone)]
 pub struct Publisher {
     context: jetstream::Context,
@@ -28,21 +28,22 @@ impl fmt::Debug for Publisher {
 }
 
 impl Publisher {
-    /// A publisher to this subject, which a stream has to have.
+    /// Creates a publisher to this subject, which must belong to a stream.
     pub fn new(client: Client, subject: &str) -> Self {
         Self { context: jetstream::new(client), subject: subject.to_owned() }
     }
 
-    /// Publishes a message under the key of its request (`Nats-Msg-Id`), with when the request was
-    /// made. The stream drops a copy that comes within its duplicate window, whatever its body is.
+    /// Publishes a message under the key of its request (`Nats-Msg-Id`). `made` is the time when
+    /// the request was made. Within its duplicate window the stream drops a message with the same
+    /// key, whatever its body is.
     ///
     /// # Errors
-    /// [`BrokerError`]: it may or may not have been published. Publish it again with the same key:
-    /// its consumers know a copy.
+    /// [`BrokerError`] if the message was not confirmed. It may have been published all the same.
+    /// Publish it again with the same key: consumers recognise a copy.
     ///
     /// # Cancellation safety
-    /// Dropped, the message may or may not be published; publishing it again with the same key is
-    /// safe.
+    /// If the future is dropped, the message may or may not be published; publishing it again with
+    /// the same key is safe.
     pub async fn publish(
         &self,
         key: &str,

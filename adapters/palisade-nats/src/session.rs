@@ -1,5 +1,5 @@
-//! The durable consumer and the stream of dead letters at the server. The connection is the
-//! client's, which replaces it by itself.
+//! A session with the server: it opens the durable consumer and declares the stream of dead
+//! letters. The connection belongs to the client, which reconnects by itself.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,24 +18,23 @@ use crate::durable::Durable;
 use crate::error::{failed, no_answer, no_stream};
 use crate::message::Message;
 
-/// How long the server may take to answer a request.
+/// Maximum time for the server to answer a request.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a pull waits for a message.
+/// Maximum time that a pull waits for a message.
 const POLL: Duration = Duration::from_millis(500);
-/// How many messages may be unacknowledged at once for one durable consumer, those that wait for
-/// their time included.
+/// Maximum number of unacknowledged messages of one durable consumer, including delayed ones.
 const MAX_ACK_PENDING: i64 = 65_536;
-/// Of how many messages the failures are remembered.
+/// Maximum number of messages whose failures are counted.
 const FAILURES_MAX: usize = 65_536;
 
-/// The stream with the dead letters of `stream`. Those of each durable consumer have its name as
-/// the last part of their subject.
+/// Returns the name of the stream that holds the dead letters of `stream`. The last part of a dead
+/// letter's subject is the name of the durable consumer that wrote it.
 pub fn dead_letters(stream: &str) -> String {
     format!("{stream}_dead")
 }
 
-/// How often handlers failed in this process, by the sequence of the message: the server counts
-/// deliveries, and most deliveries that come again are no failures.
+/// Number of handler failures in this process for each message, by the message's sequence. The
+/// server's count of deliveries cannot be used, because most redeliveries are not failures.
 #[derive(Debug, Default)]
 pub(crate) struct Failures(Mutex<BTreeMap<u64, u32>>);
 
@@ -45,7 +44,7 @@ impl Failures {
         counts.get(&sequence).copied().unwrap_or(0)
     }
 
-    /// Zero forgets the message.
+    /// Sets the number of failures of a message. Zero removes its count.
     pub(crate) fn set(&self, sequence: u64, failures: u32) {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if failures == 0 {
@@ -59,11 +58,11 @@ impl Failures {
     }
 }
 
-/// What deliveries need of their session.
+/// The part of a session that its deliveries share.
 pub(crate) struct Link {
     pub(crate) context: Context,
     pub(crate) of: Durable,
-    /// As the server has it.
+    /// Ack wait in the server's configuration of the durable consumer.
     pub(crate) ack_wait: Duration,
 }
 
@@ -109,7 +108,7 @@ impl Session {
         let mut messages = Vec::new();
         loop {
             let what = "messages";
-            // The server ends each pull with a status: nothing of it arrives later.
+            // The server ends each pull with a status, so none of its messages arrives later.
             let e = match timeout(POLL + PATIENCE, batch.next()).await {
                 Ok(Some(Ok(raw))) => {
                     messages.push(Message::new(raw, &self.link, asked)?);
@@ -119,7 +118,7 @@ impl Session {
                 Ok(Some(Err(e))) => BrokerError::passing(format!("{what}: {e}")),
                 Err(_) => no_answer(what),
             };
-            // What has come is handled first.
+            // Handle the messages that have arrived before reporting the error.
             return if messages.is_empty() { Err(e) } else { Ok(messages) };
         }
     }
@@ -144,7 +143,8 @@ impl consumer::Session for Session {
     async fn close(self) {}
 }
 
-/// What is required of a durable consumer that somebody else created.
+/// Checks the configuration of a durable consumer, which may have been created by another program.
+/// Returns the reason and the remedy if it cannot be used.
 fn check(found: &Config, lease: Duration) -> Result<(), String> {
     if found.deliver_subject.is_some() {
         return Err("it is a push consumer, which delivers messages before they can be handled; \
@@ -178,7 +178,7 @@ fn check(found: &Config, lease: Duration) -> Result<(), String> {
     Ok(())
 }
 
-/// The stream of dead letters, with as many replicas as the stream itself.
+/// Creates the stream of dead letters, with as many replicas as the stream itself.
 async fn declare_dead_letters(context: &Context, of: &Stream) -> Result<(), BrokerError> {
     let of = &of.cached_info().config;
     let name = dead_letters(&of.name);
@@ -192,7 +192,7 @@ async fn declare_dead_letters(context: &Context, of: &Stream) -> Result<(), Brok
     };
     let Err(e) = context.get_or_create_stream(config).await else { return Ok(()) };
     match e.kind() {
-        // Another process created it at the same moment.
+        // Another process created the stream at the same moment.
         CreateStreamErrorKind::JetStream(of) if of.error_code() == ErrorCode::STREAM_NAME_EXIST => {
             Ok(())
         }

@@ -1,5 +1,5 @@
-//! Messages that no producer should send, on a real server. A header with bytes that are not UTF-8
-//! is not in the set: async-nats neither sends nor reads one (see the README).
+//! Consumers that receive malformed messages, on a real server. The set has no header with bytes
+//! that are not UTF-8, because async-nats neither sends nor reads one (see the README).
 
 #[path = "../../../tests/support/hostile.rs"]
 mod hostile;
@@ -20,18 +20,18 @@ use server::{Nats, STREAM};
 use tokio::time::timeout;
 
 const LEASE: Duration = Duration::from_secs(2);
-/// What takes longer hangs.
+/// Timeout that only a hang exceeds.
 const HANG: Duration = Duration::from_secs(60);
-/// The key. `Nats-Msg-Id` would have the stream drop the second of two equal ones.
+/// Header with the key. With `Nats-Msg-Id`, the stream would drop the second of two equal messages.
 const ORDER: &str = "order";
-/// A mebibyte is the server's limit for headers and body together.
+/// Maximum size of a body in bytes: the server limits headers and body together to a mebibyte.
 const LARGEST_BODY: usize = (1 << 20) - 64;
 
 fn text(bytes: &[u8]) -> Option<HeaderValue> {
     std::str::from_utf8(bytes).ok()?.parse().ok()
 }
 
-/// The letter's headers, if the client can send them.
+/// Returns the letter's headers, or `None` if async-nats cannot send them.
 fn headers(letter: &Letter) -> Option<HeaderMap> {
     let mut headers = HeaderMap::new();
     if let Some(key) = &letter.key {

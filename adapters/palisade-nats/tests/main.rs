@@ -1,4 +1,5 @@
-//! What consumers are promised, on a real server. Deaths at every crash point are `broker-demo`'s.
+//! Promises of the consumers, on a real server. The tests of `broker-demo` cover deaths of
+//! processes at each crash point.
 
 mod server;
 
@@ -19,25 +20,26 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 const LEASE: Duration = Duration::from_secs(2);
-/// What takes longer hangs.
+/// Timeout that only a hang exceeds.
 const HANG: Duration = Duration::from_secs(60);
 
 fn handle(node: &MemoryNode) -> Redlock {
     Redlock::builder().node(node.clone()).ttl(LEASE).build().unwrap()
 }
 
-/// A namespace whose handlers recognise a repeat.
+/// Returns a namespace whose handlers recognise a repetition.
 fn repeatable(redlock: &Redlock) -> Idempotency {
     redlock.idempotency("orders").at_least_once().build().unwrap()
 }
 
-/// Copies of a message differ only in their sequence: the key is in the header `order`.
+/// Returns a consumer that takes the key from the header `order`. So the copies of a message differ
+/// only in their sequence.
 fn builder(nats: &Nats, redlock: &Redlock) -> ConsumerBuilder<Durable> {
     let key = |message: &Message| message.header("order").map(str::to_owned);
     Consumer::builder(nats.durable(), repeatable(redlock)).key(key)
 }
 
-/// How often each key took effect.
+/// Number of effects of each key.
 #[derive(Clone, Default)]
 struct Ledger(Arc<Mutex<BTreeMap<String, u32>>>);
 
@@ -51,7 +53,7 @@ impl Ledger {
     }
 }
 
-/// Runs until `stop`; each message takes this long.
+/// Runs a consumer until `stop` resolves; each message takes the time `takes`.
 async fn run(
     consumer: ConsumerBuilder<Durable>,
     ledger: &Ledger,
@@ -97,7 +99,7 @@ async fn a_message_at_work_elsewhere_is_not_acknowledged() {
     let slow = move |_: Context, _: Arc<Message>| {
         let (counted, context) = (Arc::clone(&counted), context.clone());
         async move {
-            // The copy has been delivered by now, and found this one.
+            // Meanwhile the copy is delivered and finds this call in flight.
             sleep(LEASE / 2).await;
             let found = context.get_consumer_from_stream(DURABLE, STREAM).await;
             let mut found: async_nats::jetstream::consumer::PullConsumer =
@@ -119,7 +121,7 @@ async fn a_long_handler_keeps_its_message() {
     let (nats, node, ledger) = (Nats::start().await, MemoryNode::new(), Ledger::default());
     nats.publish("order-1", "10 GBP").await;
     let (one, other) = (handle(&node), handle(&node));
-    // Twice the ack wait, which is one and a half leases.
+    // The handler takes twice the ack wait, which is one and a half leases.
     let long = run(builder(&nats, &one), &ledger, 3 * LEASE, nats.drained());
     let idle = run(builder(&nats, &other), &ledger, 3 * LEASE, nats.drained());
     let (a, b) = tokio::join!(long, idle);
@@ -127,8 +129,8 @@ async fn a_long_handler_keeps_its_message() {
     assert_eq!(ledger.effects(), [1]);
 }
 
-/// A process that takes a message, is frozen for longer than its ack wait, and then goes on. Its
-/// runtime has one thread, which sleeps: no heartbeat, no renewal.
+/// Runs a process that takes a message, freezes for longer than the ack wait, and then continues.
+/// Its runtime has one thread, which sleeps, so the process sends neither heartbeats nor renewals.
 fn freezes(url: &str, node: &MemoryNode, taken: &Arc<Notify>) -> ConsumerReport {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let work = async {
@@ -153,7 +155,7 @@ fn freezes(url: &str, node: &MemoryNode, taken: &Arc<Notify>) -> ConsumerReport 
     runtime.block_on(Box::pin(work))
 }
 
-/// The server applies an acknowledgement to the newest delivery of a message: nats-server#4786.
+/// The server applies an acknowledgement to a message's newest delivery (nats-server#4786).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_late_acknowledgement_does_not_settle_what_was_delivered_to_another() {
     let (nats, node) = (Nats::start().await, MemoryNode::new());
@@ -201,7 +203,7 @@ async fn no_more_is_pulled_than_can_be_handled_at_once() {
     let consumer = builder(&nats, &redlock).rules(Rules::default().concurrency(3));
     let most = AtomicUsize::new(0);
     let look = async {
-        // The consumer makes it.
+        // Wait until the consumer has created the durable consumer.
         while nats
             .context
             .get_consumer_from_stream::<pull::Config, _, _>(DURABLE, STREAM)
@@ -222,7 +224,7 @@ async fn no_more_is_pulled_than_can_be_handled_at_once() {
             () = look => {}
         }
     });
-    // Twenty of them, three at a time, take longer than the ack wait of three seconds.
+    // Twenty messages, three at a time, take longer than the ack wait of three seconds.
     let ended = run(consumer, &ledger, Duration::from_millis(600), stop).await;
     assert_eq!(most.into_inner(), 3);
     assert_eq!((ended.delivered, ended.acked), (20, 20), "nothing came twice: {ended:?}");
@@ -305,7 +307,7 @@ async fn a_stop_finishes_what_runs_and_leaves_the_rest_to_others() {
     let info = nats.info().await;
     assert_eq!(info.num_ack_pending, usize::try_from(ended.retried).unwrap(), "{ended:?}");
     assert_eq!(info.num_pending + info.num_ack_pending as u64, 10 - ended.acked, "{ended:?}");
-    // Somebody else gets them without waiting for an ack wait.
+    // Another consumer receives them at once, without waiting for the ack wait.
     let other = handle(&node);
     let rest = run(builder(&nats, &other), &ledger, Duration::ZERO, nats.drained()).await;
     assert_eq!((rest.acked, ledger.effects()), (10 - ended.acked, vec![1; 10]));
@@ -355,7 +357,7 @@ async fn a_setting_that_cannot_be_kept_is_named_with_its_rule() {
     assert!(refused(with(from(STREAM, "a.b"))).starts_with("`durable` is \"a.b\""));
     let rules = Rules::default().concurrency(0);
     assert!(refused(with(from(STREAM, DURABLE)).rules(rules)).starts_with("`concurrency` is 0"));
-    // A server that is not there is waited for, and a stop is heard.
+    // The consumer waits for a server that does not exist, and a stop still ends it.
     let consumer = with(from(STREAM, DURABLE)).build().unwrap();
     let run = consumer.run(
         |_: Context, _: Arc<Message>| async { Ok::<_, Failed>(()) },

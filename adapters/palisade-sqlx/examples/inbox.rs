@@ -1,4 +1,4 @@
-//! An order that is delivered again and again is booked once, whatever dies in between.
+//! Books an order once, however often it is delivered and whatever dies in between.
 //!
 //! ```text
 //! palisade init --new --node redis://127.0.0.1
@@ -6,7 +6,7 @@
 //!     postgres://palisade@127.0.0.1/postgres
 //! ```
 //!
-//! What the inbox costs is between the marks `begin` and `end`; a test counts it.
+//! The lines that the inbox needs are between the marks `begin` and `end`; a test counts them.
 
 use palisade::idempotency::Context;
 use palisade::{Idempotency, Outcome, Redlock, RunError};
@@ -18,13 +18,13 @@ use palisade_sqlx::inbox;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// The effect.
+/// Writes an order: the effect.
 async fn write(tx: &mut PgConnection, item: String) -> Result<i64, BoxError> {
     let insert = "INSERT INTO booked (item) VALUES ($1) RETURNING id";
     Ok(sqlx::query_scalar(insert).bind(item).fetch_one(tx).await?)
 }
 
-/// Books an order, and says which number it has.
+/// Books an order, and returns its number.
 pub(crate) async fn book(
     orders: &Idempotency,
     pool: &PgPool,

@@ -1,4 +1,4 @@
-//! Orders from a Redis stream, each booked once in PostgreSQL, whatever dies in between.
+//! Consumes orders from a Redis stream and books each once in PostgreSQL, whatever dies in between.
 //!
 //! ```text
 //! palisade init --new --node redis://127.0.0.1
@@ -6,8 +6,8 @@
 //!     postgres://palisade@127.0.0.1/postgres
 //! ```
 //!
-//! The effect and the row that says that it happened are one transaction; the probe of the
-//! consumer finds that row, so no order of an attempt that died waits for a person.
+//! The effect and the row that records it are one transaction. The consumer's probe finds that row,
+//! so no order waits for a person because an attempt died.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -21,7 +21,7 @@ use sqlx::PgPool;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Publishes each order twice, as a producer does that crashed before it was confirmed.
+/// Publishes each order twice, as a producer does that crashed before the confirmation.
 pub(crate) async fn produce(server: &str, orders: &[&str]) -> Result<(), BoxError> {
     let (publisher, made) = (Publisher::new(server, "orders"), SystemTime::now());
     for order in orders.iter().chain(orders) {
@@ -30,7 +30,7 @@ pub(crate) async fn produce(server: &str, orders: &[&str]) -> Result<(), BoxErro
     Ok(())
 }
 
-/// Books orders until `stop` resolves.
+/// Consumes orders until `stop` resolves.
 pub(crate) async fn consume(
     server: &str,
     of: Idempotency,

@@ -1,7 +1,7 @@
-//! Fencing tokens in SQL: a write under an older token than the resource has seen is refused.
+//! Fencing tokens in SQL: a write is refused if the resource has seen a newer token.
 //!
-//! For a table of yours with a column `fence bigint NOT NULL DEFAULT 0`, write it in the statement
-//! itself, and let [`applied`] say what no row means:
+//! If your table has a column `fence bigint NOT NULL DEFAULT 0`, put the condition into the
+//! statement itself, and let [`applied`] check its result:
 //!
 //! ```no_run
 //! # async fn demo(mut conn: sqlx::PgConnection, token: palisade::FencingToken)
@@ -16,8 +16,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Where the resource has no such column, or is more than one row, [`raise`] keeps the token in a
-//! table of its own, and everything that the transaction writes after it is fenced.
+//! If the resource has no such column, or consists of several rows, [`raise`] keeps the token in a
+//! separate table. Then everything that the transaction writes afterwards is fenced.
 //!
 //! Without a lock, a version column refuses a write that was decided on an older state: see
 //! [`unchanged`].
@@ -29,41 +29,44 @@ use sqlx::postgres::PgQueryResult;
 use crate::error::{self, Changed, Stale};
 use crate::pooled::keeps_statements;
 
-/// The token as PostgreSQL has it. Tokens are microseconds since 1970, so they fit for 290 000
-/// years.
+/// Returns the token as a PostgreSQL `bigint`. Tokens are microseconds since 1970, so they fit for
+/// 290 000 years.
 pub fn value(token: FencingToken) -> i64 {
     i64::try_from(token.get()).unwrap_or(i64::MAX)
 }
 
-/// What an `UPDATE … WHERE … AND fence <= $1` did.
+/// Checks the result of an `UPDATE … WHERE … AND fence <= $1`.
 ///
 /// # Errors
-/// [`Stale`] if it changed no row. A resource that is not there at all looks the same.
+/// [`Stale`] if the statement changed no row. This is also the error if the resource does not
+/// exist.
 pub fn applied(done: &PgQueryResult, resource: &str, token: FencingToken) -> Result<(), Stale> {
     error::not_stale(done.rows_affected(), resource, token)
 }
 
-/// What an `UPDATE … SET version = version + 1 WHERE … AND version = $1` did: for a table with a
-/// column `version bigint NOT NULL DEFAULT 0`, where nobody holds a lock between reading and
-/// writing.
+/// Checks the result of an `UPDATE … SET version = version + 1 WHERE … AND version = $1`. Use it
+/// for a table with a column `version bigint NOT NULL DEFAULT 0`, if no lock is held between
+/// reading and writing.
 ///
 /// # Errors
-/// [`Changed`] if it changed no row. A resource that is not there at all looks the same.
+/// [`Changed`] if the statement changed no row. This is also the error if the resource does not
+/// exist.
 pub fn unchanged(done: &PgQueryResult, resource: &str, version: i64) -> Result<(), Changed> {
     error::unchanged(done.rows_affected(), resource, version)
 }
 
-/// Raises the token that the resource has seen, and holds it until the transaction ends: whatever
-/// the transaction writes after this is written under a token that nobody has overtaken.
+/// Raises the token that the resource has seen, and locks it until the transaction ends. Everything
+/// that the transaction writes afterwards is written under a token that no newer holder has
+/// overtaken.
 ///
-/// Call it first in a transaction. Outside of one it holds nothing.
+/// Call it first in a transaction. Outside of a transaction it locks nothing.
 ///
 /// # Errors
-/// The outer one is the database's. The inner one is [`Stale`]: a newer holder was here, so roll
-/// back.
+/// The outer error is the database's. The inner error is [`Stale`]: a newer holder has raised the
+/// token, so roll back.
 ///
 /// # Cancellation safety
-/// Dropped, the transaction may or may not have raised the token; roll it back.
+/// If the future is dropped, the transaction may or may not have raised the token; roll it back.
 pub async fn raise(
     conn: &mut PgConnection,
     resource: &str,

@@ -1,12 +1,12 @@
-//! The inbox: a key's row in the transaction of its effect.
+//! The inbox: a row for each key, written in the transaction of the key's effect.
 //!
-//! An effect and the row that says that it happened are committed together or not at all. So within
-//! one database an effect happens once, whatever crashes, and the row answers
-//! the [`probe`](palisade::idempotency::Call::probe) of the key's record on Redis.
+//! An effect and the row that records it are committed together or not at all. So within one
+//! database an effect happens once, whatever crashes, and the row answers the
+//! [`probe`](palisade::idempotency::Call::probe) of the key's record on Redis.
 //!
-//! The row is the record's: keys of another prefix or namespace have rows of their own. It has the
-//! request's fingerprint, and counts for as long as the nodes keep the record
-//! ([`Context::kept_for`]). Afterwards the key is new here as it is there.
+//! Each record has its own row: keys of another prefix or namespace have other rows. A row contains
+//! the request's fingerprint, and is valid for as long as the nodes keep the record
+//! ([`Context::kept_for`]). After that the key counts as new, here as on the nodes.
 
 use futures_core::future::BoxFuture;
 use palisade::Probed;
@@ -20,23 +20,24 @@ use crate::fence;
 use crate::pooled::keeps_statements;
 use crate::row::{self, Found, Rows, SPARE, UNNAMED, micros, record};
 
-/// Runs `effect` unless the key's row is there, and writes the row with its result. If it is there,
-/// nothing runs and the result is the row's. A row whose fingerprint is another request's is
-/// [`InboxError::Mismatch`], and nothing runs.
+/// Runs `effect` and writes the key's row with its result, unless the row exists. If it exists,
+/// `effect` does not run, and the row's result is returned. If the row has another request's
+/// fingerprint, `effect` does not run, and the error is [`InboxError::Mismatch`].
 ///
-/// All of it is one unit of the transaction that `conn` is in (a savepoint): if `effect` fails,
-/// nothing of it is left, also where the transaction is committed all the same. On a connection
-/// without a transaction it is a transaction of its own.
+/// `effect` and the row are one savepoint of the transaction that `conn` is in: if `effect` fails,
+/// nothing of both is left, even if the transaction is committed. On a connection without a
+/// transaction they are a separate transaction.
 ///
-/// While another attempt at the key is in an open transaction, this waits for its end;
-/// `lock_timeout` of the connection bounds that wait. At isolation levels above `READ COMMITTED`
-/// the wait may end in a serialization failure; then run the whole transaction again.
+/// If another attempt at the key is in an open transaction, this call waits for its end; the
+/// connection's `lock_timeout` bounds that wait. At isolation levels above `READ COMMITTED` the
+/// wait may end in a serialization failure; then run the whole transaction again.
 ///
 /// # Errors
-/// Those of `effect`, and [`InboxError`].
+/// The errors of `effect`, and [`InboxError`].
 ///
 /// # Cancellation safety
-/// Dropped, nothing is left of it once the transaction ends: sqlx rolls back.
+/// If the future is dropped, neither the effect nor the row is left after the transaction has
+/// ended: sqlx rolls back.
 pub async fn once<T, E, F>(conn: &mut PgConnection, cx: &Context, effect: F) -> Result<T, E>
 where
     T: Serialize + DeserializeOwned,
@@ -47,23 +48,25 @@ where
 }
 
 /// Answers the probe of a key whose handler uses [`once`]: found, with the row's result, or not
-/// found. An earlier attempt that is still in an open transaction is no danger: the next one waits
-/// for it in [`once`].
+/// found. An earlier attempt that is still in an open transaction does no harm, because the next
+/// attempt waits for it in [`once`].
 ///
-/// What the database does not answer is [`Unknown`](Probed::Unknown), and a line of the log. So is
-/// a row older than the retention: it may be of an earlier use of the key, or of the attempt that
-/// is asked for, if the probe had no answer for that long. If its fingerprint is another request's,
-/// it is of an earlier use, and the effect is not found.
+/// If the database does not answer, the answer is [`Unknown`](Probed::Unknown), and a line is
+/// logged. The answer is also unknown if the row is older than the retention: such a row may belong
+/// to an earlier use of the key, or to the attempt in question if the probe had no answer for that
+/// long. If such a row has another request's fingerprint, it belongs to an earlier use, and the
+/// effect is not found.
 ///
 /// # Cancellation safety
-/// Reads only.
+/// The call only reads, so the future may be dropped at any time.
 pub async fn probe<T: DeserializeOwned>(conn: &mut PgConnection, cx: &Context) -> Probed<T> {
     row::probe::<Postgres, T>(conn, cx).await
 }
 
-/// [`probe`] with a connection of this pool, as [`Call::probe`](palisade::idempotency::Call::probe)
-/// and the layer of palisade-tower take it. No connection within the pool's `acquire_timeout` is
-/// [`Unknown`](Probed::Unknown), too.
+/// Returns [`probe`] as a function that takes its connection from this pool, for
+/// [`Call::probe`](palisade::idempotency::Call::probe) and for the layer of palisade-tower. If the
+/// pool has no connection within its `acquire_timeout`, the answer is [`Unknown`](Probed::Unknown),
+/// too.
 pub fn prober<T>(
     pool: PgPool,
 ) -> impl Fn(Context) -> BoxFuture<'static, Probed<T>> + Clone + Send + Sync + 'static
@@ -73,19 +76,20 @@ where
     row::prober::<Postgres, T>(pool)
 }
 
-/// Deletes rows of a namespace that count no longer and have not for a day, at most so many, and
-/// returns how many. Of the table's first form those that are older than any retention.
+/// Deletes rows of a namespace whose validity ended at least a day ago, and returns their number,
+/// which is at most `at_most`. Rows of the table's first form are deleted when they are older than
+/// any retention.
 ///
 /// The nodes may still have the record of such a row: they keep it for as long as the key is tried
-/// again, also if no probe had an answer in that time. After its row is deleted, a probe does not
-/// find the effect, and it happens again. So delete none while probes of the namespace have no
-/// answer or its parked keys are not decided about.
+/// again, even if no probe had an answer in that time. Once its row is deleted, a probe does not
+/// find the effect, and the effect happens again. So do not purge a namespace while its probes have
+/// no answer or its parked keys are undecided.
 ///
 /// # Errors
-/// Those of the database.
+/// The errors of the database.
 ///
 /// # Cancellation safety
-/// Dropped, it may or may not have deleted them; it may be called again.
+/// If the future is dropped, the rows may or may not be deleted; the call may be repeated.
 pub async fn purge(
     conn: &mut PgConnection,
     namespace: &str,

@@ -1,5 +1,6 @@
-//! A key's row, whatever the database: what happens when in a transaction, how a result is written
-//! and read, and what a probe answers. The statements are the databases' own ([`Rows`]).
+//! The handling of a key's row that all databases share: the order of statements in a transaction,
+//! the encoding of a result, and the answer of a probe. Each database has its own statements
+//! ([`Rows`]).
 
 use std::future::Future;
 use std::time::Duration;
@@ -13,57 +14,59 @@ use sqlx::{Connection as _, Database, Pool};
 
 use crate::error::InboxError;
 
-/// A row that was found.
+/// A row that was found for a key.
 pub(crate) enum Found {
-    /// The record's.
+    /// A row of the record itself.
     Row {
-        /// JSON, or nothing.
+        /// The result as JSON, if the row has one.
         result: Option<Vec<u8>>,
-        /// The fingerprint of its request.
+        /// Fingerprint of the row's request.
         fingerprint: Option<Vec<u8>>,
-        /// False once the nodes may have forgotten the record.
+        /// False if the nodes may already have dropped the record.
         counts: bool,
     },
-    /// One of the table's first form, with this namespace and key.
+    /// A row of the table's first form, with this namespace and key.
     Unnamed,
 }
 
-/// How long a row is kept that no attempt would count that was claimed just now: a handler may have
-/// run for as long before it comes to its row.
+/// Time for which an expired row is kept. A handler may run for that long before it reaches its
+/// row, and its attempt still counts the row then.
 pub(crate) const SPARE: Duration = Duration::from_hours(24);
 
-/// How long rows of the first form are kept: they do not tell their retention, of which this is the
-/// longest.
+/// Time for which rows of the first form are kept. These rows do not contain their retention, so it
+/// is the longest possible one.
 pub(crate) const UNNAMED: Duration = Duration::from_hours(24 * 367);
 
-/// The key of the record's row: 32 hexadecimal digits that depend on prefix, namespace and key.
+/// Returns the primary key of the record's row: 32 hexadecimal digits that depend on the prefix,
+/// the namespace and the key.
 pub(crate) fn record(cx: &Context) -> String {
     cx.child_key("palisade-sqlx: inbox")
 }
 
-/// A span in microseconds, as databases reckon with it.
+/// Converts a duration to microseconds, the unit of the databases' intervals.
 pub(crate) fn micros(span: Duration) -> i64 {
     i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
 }
 
 /// The statements of a database.
 pub(crate) trait Rows: Database {
-    /// Writes the record's row, without a result, in place of one that counts no longer; false if
-    /// there is one that counts. Waits for the end of a transaction that has written it.
+    /// Writes the record's row without a result, in place of an expired one. Returns false if a
+    /// valid row exists. Waits for the end of another transaction that has written the row.
     fn enter(
         conn: &mut Self::Connection,
         cx: &Context,
     ) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
 
-    /// Reads the row; `entered`: in the transaction in which [`enter`](Self::enter) found it.
+    /// Reads the row. `entered` is true in the transaction in which [`enter`](Self::enter) found
+    /// it.
     fn find(
         conn: &mut Self::Connection,
         cx: &Context,
         entered: bool,
     ) -> impl Future<Output = Result<Option<Found>, sqlx::Error>> + Send;
 
-    /// Writes the result into the record's row, which counts from now on for as long as the nodes
-    /// keep the record.
+    /// Writes the result into the record's row. From then on the row is valid for as long as the
+    /// nodes keep the record.
     fn finish(
         conn: &mut Self::Connection,
         cx: &Context,
@@ -71,7 +74,7 @@ pub(crate) trait Rows: Database {
     ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 }
 
-/// `once` of each database.
+/// Implements `once` of each database.
 pub(crate) async fn once<D, T, E, F>(
     conn: &mut D::Connection,
     cx: &Context,
@@ -88,7 +91,8 @@ where
     if !D::enter(&mut unit, cx).await.map_err(sql)? {
         let found = read(cx, D::find(&mut unit, cx, true).await)?;
         unit.rollback().await.map_err(sql)?;
-        // Deleted between the two statements: the effect may have happened, and nothing ran here.
+        // If the row was deleted between the two statements, its effect may have happened, and
+        // nothing ran here.
         return found.ok_or_else(|| InboxError::NoResult { key: name(cx) }.into());
     }
     let value = match effect(&mut unit).await {
@@ -105,19 +109,21 @@ where
     Ok(value)
 }
 
-/// `probe` of each database.
+/// Implements `probe` of each database.
 pub(crate) async fn probe<D: Rows, T: DeserializeOwned>(
     conn: &mut D::Connection,
     cx: &Context,
 ) -> Probed<T> {
     let found = D::find(conn, cx, false).await;
     if let Ok(Some(Found::Row { counts: false, fingerprint, .. })) = &found {
-        // Of an earlier use of the key: `once` writes this request's row in its place.
+        // The row belongs to an earlier use of the key; `once` overwrites it with this request's
+        // row.
         if differs(cx, fingerprint.as_deref()) {
             return Probed::NotFound;
         }
-        // An earlier use of the key, or the attempt that is asked for: the nodes keep a record for
-        // as long as it is tried again, and a row only from its effect on.
+        // The row may belong to an earlier use of the key or to the attempt in question: the nodes
+        // keep a record for as long as its key is tried again, but a row expires some time after
+        // its effect.
         tracing::warn!(
             target: "palisade::sqlx", key = %name(cx),
             "a probe found a row older than the retention; see whether it is this request's, and \
@@ -132,7 +138,7 @@ pub(crate) async fn probe<D: Rows, T: DeserializeOwned>(
     }
 }
 
-/// `prober` of each database.
+/// Implements `prober` of each database.
 pub(crate) fn prober<D, T>(
     pool: Pool<D>,
 ) -> impl Fn(Context) -> BoxFuture<'static, Probed<T>> + Clone + Send + Sync + 'static
@@ -176,8 +182,8 @@ fn read<T: DeserializeOwned>(
         .map_err(|error| codec(cx, "the stored result cannot be read as this type", error))
 }
 
-/// Returns true if the row is another request's. As the nodes have it, a call without a fingerprint
-/// is answered with what is there.
+/// Returns true if the row belongs to another request. As on the nodes, a call without a
+/// fingerprint gets the stored result.
 fn differs(cx: &Context, stored: Option<&[u8]>) -> bool {
     cx.fingerprint().zip(stored).is_some_and(|(ours, stored)| stored != ours)
 }

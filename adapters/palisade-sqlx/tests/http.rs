@@ -1,6 +1,6 @@
-//! An axum endpoint that books in PostgreSQL, driven by a real HTTP client while things go wrong:
-//! what each client is answered, and how many rows there are. The table of it is in the README of
-//! palisade-tower, and has to say what happens here.
+//! An axum endpoint that books in PostgreSQL, called by a real HTTP client while faults happen: the
+//! answers to each client, and the number of rows. The README of palisade-tower has the same table,
+//! which must match the result of this test.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -28,12 +28,12 @@ use crate::redis::Server;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Clients that send one order at the same time.
+/// Number of clients that send one order at the same time.
 const CLIENTS: usize = 20;
-/// What takes longer hangs.
+/// Timeout that only a hang exceeds.
 const HANG: Duration = Duration::from_mins(1);
 
-/// Where every handler waits before its effect, while it is shut.
+/// A gate that holds every handler before its effect while it is shut.
 struct Gate {
     open: watch::Sender<bool>,
     arrived: watch::Sender<usize>,
@@ -54,7 +54,7 @@ impl Gate {
         self.open.send_replace(true);
     }
 
-    /// Until a handler waits here.
+    /// Waits until a handler has arrived at the gate.
     async fn arrived(&self) {
         let _ = self.arrived.subscribe().wait_for(|n| *n > 0).await;
     }
@@ -91,7 +91,7 @@ async fn place(
     }
 }
 
-/// The row of the inbox, as the response that it would have been.
+/// Converts the probe's answer, a row of the inbox, to the response that the row stands for.
 fn answer(found: &Probed<i64>) -> Probed<StoredResponse> {
     match found {
         Probed::Found(id) => {
@@ -103,7 +103,7 @@ fn answer(found: &Probed<i64>) -> Probed<StoredResponse> {
     }
 }
 
-/// The endpoint, its servers, and what was answered and booked so far.
+/// The endpoint, its servers, and the table of answers and rows so far.
 struct Shop {
     lab: Lab,
     redis: Server,
@@ -113,7 +113,7 @@ struct Shop {
     table: Vec<String>,
 }
 
-/// What one client got: its status, `replayed` or the problem's code; and the body.
+/// Sends a request and returns its status, with `replayed` or the problem's code, and its body.
 async fn got(request: reqwest::RequestBuilder) -> (String, Value) {
     let response = request.send().await.expect("an answer");
     let status = response.status().as_u16();
@@ -171,7 +171,7 @@ impl Shop {
         send(self.order(path, key, "tea")).await
     }
 
-    /// Sends an order again until somebody knows what became of it.
+    /// Sends an order again until its outcome is known.
     async fn decided(&self, path: &str, key: &str) -> String {
         let asked = async {
             loop {
@@ -185,7 +185,7 @@ impl Shop {
         tokio::time::timeout(HANG, asked).await.expect("a decision")
     }
 
-    /// Notes what clients were answered, and how many rows the key has.
+    /// Adds a row to the table: the answers to the clients, and the number of rows for the key.
     async fn note(&mut self, what: &str, key: &str, answers: &[String]) {
         let rows = self.lab.effects(key).await;
         let answers = answers.join(", then ");
@@ -194,7 +194,8 @@ impl Shop {
         self.table.push(row);
     }
 
-    /// Many clients with one order: how many got which answer, the most frequent one last.
+    /// Sends one order from many clients. Returns the number of each answer, the most frequent one
+    /// last.
     async fn all_at_once(&self, path: &str, key: &str, until: usize) -> String {
         self.gate.shut();
         let answered = AtomicUsize::new(0);
@@ -251,7 +252,7 @@ impl Shop {
         tokio::select! {
             biased;
             got = client => panic!("answered: {got}"),
-            // The client is dropped, and its connection with it.
+            // The client and its connection are dropped when the handler has arrived.
             () = self.gate.arrived() => {}
         }
         let running = self.again("/orders", "k4").await;
@@ -270,7 +271,7 @@ impl Shop {
             .await;
     }
 
-    /// Redis is killed while a handler runs, which then books; and is started again.
+    /// Kills Redis while a handler runs; the handler then books, and Redis is started again.
     async fn killed(&mut self, path: &str, key: &str) -> Vec<String> {
         self.gate.shut();
         let (url, client) = (format!("{}{path}", self.url), self.client.clone());
@@ -286,7 +287,7 @@ impl Shop {
     }
 
     async fn kills(&mut self) {
-        // First: with no probe to answer, a server that came back knows no new keys.
+        // This route comes first: without a probe, a server that came back answers for no new key.
         let all = self.killed("/unprobed", "k6").await;
         let what = "Redis is killed while a handler runs, on a route without a probe; asked again \
                     while it is down, and when it is back";

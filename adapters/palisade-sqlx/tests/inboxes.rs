@@ -18,7 +18,7 @@ async fn effect(tx: &mut PgConnection, key: String) -> Result<i64, BoxError> {
     Ok(insert.bind(key).fetch_one(tx).await?)
 }
 
-/// The handler of an order: its effect and its row, committed together.
+/// Handles an order: its effect and its row are committed together.
 async fn book(pool: &PgPool, cx: &Context) -> Result<i64, BoxError> {
     let mut tx = pool.begin().await?;
     let key = cx.key().to_owned();
@@ -27,7 +27,7 @@ async fn book(pool: &PgPool, cx: &Context) -> Result<i64, BoxError> {
     Ok(id)
 }
 
-/// Writes the row of an attempt that another program made.
+/// Writes the row of another program's attempt.
 async fn write(conn: &mut PgConnection, cx: &Context, result: Option<&str>) {
     let row = "INSERT INTO palisade_inbox \
                (record, namespace, key, fence, attempt, result, counts_until) \
@@ -36,12 +36,12 @@ async fn write(conn: &mut PgConnection, cx: &Context, result: Option<&str>) {
     row.bind(cx.key()).bind(result).execute(conn).await.expect("a row");
 }
 
-/// What the handler failed with.
+/// Returns the text of the handler's error.
 fn cause(error: &RunError) -> String {
     std::error::Error::source(error).expect("the handler's error").to_string()
 }
 
-/// Dies, as far as Redis knows, after the effect was committed.
+/// Runs an attempt that Redis records as dead, although its effect was committed.
 async fn die_after_commit(lab: &Lab, keys: &Idempotency, key: &str) -> i64 {
     let pool = lab.pool.clone();
     let died = keys.key(key).run(async move |cx: Context| {
@@ -80,7 +80,7 @@ async fn the_row_answers_the_probe() {
         call.run(async move |cx: Context| book(&pool, &cx).await)
     };
     assert_eq!(probed("k").await.expect("answered"), Outcome::Replayed(id));
-    // Died before its commit: no row, so it runs.
+    // This attempt dies before its commit and leaves no row, so the key runs again.
     let died = keys.key("early").run(async |_| Err::<i64, BoxError>("died early".into()));
     assert!(died.await.is_err());
     assert!(probed("early").await.expect("answered").is_executed());
@@ -90,7 +90,7 @@ async fn the_row_answers_the_probe() {
 #[tokio::test]
 async fn concurrent_attempts_take_effect_once() {
     let lab = Lab::new().await;
-    // Each has nodes of its own, so nothing but the inbox keeps them apart.
+    // Each attempt has its own nodes, so only the inbox keeps them apart.
     let attempts = (0..10).map(|_| {
         let pool = lab.pool.clone();
         let keys = at_least_once(&memory());
@@ -235,14 +235,14 @@ async fn rows_that_are_over_are_purged_a_few_at_a_time() {
     let mut conn = lab.pool.acquire().await.expect("one");
     let mut purge =
         async |at_most| inbox::purge(&mut conn, "orders", at_most).await.expect("it deletes");
-    // Those of a day and more ago: 24 to 84 hours, and one of the first form.
+    // Rows that ended 24 to 84 hours ago are deleted, and one of the first form.
     assert_eq!((purge(4).await, purge(4).await, purge(4).await), (4, 3, 0));
     assert_eq!(inbox::purge(&mut conn, "others", 9).await.expect("it deletes"), 0);
     let left = sqlx::query_scalar::<_, String>("SELECT key FROM palisade_inbox_unnamed");
     assert_eq!(left.fetch_all(&lab.pool).await.expect("rows"), ["young"]);
 }
 
-/// Sells under a key, with a fingerprint: the request's own receipt, or why not.
+/// Sells under a key with a fingerprint, and returns the request's own receipt or the error.
 async fn sell(keys: &Idempotency, pool: &PgPool, request: &str) -> Result<String, String> {
     let call = keys.key("order-7").fingerprint(request).probe(inbox::prober(pool.clone()));
     let (pool, receipt) = (pool.clone(), format!("receipt of {request}"));
@@ -276,7 +276,7 @@ async fn two_tenants_with_one_table_have_an_effect_and_a_receipt_each() {
     assert_eq!(sold.as_deref(), Ok("receipt of two chairs"));
     assert_eq!(sell(&two, &lab.pool, "a piano").await.as_deref(), Ok("receipt of a piano"));
     assert_eq!(lab.effects("order-7").await, 2);
-    // A process of the first tenant whose nodes know nothing of it: the row is its own.
+    // A process of the first tenant whose nodes do not have the record finds the tenant's own row.
     let again = sell(&of("tenant-1:"), &lab.pool, "two chairs").await;
     assert_eq!(again.as_deref(), Ok("receipt of two chairs"));
     assert_eq!(lab.effects("order-7").await, 2);
@@ -286,11 +286,11 @@ async fn two_tenants_with_one_table_have_an_effect_and_a_receipt_each() {
 async fn another_request_under_the_same_key_is_a_mismatch_until_the_row_is_over() {
     let lab = Lab::new().await;
     assert!(sell(&of("shop:"), &lab.pool, "two chairs").await.is_ok());
-    // Its nodes know nothing of the first one.
+    // The nodes of this call do not have the first request's record.
     let other = sell(&of("shop:"), &lab.pool, "a piano").await.expect_err("not its row");
     assert!(other.contains("its fingerprint differs"), "{other}");
     assert_eq!(lab.effects("order-7").await, 1);
-    // A probe does not answer with it either, so the key is parked.
+    // A probe does not answer with the other request's row either, so the key is parked.
     let keys =
         Redlock::builder().node(MemoryNode::new()).prefix("shop:").build().expect("settings");
     let keys = keys.idempotency("orders").at_most_once().build().expect("settings");
@@ -325,13 +325,13 @@ async fn a_row_older_than_the_retention_answers_no_probe_and_lets_only_another_r
         Err::<String, BoxError>("died with its effect".into())
     });
     assert!(died.await.is_err());
-    // No probe had an answer for a whole retention.
+    // The row expires: as if no probe had an answer for a whole retention.
     let over = "UPDATE palisade_inbox SET counts_until = now() - interval '1 minute'";
     sqlx::query(over).execute(&lab.pool).await.expect("a row");
     let parked = sell(&keys, &lab.pool, "two chairs").await.expect_err("unknown");
     assert!(parked.contains("Parked"), "{parked}");
     assert_eq!(lab.effects("order-7").await, 0, "no second handler");
-    // The nodes know another request, which died; the row is not its own.
+    // On these nodes another request has died; the row belongs to the first one.
     let keys = of("shop:");
     let died = keys.key("order-7").fingerprint("a piano");
     assert!(died.run(async |_| Err::<String, BoxError>("died".into())).await.is_err());
@@ -345,7 +345,7 @@ async fn a_row_counts_for_an_attempt_that_was_claimed_before_it_was_over() {
     assert!(sell(&of("shop:"), &lab.pool, "two chairs").await.is_ok());
     let pool = lab.pool.clone();
     let late = of("shop:").key("order-7").run(async move |cx: Context| {
-        // The handler worked for a while before it came to its row.
+        // The handler works for a while before it reaches its row.
         tokio::time::sleep(Duration::from_millis(300)).await;
         let over = "UPDATE palisade_inbox SET counts_until = clock_timestamp() \
                     - interval '200 milliseconds'";
@@ -381,7 +381,7 @@ async fn rows_of_the_first_form_answer_no_request_and_let_none_run() {
     sqlx::query("DELETE FROM palisade_inbox_unnamed").execute(&lab.pool).await.expect("a row");
     let sold = sell(&of("shop:"), &lab.pool, "two chairs").await;
     assert_eq!(sold.as_deref(), Ok("receipt of two chairs"));
-    // The row of its own decides, also where one of the first form comes back.
+    // The record's own row decides, even if a row of the first form comes back.
     let back = "INSERT INTO palisade_inbox_unnamed VALUES ('orders', 'order-7', 1, 1, '1')";
     sqlx::query(back).execute(&lab.pool).await.expect("a row");
     let sold = sell(&of("shop:"), &lab.pool, "two chairs").await;

@@ -1,5 +1,5 @@
 //! The inbox and the fence through PgBouncer in transaction mode: many clients share few server
-//! connections, and no two transactions of one client need to be on the same.
+//! connections, and two transactions of one client may use different ones.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 const CLIENTS: usize = 6;
 const KEYS: usize = 25;
 
-/// The user's own statement: not named either.
+/// Runs the user's own statement, which must have no name either.
 async fn effect(tx: &mut PgConnection, key: String) -> Result<i64, BoxError> {
     let insert = sqlx::query_scalar("INSERT INTO effects (key) VALUES ($1) RETURNING id");
     Ok(insert.bind(key).persistent(false).fetch_one(tx).await?)
@@ -38,7 +38,7 @@ async fn clients(pooler: &Pooler) -> Vec<PgPool> {
     join_all((0..CLIENTS).map(|_| pooler.client(2))).await
 }
 
-/// The pooler's connections to the server. It hands on its clients' name.
+/// Returns the number of the pooler's server connections, which have its clients' name.
 async fn shared(lab: &Lab) -> i64 {
     let count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pooled'";
     sqlx::query_scalar(count).fetch_one(&lab.pool).await.expect("a number")
@@ -50,7 +50,7 @@ async fn each_key_takes_effect_once_though_its_attempts_share_server_connections
         let lab = Lab::new().await;
         let pooler = Pooler::start(&lab.server, connections);
         let clients = clients(&pooler).await;
-        // Each has nodes of its own, so nothing but the inbox keeps them apart.
+        // Each attempt has its own nodes, so only the inbox keeps them apart.
         let attempts = clients.iter().flat_map(|pool| {
             let keys = at_least_once(&memory());
             (0..KEYS).map(move |n| {
@@ -78,7 +78,7 @@ async fn a_probe_has_the_answer_of_its_own_key_among_others() {
     let pooler = Pooler::start(&lab.server, 2);
     let clients = clients(&pooler).await;
     let keys = memory().idempotency("orders").at_most_once().build().expect("settings");
-    // Every second one died before its commit.
+    // Every second attempt dies before its commit.
     let mut ids = Vec::new();
     for n in 0..KEYS {
         let pool = clients[0].clone();
@@ -91,7 +91,7 @@ async fn a_probe_has_the_answer_of_its_own_key_among_others() {
     }
     let asked = clients.iter().cycle().take(10 * KEYS).enumerate().map(|(i, pool)| {
         let (n, prober) = (i % KEYS, inbox::prober::<i64>(pool.clone()));
-        // Another call of the same key, for its context.
+        // The probe needs a context, so another call of the same key runs it.
         let others = memory().idempotency("orders").at_most_once().build().expect("settings");
         async move {
             let run = others.key(format!("k{n}")).run(async move |cx: Context| {
@@ -104,7 +104,7 @@ async fn a_probe_has_the_answer_of_its_own_key_among_others() {
             (n, run.await.expect("it runs").into_value().expect("it ran"))
         }
     });
-    // Statements of others come in between.
+    // Statements of other clients run in between.
     let busy = at_least_once(&memory());
     let others = clients.iter().cycle().take(10 * KEYS).enumerate().map(|(i, pool)| {
         let (call, pool) = (busy.key(format!("other{i}")), pool.clone());
@@ -141,7 +141,7 @@ async fn the_fence_holds_among_transactions_of_many_clients() {
                 tx.rollback().await.expect("rolled back");
                 return false;
             }
-            // Others try to come in between.
+            // Give other clients the time to run in between.
             tokio::time::sleep(Duration::from_millis(1)).await;
             let sql = "UPDATE stock SET fence = $1 WHERE id = 42 AND fence <= $1";
             let write = sqlx::query(sql).bind(fence::value(token)).persistent(false);
@@ -190,7 +190,7 @@ async fn tables_are_made_and_purged_through_the_pooler() {
     assert_eq!(purged.await.iter().sum::<u64>(), CLIENTS as u64);
 }
 
-/// What the README warns of. If this fails, the warning is out of date.
+/// The README warns of this collision. If the test fails, the warning is out of date.
 #[tokio::test]
 async fn a_named_statement_collides_in_a_shared_connection() {
     let lab = Lab::new().await;
@@ -205,7 +205,7 @@ async fn a_named_statement_collides_in_a_shared_connection() {
     }
     assert_eq!(refused.len(), CLIENTS - 1, "{refused:?}");
     assert!(refused.iter().all(|e| e.contains("already exists")), "{refused:?}");
-    // And a client with sqlx's defaults is not even let in.
+    // PgBouncer does not even accept a client with sqlx's defaults.
     let plain = sqlx::PgConnection::connect(&pooler.url()).await.expect_err("refused");
     assert!(plain.to_string().contains("extra_float_digits"), "{plain}");
 }

@@ -1,5 +1,5 @@
-//! A PgBouncer of its own in front of a server: in transaction mode, on a free loopback port, in
-//! the server's directory, ended by pid with its test, also when the test process is killed.
+//! A PgBouncer for one test, in front of a server, in transaction mode, on a free loopback port, in
+//! the server's directory. However the test ends, PgBouncer is ended by its process id.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -11,17 +11,17 @@ use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use crate::server::{Postgres, as_postgres, free_port};
 
 const START: Duration = Duration::from_mins(1);
-/// Its clients wait in turn for its few server connections.
+/// Maximum time that a client waits for one of the few server connections.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 pub(crate) struct Pooler {
     port: u16,
-    /// The shell that watches over it.
+    /// The shell that ends PgBouncer together with this process.
     shell: Child,
 }
 
 impl Pooler {
-    /// In front of this server, with so many connections to it.
+    /// Starts PgBouncer with this number of connections to the server.
     pub(crate) fn start(server: &Postgres, connections: u32) -> Self {
         for _ in 0..5 {
             if let Some(pooler) = run(server, connections) {
@@ -31,7 +31,7 @@ impl Pooler {
         panic!("PgBouncer did not start: {}", log(server.dir()));
     }
 
-    /// A client with so many connections, as the README says it.
+    /// Returns a client with this number of connections, set up as the README shows.
     pub(crate) async fn client(&self, connections: u32) -> PgPool {
         let options: PgConnectOptions = self.url().parse().expect("a URL");
         let options = options.statement_cache_capacity(0).extra_float_digits(None);
@@ -56,7 +56,7 @@ fn log(dir: &Path) -> String {
     std::fs::read_to_string(dir.join("pooler.log")).unwrap_or_default()
 }
 
-/// None if it ends at once: somebody else took the port.
+/// Starts PgBouncer once. Returns `None` if it ends at once because another program took the port.
 fn run(server: &Postgres, connections: u32) -> Option<Pooler> {
     let (port, dir) = (free_port(), server.dir());
     let settings = format!(
@@ -69,7 +69,7 @@ fn run(server: &Postgres, connections: u32) -> Option<Pooler> {
     let ini = dir.join("pooler.ini");
     let mut file = std::fs::File::create(&ini).expect("a file in the server's directory");
     file.write_all(settings.as_bytes()).expect("written");
-    // The shell's standard input ends with this process, however that ends.
+    // When this process ends, the shell reads the end of its standard input and ends PgBouncer.
     let script = r#"
 "$@" </dev/null >pooler.log 2>&1 & p=$!
 read _

@@ -1,5 +1,5 @@
-//! A PostgreSQL server of its own: on a free loopback port, below a temporary directory, ended by
-//! pid with its test, also when the test process is killed.
+//! A PostgreSQL server for one test, on a free loopback port, below a temporary directory. However
+//! the test ends, the server is ended by its process id.
 
 use std::io::Write as _;
 use std::net::{Ipv4Addr, TcpListener};
@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 const START: Duration = Duration::from_mins(1);
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// One server; ended on drop.
+/// A server. Dropping it ends the process.
 pub(crate) struct Postgres {
     dir: PathBuf,
     port: u16,
-    /// The shell that watches over it.
+    /// The shell that ends the server together with this process.
     shell: Option<Child>,
 }
 
@@ -24,7 +24,7 @@ impl Postgres {
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
         let dir = std::env::temp_dir().join(format!("palisade-pg-{}-{n}", std::process::id()));
         std::fs::create_dir_all(&dir).expect("a directory below the temporary one");
-        // From here on its drop removes the directory, also if it does not start.
+        // Created early, so that its drop removes the directory even if the server does not start.
         let mut server = Self { dir, port: 0, shell: None };
         let dir = &server.dir;
         if is_root() {
@@ -59,7 +59,7 @@ impl Postgres {
         format!("postgres://palisade@127.0.0.1:{}/postgres", self.port)
     }
 
-    /// Ends it at once, as a crash does; `again` starts it on what it had written.
+    /// Ends the server at once, as a crash does; `again` starts it with the data it has written.
     pub(crate) fn kill(&mut self) {
         if let Some(mut shell) = self.shell.take() {
             drop(shell.stdin.take());
@@ -76,8 +76,8 @@ impl Postgres {
     }
 
     fn run(&mut self) -> bool {
-        // The shell's standard input ends with this process, however that ends. QUIT ends a server
-        // at once, with all its children.
+        // When this process ends, the shell reads the end of its standard input and sends QUIT,
+        // which ends the server and its children at once.
         let script = r#"
 "$@" </dev/null >>log 2>&1 & p=$!
 read _
@@ -127,7 +127,7 @@ impl Drop for Postgres {
     }
 }
 
-/// The newest of Debian's, or what is on the path.
+/// Returns the newest of Debian's programs with this name, or the name, to be found on the path.
 fn program(name: &str) -> PathBuf {
     let mut all: Vec<PathBuf> = std::fs::read_dir("/usr/lib/postgresql")
         .map(|entries| entries.flatten().map(|e| e.path().join("bin").join(name)).collect())
@@ -137,7 +137,7 @@ fn program(name: &str) -> PathBuf {
     all.pop().unwrap_or_else(|| Path::new(name).to_owned())
 }
 
-/// PostgreSQL and PgBouncer refuse to run as root.
+/// Returns a command that does not run as root, which PostgreSQL and PgBouncer refuse.
 pub(crate) fn as_postgres(program: &Path) -> Command {
     if !is_root() {
         return Command::new(program);

@@ -1,11 +1,11 @@
-//! Orders from a Redis stream: each is added twice, and booked once.
+//! Consumes orders from a Redis stream: each is added twice and booked once.
 //!
 //! ```text
 //! palisade init --new --node redis://127.0.0.1
 //! cargo run --example orders -- redis://127.0.0.1
 //! ```
 //!
-//! What a user writes is between the marks `begin` and `end`; a test counts it.
+//! A user writes the lines between the marks `begin` and `end`; a test counts them.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -23,7 +23,7 @@ use palisade_streams::{Consumer, Message, Publisher, Stream};
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 const ORDERS: u32 = 3;
-/// How long everything may take.
+/// Maximum time for all orders.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, serde::Deserialize)]
@@ -32,10 +32,10 @@ struct Order {
     pounds: u32,
 }
 
-/// What was booked.
+/// The booked orders.
 static LEDGER: Mutex<Vec<u32>> = Mutex::new(Vec::new());
 
-/// The effect.
+/// Books an order: the effect.
 async fn book(order: &Order, fence: u64) -> Result<(), Failure> {
     sleep(Duration::from_millis(10)).await;
     println!("booked {} GBP of {} with token {fence}", order.pounds, order.customer);
@@ -43,7 +43,7 @@ async fn book(order: &Order, fence: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Adds everything, and once more a second later, as after a crash.
+/// Adds all orders, and again a second later, as a producer does after a crash.
 async fn produce(server: String, stream: String) -> Result<(), Failure> {
     let (publisher, made) = (Publisher::new(&server, &stream), SystemTime::now());
     for _ in 0..2 {
@@ -56,7 +56,7 @@ async fn produce(server: String, stream: String) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Until everything in the stream was delivered and acknowledged.
+/// Waits until all entries of the stream are delivered and acknowledged.
 async fn all_done(server: &str, stream: &str) {
     let end = Instant::now() + PATIENCE;
     while Instant::now() < end && !is_done(server, stream).await.unwrap_or(false) {

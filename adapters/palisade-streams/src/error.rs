@@ -1,11 +1,11 @@
-//! Errors of the server in the consumer's words.
+//! Conversion of Redis errors into the consumer's errors.
 
 use palisade::error::ConfigError;
 use palisade::idempotency::consumer::BrokerError;
 use palisade::internal::{Secrets, sentence};
 use redis::{ErrorKind, RedisError};
 
-/// What a server answers that refuses a login or a command on this key.
+/// Error codes of a server that refuses a login, or a command on this key.
 const REFUSALS: [&str; 4] = ["NOAUTH", "WRONGPASS", "NOPERM", "WRONGTYPE"];
 
 /// Returns the error of a request about a stream.
@@ -13,7 +13,7 @@ pub(crate) fn failed(stream: &str, cause: &RedisError, secrets: &Secrets) -> Bro
     let is_refused = cause.code().is_some_and(|code| REFUSALS.contains(&code))
         || cause.kind() == ErrorKind::AuthenticationFailed;
     let sentence = format!("stream {stream:?}: {}", sentence(cause, secrets));
-    // The cause itself is no source: a server may repeat the login in it.
+    // The cause is not attached as the source, because a server may repeat the login in it.
     if is_refused {
         BrokerError::refused(format!(
             "{sentence}; check the login, its rights on the stream, and the kind of the key"
@@ -28,7 +28,7 @@ pub(crate) fn address(stream: &str, cause: &ConfigError) -> BrokerError {
     BrokerError::refused(format!("stream {stream:?}: {cause}")).because(cause.clone())
 }
 
-/// Returns the error of an entry that another consumer has by now.
+/// Returns the error of an entry that another consumer has taken over.
 pub(crate) fn lost(stream: &str) -> BrokerError {
     BrokerError::passing(format!("stream {stream:?}: another consumer has taken the entry over"))
 }

@@ -1,4 +1,4 @@
-//! An entry of a stream, and how it is settled.
+//! One delivery of an entry, and how it is settled.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,21 +11,23 @@ use serde::de::DeserializeOwned;
 
 use crate::session::{ENTRY_MAX, Entry, Link};
 
-/// Most fields that a dead letter copies: Redis's Lua hands about 8,000 arguments to a command.
+/// Maximum number of fields that a dead letter copies. Redis's Lua passes at most about 8,000
+/// arguments to a command.
 const COPIED_MAX: usize = 3_000;
-/// Longest value of a field that is copied into a dead letter without the entry's body.
+/// Maximum length of a field's value in a dead letter without the entry's body, in bytes.
 const SHORT: usize = 1_024;
 
 /// One delivery of an entry.
 pub struct Message {
     link: Arc<Link>,
-    /// `deliveries` is Redis's delivery count; a retry sets it to the failures so far.
+    /// The entry. Its `deliveries` is Redis's delivery count; a retry sets it to the failures so
+    /// far.
     entry: Entry,
 }
 
 impl fmt::Debug for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The body may be secret.
+        // The body is left out, because it may be secret.
         f.debug_struct("Message").field("id", &self.entry.id).finish_non_exhaustive()
     }
 }
@@ -35,27 +37,27 @@ impl Message {
         Self { link: Arc::clone(link), entry }
     }
 
-    /// The entry's id: this copy's own.
+    /// Returns the entry's id. Each copy of a message has its own.
     pub fn id(&self) -> &str {
         &self.entry.id
     }
 
-    /// The last field of the entry with this name.
+    /// Returns the value of the entry's last field with this name.
     pub fn field(&self, name: &str) -> Option<&[u8]> {
         let mut named = self.entry.fields.iter().rev().filter(|(n, _)| n == name.as_bytes());
         named.next().map(|(_, value)| value.as_slice())
     }
 
-    /// The field `body`; empty if there is none.
+    /// Returns the field `body`, or an empty slice if there is none.
     pub fn body(&self) -> &[u8] {
         self.field("body").unwrap_or_default()
     }
 
-    /// The body, from JSON. A body that cannot be parsed never can be, so the error makes the
-    /// message a dead letter.
+    /// Parses the body as JSON. The error makes the message a dead letter, because the same body
+    /// fails at each delivery.
     ///
     /// # Errors
-    /// [`Failed::permanent`] with the error of the parser.
+    /// [`Failed::permanent`] with the parser's error.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Failed> {
         json(self.body())
     }
@@ -64,7 +66,8 @@ impl Message {
         std::str::from_utf8(self.field(name)?).ok()
     }
 
-    /// A copy of the entry with the reason. Of an entry that does not fit, only what names it.
+    /// Replaces the entry with a dead letter: a copy with the reason. If the entry is too large,
+    /// the dead letter contains only the short fields that identify it.
     async fn park(&self, why: &DeadLetter) -> Result<(), BrokerError> {
         let Entry { id, fields, too_large, .. } = &self.entry;
         let fits = too_large.is_none() && fields.len() <= COPIED_MAX;
@@ -116,7 +119,7 @@ impl Delivery for Message {
         let id = &self.entry.id;
         match how {
             Disposition::Ack => self.link.ack(id).await,
-            // The next delivery adds one.
+            // Redis adds one at the next delivery.
             Disposition::Retry(wait) => self.link.hold(id, *wait, Some(failures)).await,
             Disposition::Stop(_) => self.link.hold(id, Duration::ZERO, Some(failures)).await,
             Disposition::Park(why) => self.park(why).await,

@@ -1,4 +1,4 @@
-//! Adds entries with a key, by which consumers recognise copies.
+//! The publisher: adds entries with a key, by which consumers recognise copies.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tokio::sync::Mutex;
 use crate::error::{address, failed};
 use crate::session::{answered, connect};
 
-/// Adds entries with a key and a time. A connection that broke is replaced with the next entry.
+/// Adds entries with a key and a time. A broken connection is replaced at the next entry.
 pub struct Publisher {
     endpoint: Result<Endpoint, ConfigError>,
     stream: Arc<str>,
@@ -21,26 +21,27 @@ pub struct Publisher {
 
 impl fmt::Debug for Publisher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The address may have a password.
+        // The address is left out, because it may contain a password.
         f.debug_struct("Publisher").field("stream", &self.stream).finish_non_exhaustive()
     }
 }
 
 impl Publisher {
-    /// A publisher to this stream. Connects with the first entry, which also reports an address
-    /// that cannot be used.
+    /// Creates a publisher to this stream. It connects at the first entry; an address that cannot
+    /// be used is reported then, too.
     pub fn new(url: &str, stream: &str) -> Self {
         Self { endpoint: Endpoint::parse(url), stream: Arc::from(stream), now: Mutex::default() }
     }
 
-    /// Adds an entry under the key of its request, with the time when the request was made.
+    /// Adds an entry under the key of its request. `made` is the time when the request was made.
     ///
     /// # Errors
-    /// [`BrokerError`]: it may or may not have been added. Add it again with the same key: its
-    /// consumers recognise a copy.
+    /// [`BrokerError`] if the entry was not confirmed. It may have been added all the same. Add it
+    /// again with the same key: consumers recognise a copy.
     ///
     /// # Cancellation safety
-    /// Dropped, the entry may or may not be added; adding it again with the same key is safe.
+    /// If the future is dropped, the entry may or may not be added; adding it again with the same
+    /// key is safe.
     pub async fn publish(
         &self,
         key: &str,

@@ -7,35 +7,38 @@ use redis::{RedisError, Script};
 use crate::error::{address, failed};
 use crate::session::{answered, connect, dead_letters};
 
-/// Dead letters that one script looks at.
+/// Number of dead letters that one script call looks at.
 const PAGE: usize = 50;
 
-/// Numbers of dead letters that [`redrive`] found.
+/// Numbers of the dead letters that [`redrive`] handled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Redriven {
-    /// Moved back into the stream.
+    /// Dead letters that were moved back into the stream.
     pub moved: u64,
-    /// Left, because their entries were too large for a dead letter: add them again from where
-    /// they came from.
+    /// Dead letters that stay, because their entries were too large to be copied. Add those entries
+    /// again from their source.
     pub incomplete: u64,
 }
 
 /// Moves the dead letters of `stream` whose reason is
 /// [`Forgotten`](palisade::idempotency::consumer::DeadLetterReason::Forgotten) back into it, with
-/// the fields that their producer set. They run as their keys say: where the loss was decided to
-/// run, once; what has a result is replayed; what is still decided to be parked becomes a dead
-/// letter again. Dead letters that come while it works are left alone.
+/// the fields that their producer set. Consumers then handle them by the state of their keys. If
+/// the decision about the loss was to run them, each runs once. A key that has a result is
+/// replayed. A key that is still parked makes a dead letter again. Dead letters that are added
+/// during the call stay.
 ///
-/// Each step moves a few entries as a whole, so none is lost and none is there twice, however often
-/// it is called and wherever it is stopped. How many were moved is written to the log, also if it
-/// fails or is dropped; who did it and why, the caller has to say, as `palisade idem redrive` does.
+/// Each step moves a few entries atomically, so none is lost or duplicated, however often the call
+/// is repeated and wherever it is stopped. The number of moved entries is logged, even if the call
+/// fails or is dropped. The caller has to log who redrives and why, as `palisade idem redrive`
+/// does.
 ///
 /// # Errors
-/// [`BrokerError`]: some may have been moved. Call it again.
+/// [`BrokerError`] if the server did not complete the call. Some entries may have been moved. Call
+/// it again.
 ///
 /// # Cancellation safety
-/// Dropped, what was moved until then stays moved. Calling it again goes on.
+/// If the future is dropped, the entries moved so far stay moved. Calling it again continues.
 pub async fn redrive(url: &str, stream: &str) -> Result<Redriven, BrokerError> {
     let endpoint = Endpoint::parse(url).map_err(|e| address(stream, &e))?;
     let failed = |e: RedisError| failed(stream, &e, &endpoint.secrets());
@@ -46,7 +49,7 @@ pub async fn redrive(url: &str, stream: &str) -> Result<Redriven, BrokerError> {
     moved.map(|()| logged.redriven).map_err(failed)
 }
 
-/// Writes to the log what was moved, also if the call is dropped.
+/// Logs the number of moved entries on drop, so that they are logged even if the call is dropped.
 struct Logged<'a> {
     stream: &'a str,
     redriven: Redriven,

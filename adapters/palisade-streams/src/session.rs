@@ -1,5 +1,5 @@
-//! One pair of connections to the server of a stream: one on which reads wait, one for all else.
-//! When anything breaks both are replaced.
+//! A session: two connections to the server of a stream. Reads wait on one of them, and all other
+//! commands use the other one. When either breaks, both are replaced.
 
 use std::future::Future;
 use std::io;
@@ -16,59 +16,63 @@ use crate::error::{address, failed, lost};
 use crate::message::Message;
 use crate::stream::Stream;
 
-/// Longest wait for an answer of the server.
+/// Maximum time for the server to answer a command.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Longest wait of a read for entries.
+/// Maximum time that a read waits for entries.
 const POLL: Duration = Duration::from_millis(500);
-/// Time for which a name that is not used any more is kept.
+/// Time for which an unused consumer name is kept.
 const NAMES: Duration = Duration::from_secs(3_600);
-/// Largest entry that is handled, in bytes of its names and values and [`PIECE`] for each.
+/// Maximum size of an entry that is handled, in bytes: its names and values, and [`PIECE`] for each
+/// of them.
 pub(crate) const ENTRY_MAX: usize = 16 << 20;
-/// Size of a name or a value besides its bytes.
+/// Bytes counted for a name or a value besides its own bytes.
 const PIECE: usize = 64;
-/// Most that is taken over at once. An answer, of at most 64 MiB, has room for it.
+/// Maximum size of the entries taken over at once, in bytes. The answer has room for them: it may
+/// have 64 MiB.
 const TAKEN_MAX: usize = 2 * ENTRY_MAX;
 
-/// The names and values of an entry, in their order. They are bytes: any client may have added it.
+/// Names and values of an entry, in order. They are bytes, because any client may have added them.
 pub(crate) type Fields = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// An entry that was read.
 pub(crate) struct Entry {
     pub(crate) id: String,
-    /// Of an entry that is too large only what names it, if that is short.
+    /// Fields of the entry. If the entry is too large, only the short fields that identify it.
     pub(crate) fields: Fields,
-    /// Delivery count.
+    /// Redis's delivery count.
     pub(crate) deliveries: u32,
-    /// Its size, if it is larger than [`ENTRY_MAX`].
+    /// Size in bytes, if the entry is larger than [`ENTRY_MAX`].
     pub(crate) too_large: Option<usize>,
 }
 
-/// Streams by name, each with its entries.
+/// Reply of `XREADGROUP`: streams by name, each with its entries.
 type Read = Vec<(String, Vec<(String, Fields)>)>;
 
-/// The stream with the dead letters of `stream`; in the same hash slot.
+/// Returns the name of the stream that holds the dead letters of `stream`. Both are in the same
+/// hash slot.
 pub fn dead_letters(stream: &str) -> String {
     if stream.contains('{') { format!("{stream}:dead") } else { format!("{{{stream}}}:dead") }
 }
 
-/// A connection on which reads wait, and one for all else.
+/// A connection on which reads wait, and a connection for all other commands.
 pub struct Session {
     link: Arc<Link>,
     wait: Line,
     claim: Script,
-    /// Position of the search for entries that others left pending.
+    /// Position of the search for entries that were pending for too long.
     cursor: String,
-    /// True after entries that others left pending: new ones are read first then.
+    /// True if the last read returned entries that were pending for too long; then new ones are
+    /// read first.
     new_first: bool,
 }
 
-/// What deliveries need of their session.
+/// The part of a session that its deliveries share.
 pub(crate) struct Link {
     stream: Arc<str>,
     group: Arc<str>,
-    /// A name that no other process has, nor this one after a restart.
+    /// This session's consumer name, which no other process has or gets later.
     me: Arc<str>,
-    /// Idle time after which an entry is taken over.
+    /// Idle time after which another consumer may take over an entry.
     pub(crate) min_idle: Duration,
     talk: Line,
     hold: Script,
@@ -77,25 +81,25 @@ pub(crate) struct Link {
     broken: AtomicBool,
 }
 
-/// Connects, logs in, and limits what the server may answer.
+/// Connects, logs in, and limits the size of the server's answers.
 pub(crate) async fn connect(endpoint: &Endpoint) -> RedisResult<Line> {
-    // Boxed: it is large, and part of each consumer's future.
+    // Boxed, because the future is large and would be part of each consumer's future.
     answered(Box::pin(open_wide(endpoint))).await
 }
 
-/// The server's answer, if it comes in time.
+/// Returns the server's answer, or an error if it does not come in time.
 pub(crate) async fn answered<T>(answer: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
     let late = || Err(io::Error::new(io::ErrorKind::TimedOut, "no answer in time").into());
     timeout(PATIENCE, answer).await.unwrap_or_else(|_| late())
 }
 
-/// Returns the size of an entry in an answer.
+/// Returns the size of an entry in an answer, in bytes.
 fn size(fields: &Fields) -> usize {
     fields.iter().map(|(name, value)| name.len() + value.len() + 2 * PIECE).sum()
 }
 
 impl Session {
-    /// Connects, makes the group if it is not there, and removes names that are not used any more.
+    /// Connects, creates the group if it does not exist, and removes unused consumer names.
     pub(crate) async fn open(of: &Stream, terms: &Terms) -> Result<Self, BrokerError> {
         let endpoint = of.endpoint().map_err(|e| address(&of.name, &e))?;
         let min_idle = of.idle(terms)?;
@@ -133,9 +137,9 @@ impl Session {
         Ok(Self { link: Arc::new(link), wait, claim, cursor: "0-0".to_owned(), new_first: false })
     }
 
-    /// Reads entries that others left pending for too long, or new ones: in turn while there are
-    /// both, since messages that are held are such entries again and again (consumers 12). Empty
-    /// if there are neither.
+    /// Reads entries that were pending for too long, or new ones. While there are both, the calls
+    /// alternate, because held messages become such entries again and again (consumers 12). Returns
+    /// nothing if there are neither.
     async fn read(&mut self, room: usize) -> RedisResult<Vec<Entry>> {
         if std::mem::take(&mut self.new_first) {
             let new = self.read_new(room, None).await?;
@@ -162,7 +166,7 @@ impl Session {
         self.read_new(room, Some(POLL)).await
     }
 
-    /// Reads new entries, and waits for the first one at most this long.
+    /// Reads new entries, and waits at most `wait` for the first one.
     async fn read_new(&self, room: usize, wait: Option<Duration>) -> RedisResult<Vec<Entry>> {
         let link = &*self.link;
         let mut read = redis::cmd("XREADGROUP");
@@ -210,8 +214,8 @@ impl Link {
         answered(ack.query_async(&mut self.talk.clone())).await.map_err(|e| self.error(&e))
     }
 
-    /// Lets the entry be taken over after `wait`, at most `min_idle`; `deliveries` is what counts
-    /// as the number of its deliveries, if that is to change.
+    /// Makes the entry claimable again after `wait`, which is limited to `min_idle`. If
+    /// `deliveries` is given, it becomes the entry's delivery count.
     pub(crate) async fn hold(
         &self,
         id: &str,
@@ -227,7 +231,7 @@ impl Link {
         if ours == 1 { Ok(()) } else { Err(lost(&self.stream)) }
     }
 
-    /// Puts a dead letter with these fields in the place of the entry.
+    /// Replaces the entry with a dead letter that has these fields.
     pub(crate) async fn park(
         &self,
         id: &str,
@@ -243,7 +247,8 @@ impl Link {
         Ok(())
     }
 
-    /// Removes the name, or all of them if it is empty, if nothing is pending under it.
+    /// Removes the consumer `name`, or all consumers if it is empty. Only consumers that have
+    /// nothing pending and have been idle for `idle` are removed.
     async fn forget(&self, name: &str, idle: Duration) -> Result<(), RedisError> {
         let idle = u64::try_from(idle.as_millis()).unwrap_or(u64::MAX);
         let mut leave = self.leave.key(&*self.stream);
@@ -251,7 +256,7 @@ impl Link {
         answered(leave.invoke_async(&mut self.talk.clone())).await
     }
 
-    /// The process ends: its name goes if nothing is pending under it.
+    /// Removes this session's consumer name if nothing is pending under it.
     async fn close(&self) {
         if self.broken.load(Ordering::Acquire) {
             return;

@@ -1,4 +1,4 @@
-//! The stream that is consumed, with the settings that only Redis Streams have.
+//! The consumed stream, with the settings that only Redis Streams have.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use palisade::internal::Endpoint;
 use crate::message::Message;
 use crate::session::Session;
 
-/// A stream, read as a member of a group: what a [`Consumer`](crate::Consumer) consumes.
+/// A stream that a [`Consumer`](crate::Consumer) reads as a member of a group.
 ///
-/// The key of a message is its field `key`. Reported failures count, and deliveries to processes
-/// that died.
+/// The key of a message is its field `key`. The failures of a message are the reported ones and its
+/// deliveries to processes that died.
 #[derive(Clone)]
 pub struct Stream {
     url: String,
@@ -25,7 +25,7 @@ pub struct Stream {
 
 impl fmt::Debug for Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The address may have a password.
+        // The address is left out, because it may contain a password.
         f.debug_struct("Stream")
             .field("name", &self.name)
             .field("group", &self.group)
@@ -34,17 +34,17 @@ impl fmt::Debug for Stream {
 }
 
 impl Stream {
-    /// The stream with this name on the server with this address, for this group, which is created
-    /// if it does not exist. All consumers of a group must use the same namespace on the same
-    /// nodes.
+    /// Creates the stream `name` on the server with this address, read by this group. The group is
+    /// created if it does not exist. All consumers of a group must use the same namespace on the
+    /// same nodes.
     pub fn new(url: &str, name: &str, group: &str) -> Self {
         Self { url: url.to_owned(), name: name.into(), group: group.into(), min_idle: None }
     }
 
-    /// How long an entry's consumer may be idle before another one takes the entry over; also the
-    /// longest delay of a retry. At least the lease, because the claim of a dead consumer may last
-    /// that long. Use the same value for all consumers of the group. Default: one and a half
-    /// leases.
+    /// Sets the idle time after which another consumer may take over an entry. It is also the
+    /// longest delay of a retry. It must be at least the lease, because the claim of a dead
+    /// consumer may last that long. Use the same value for all consumers of the group. Default: one
+    /// and a half leases.
     #[must_use]
     pub fn min_idle(mut self, idle: Duration) -> Self {
         self.min_idle = Some(idle);
@@ -55,7 +55,7 @@ impl Stream {
         Endpoint::parse(&self.url)
     }
 
-    /// Returns the idle time after which an entry is taken over.
+    /// Returns the idle time after which another consumer may take over an entry.
     pub(crate) fn idle(&self, terms: &Terms) -> Result<Duration, ConfigError> {
         terms.taken_over_after("min_idle", self.min_idle)
     }

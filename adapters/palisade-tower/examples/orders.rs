@@ -1,4 +1,4 @@
-//! An order endpoint that takes each order once, however often it is sent.
+//! An HTTP endpoint that books each order once, however often it is sent.
 //!
 //! ```text
 //! palisade init --new --node redis://127.0.0.1
@@ -7,8 +7,8 @@
 //!      -H 'Idempotency-Key: "8e03978e"' -H 'Content-Type: application/json' -d '{"item":"tea"}'
 //! ```
 //!
-//! The same `curl` again is answered with the same order, and `idempotent-replayed: true`. The
-//! lines between the marks `begin` and `end` are all that the endpoint has more than one without
+//! The same `curl` again is answered with the same order and `idempotent-replayed: true`. The lines
+//! between the marks `begin` and `end` are all that the endpoint has in addition to one without
 //! idempotency keys.
 
 use std::sync::{Arc, Mutex};
@@ -37,11 +37,11 @@ struct Order {
 struct Booked {
     order: usize,
     item: String,
-    /// The key under which the bank is asked, the same in every attempt at this order.
+    /// Idempotency key for the bank, the same in every attempt at this order.
     charge: String,
 }
 
-/// What was ordered, in the order in which it was booked.
+/// The ordered items, in the order of booking.
 pub(crate) type Ledger = Arc<Mutex<Vec<String>>>;
 
 async fn place(
@@ -55,7 +55,7 @@ async fn place(
     (StatusCode::CREATED, Json(Booked { order: ledger.len(), item: order.item, charge }))
 }
 
-/// Who sent a request, as its credentials say.
+/// The user whose credentials a request carries.
 #[derive(Clone)]
 struct User(&'static str);
 

@@ -1,4 +1,4 @@
-//! Bodies: requests are read whole, responses as far as they are kept.
+//! Bodies: a request's body is read whole, a response's up to the length that is stored.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -11,7 +11,7 @@ use http_body::{Body, Frame, SizeHint};
 
 use crate::BoxError;
 
-/// The body of an answer: what was read of the handler's, and the rest of it.
+/// The body of an answer: the part already read from the handler's body, followed by the rest.
 #[derive(Debug)]
 pub struct ResponseBody<B> {
     read: VecDeque<Bytes>,
@@ -20,7 +20,7 @@ pub struct ResponseBody<B> {
 }
 
 impl<B> ResponseBody<B> {
-    /// The handler's body, unread.
+    /// Wraps a handler's body without reading it.
     pub(crate) fn passed(body: B) -> Self {
         Self { read: VecDeque::new(), rest: Some(Box::pin(body)), trailers: None }
     }
@@ -64,7 +64,7 @@ where
         let read = self.read.iter().map(|bytes| bytes.len() as u64).sum::<u64>();
         let rest = self.rest.as_ref().map_or(SizeHint::with_exact(0), Body::size_hint);
         let mut hint = SizeHint::new();
-        // The upper bound first: a lower one above it is refused.
+        // Set the upper bound first, so that `set_lower` checks the lower bound against it.
         if let Some(upper) = rest.upper() {
             hint.set_upper(upper.saturating_add(read));
         }
@@ -73,15 +73,15 @@ where
     }
 }
 
-/// A response's body, read as far as it is kept.
+/// A response's body, read up to the length that is stored.
 pub(crate) struct Collected<B> {
-    /// All of it, if it is not longer than what is kept.
+    /// The whole body, unless it is too long to be stored.
     pub(crate) whole: Option<Bytes>,
-    /// What the caller is sent.
+    /// The body that is sent to the caller.
     pub(crate) body: ResponseBody<B>,
 }
 
-/// Reads a response's body until its end, or until it is longer than `limit`.
+/// Reads a response's body until its end, or until it is longer than `limit` bytes.
 pub(crate) async fn collect<B: Body>(body: B, limit: usize) -> Result<Collected<B>, B::Error> {
     let (mut body, mut read, mut length) = (Box::pin(body), VecDeque::new(), 0);
     let mut trailers = None;
@@ -103,20 +103,20 @@ pub(crate) async fn collect<B: Body>(body: B, limit: usize) -> Result<Collected<
     Ok(Collected { whole: Some(bytes), body })
 }
 
-/// Why a request's body was not read.
+/// The reason why a request's body was not read.
 pub(crate) enum Unread {
-    /// It is longer than the limit.
+    /// The body is longer than the limit.
     TooLong,
-    /// The client sent less than it announced, or not what HTTP allows.
+    /// The client sent less than it announced, or violated HTTP.
     Broken(BoxError),
 }
 
-/// Reads a request's body, which may be as long as `limit`.
+/// Reads a request's body of at most `limit` bytes.
 pub(crate) async fn read<B>(body: B, limit: usize) -> Result<Bytes, Unread>
 where
     B: Body<Error: Into<BoxError>>,
 {
-    // The client says beforehand how long it is.
+    // The client may announce the length beforehand.
     if body.size_hint().lower() > limit as u64 {
         return Err(Unread::TooLong);
     }

@@ -13,8 +13,9 @@ fn refusal(problem: &Problem) -> Response {
     problem.response(None).map(Body::from)
 }
 
-/// Rejects where no layer is around the handler, and for requests that run without a key: a handler
-/// that serves those takes an `Option<Claim>`.
+/// Extracts the request's claim. Rejects a request that has none: there is no layer around the
+/// handler, or the request runs without a key. A handler for such requests takes an
+/// `Option<Claim>`.
 impl<S: Sync> FromRequestParts<S> for Claim {
     type Rejection = Response;
 
@@ -38,8 +39,8 @@ impl<S: Sync> OptionalFromRequestParts<S> for Claim {
     }
 }
 
-/// The header alone, for handlers that call the library themselves. Rejects requests without a
-/// valid key by 400.
+/// Extracts the header alone, for handlers that call the library themselves. Rejects requests
+/// without a valid key with the status 400.
 impl<S: Sync> FromRequestParts<S> for IdempotencyKey {
     type Rejection = Response;
 

@@ -1,4 +1,4 @@
-//! The answer to one request.
+//! The layer's response future.
 
 use std::fmt;
 use std::future::Future;
@@ -10,16 +10,17 @@ use pin_project_lite::pin_project;
 
 use crate::body::ResponseBody;
 
-/// What a request of the layer comes to.
+/// Output of the layer's response future.
 pub(crate) type Answer<B, E> = Result<Response<ResponseBody<B>>, E>;
 
 pin_project! {
-    /// Resolves with the answer. Made by [`IdempotencyService`](crate::IdempotencyService).
+    /// The response future of [`IdempotencyService`](crate::IdempotencyService).
     ///
     /// # Cancellation safety
-    /// Dropped while the request's body arrives, nothing was run. Dropped later, as a server does
-    /// when the client hangs up, the handler goes on in a task of its own and its response is
-    /// recorded. A request that the layer does not look at is dropped with its handler.
+    /// If the future is dropped while the request's body arrives, nothing was run. If it is dropped
+    /// later, as servers do when the client hangs up, the handler continues in its own task, and
+    /// its response is recorded. If the layer does not apply to the request, its handler is
+    /// dropped, too.
     pub struct ResponseFuture<F, B, E> {
         #[pin]
         kind: Kind<F, B, E>,
@@ -29,9 +30,9 @@ pin_project! {
 pin_project! {
     #[project = Projected]
     enum Kind<F, B, E> {
-        /// Not looked at.
+        /// A request to which the layer does not apply.
         Passed { #[pin] handler: F },
-        /// Under a key, or refused.
+        /// A request under a key, or a refused one.
         Keyed { answer: Pin<Box<dyn Future<Output = Answer<B, E>> + Send>> },
     }
 }

@@ -1,13 +1,13 @@
-//! What is kept of a response.
+//! The decision whether a response is stored.
 
 use http::StatusCode;
 use palisade::Failed;
 
-/// What a response means for the next request under its key.
+/// The effect of a response on the next request under its key.
 ///
 /// The layer decides by the status ([`Keep::by_status`], or
-/// [`keep_by`](crate::IdempotencyLayer::keep_by)). A handler that knows more puts one into the
-/// response's extensions, and that counts:
+/// [`keep_by`](crate::IdempotencyLayer::keep_by)). A handler that knows more puts a `Keep` into the
+/// response's extensions, which overrides the layer's decision:
 ///
 /// ```
 /// use http::{Response, StatusCode};
@@ -19,28 +19,30 @@ use palisade::Failed;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Keep {
-    /// It is the result of the request: stored, and replayed.
+    /// The response is the result of the request: it is stored and replayed.
     Response,
-    /// Nothing happened that anyone could see: the key is free, and the next request under it
-    /// runs, also one with another body. After a step that was finished
-    /// ([`Context::step`](palisade::idempotency::Context::step)) it has to be the same request.
+    /// The request had no visible effect: the key is free, and the next request under it runs, even
+    /// if its body differs. After a finished step
+    /// ([`Context::step`](palisade::idempotency::Context::step)) it must be the same request.
     NoEffect,
-    /// Something may have happened, and running again does no harm: the next request runs.
+    /// The request may have had an effect, and running it again does no harm: the next request
+    /// runs.
     Repeatable,
-    /// Nobody knows what happened: the next request is answered by the namespace's policy or its
-    /// probe. With `at_most_once()` it is not run.
+    /// It is unknown whether the request had an effect: the namespace's policy or its probe answers
+    /// the next request. With `at_most_once()` that request does not run.
     Unknown,
 }
 
 impl Keep {
-    /// Returns what is kept unless it is said otherwise, as Stripe's interface has it:
+    /// Returns the default decision for a status, as Stripe's interface makes it:
     ///
     /// - 400, 401, 403, 404, 405, 407, 408, 413, 415, 422, 425 and 429:
     ///   [`NoEffect`](Self::NoEffect). The request was refused before anything was done; a
     ///   corrected one may have the same key. A handler that answers one of these *after* an
     ///   effect has to put [`Response`](Self::Response) into the response.
-    /// - All else: [`Response`](Self::Response). That a card was declined is a result, too, and so
+    /// - All other statuses: [`Response`](Self::Response). A declined card is a result, too, and so
     ///   is a 5xx that the handler answered
+    ///   ([`server_errors`](crate::IdempotencyLayer::server_errors) changes that).
     ///   ([`server_errors`](crate::IdempotencyLayer::server_errors) changes that).
     pub fn by_status(status: StatusCode) -> Self {
         match status.as_u16() {
@@ -49,7 +51,7 @@ impl Keep {
         }
     }
 
-    /// What a handler with this response returns to the library.
+    /// Converts a response to the result that its handler returns to the library.
     pub(crate) fn or_failed<T>(self, value: T, status: StatusCode) -> Result<T, Failed> {
         let answered = || format!("it answered {status}");
         match self {

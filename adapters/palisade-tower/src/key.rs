@@ -7,13 +7,13 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 /// The request header `Idempotency-Key`.
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
-/// Longest key in bytes, as Stripe has it.
+/// Maximum length of a key in bytes, the same as in Stripe's interface.
 const KEY_MAX: usize = 255;
 
 /// The value of an `Idempotency-Key` header.
 ///
-/// The draft asks for a string of structured fields, `"8e03978e-40d5"` with its quotation marks.
-/// Many clients send the key without them; both are the same key.
+/// The IETF draft requires a string of structured fields, such as `"8e03978e-40d5"` with its
+/// quotation marks. Many clients send the key without them; both forms are the same key.
 ///
 /// ```
 /// use palisade_tower::IdempotencyKey;
@@ -30,7 +30,7 @@ pub struct IdempotencyKey {
     bare: bool,
 }
 
-// How a key was written is no part of it.
+// Two keys are equal even if only one of them was sent in quotation marks.
 impl PartialEq for IdempotencyKey {
     fn eq(&self, other: &Self) -> bool {
         self.key == other.key
@@ -40,15 +40,15 @@ impl PartialEq for IdempotencyKey {
 impl Eq for IdempotencyKey {}
 
 impl IdempotencyKey {
-    /// The key in these headers, if there is one.
+    /// Returns the key in these headers, if there is one.
     ///
     /// # Errors
-    /// Several such headers, or one that is no key.
+    /// The header occurs more than once, or its value is not a valid key.
     pub fn in_headers(headers: &HeaderMap) -> Result<Option<Self>, InvalidKey> {
         Self::in_header(headers, &IDEMPOTENCY_KEY)
     }
 
-    /// As [`in_headers`](Self::in_headers), of another header.
+    /// Returns the key in the header `name`; otherwise as [`in_headers`](Self::in_headers).
     pub(crate) fn in_header(
         headers: &HeaderMap,
         name: &HeaderName,
@@ -61,12 +61,12 @@ impl IdempotencyKey {
         }
     }
 
-    /// Reads one header value.
+    /// Parses a header value.
     ///
     /// # Errors
     /// The value is neither a string of structured fields (RFC 8941, 3.3.3) nor a bare key:
     /// printable ASCII without spaces, quotation marks, backslashes, commas and semicolons. Or the
-    /// key is empty, or longer than 255 bytes.
+    /// key is empty or longer than 255 bytes.
     pub fn parse(value: &HeaderValue) -> Result<Self, InvalidKey> {
         let text = value.to_str().map_err(|_| InvalidKey("only printable ASCII is allowed"))?;
         let text = text.trim_matches([' ', '\t']);
@@ -81,18 +81,18 @@ impl IdempotencyKey {
         }
     }
 
-    /// The key itself, without quotation marks.
+    /// Returns the key without quotation marks.
     pub fn as_str(&self) -> &str {
         &self.key
     }
 
-    /// Whether it was sent without quotation marks.
+    /// Returns true if the key was sent without quotation marks.
     pub fn is_bare(&self) -> bool {
         self.bare
     }
 }
 
-/// What comes after the opening quotation mark: the string, and parameters that mean nothing here.
+/// Parses the string after its opening quotation mark. Parameters behind the string are ignored.
 fn string(rest: &str) -> Result<String, InvalidKey> {
     let mut key = String::new();
     let mut chars = rest.chars();
@@ -112,8 +112,8 @@ fn string(rest: &str) -> Result<String, InvalidKey> {
     Ok(key)
 }
 
-/// An item of structured fields may have parameters: `;name` and `;name=value`. The draft defines
-/// none, so they are passed over.
+/// Checks the parameters of a structured field's item: `;name` and `;name=value`. The draft defines
+/// none, so valid ones are ignored.
 fn parameters(mut rest: &str) -> Result<(), InvalidKey> {
     const WRONG: InvalidKey = InvalidKey("something follows the closing quotation mark");
     while !rest.is_empty() {
@@ -133,7 +133,7 @@ fn parameters(mut rest: &str) -> Result<(), InvalidKey> {
     Ok(())
 }
 
-/// What follows a parameter's value, which is a string, or anything else up to the next `;`.
+/// Returns the text after a parameter's value: a string, or any other text up to the next `;`.
 fn after_value(value: &str) -> Option<&str> {
     let Some(inside) = value.strip_prefix('"') else {
         let end = value.find(';').unwrap_or(value.len());
@@ -160,7 +160,7 @@ fn token(text: &str) -> Result<&str, InvalidKey> {
     Ok(text)
 }
 
-/// A header that is no key, and why.
+/// An invalid header, with the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidKey(pub(crate) &'static str);
 

@@ -25,5 +25,5 @@ pub use scope::Scope;
 pub use service::IdempotencyService;
 pub use stored::StoredResponse;
 
-/// Any error, as bodies of requests and responses have it.
+/// Any error, as the bodies of requests and responses report it.
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;

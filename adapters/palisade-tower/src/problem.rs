@@ -1,4 +1,4 @@
-//! What the layer itself answers: problem details (RFC 9457).
+//! The layer's own answers: problem details (RFC 9457).
 
 use std::time::Duration;
 
@@ -8,47 +8,48 @@ use serde::Serialize;
 
 use crate::key::InvalidKey;
 
-/// Time after which a request is sent again whose key an operator may yet decide about.
+/// Time after which to repeat a request while an operator may still decide about its key.
 const UNDECIDED: Duration = Duration::from_secs(10);
 
-/// A request that the layer answers in place of the handler.
+/// The reason why the layer, and not the handler, answers a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Problem {
     KeyMissing,
     KeyInvalid(InvalidKey),
-    /// Refused by the program's own rule for keys.
+    /// The program's own check refuses the key.
     KeyRefused,
-    /// Bare, where only strings of structured fields are accepted.
+    /// The key is bare, and only strings of structured fields are accepted.
     KeyBare,
-    /// Longer than a record's name may be, together with its scope.
+    /// The key and its scope are longer than a record's name may be.
     KeyTooLong,
     CallerUnknown,
     BodyTooLarge(usize),
     BodyUnreadable,
-    /// The request says that it was made in the future.
+    /// The request's own time is in the future.
     CreatedLater,
     InProgress(Duration),
     KeyReused,
-    /// Parked: an earlier attempt left no result.
+    /// The key is parked: an earlier attempt left no result.
     OutcomeUnknown,
-    /// Parked: the nodes do not know the key's past, for so long.
+    /// The key is parked: for this long, the nodes cannot tell whether it was used before.
     PastUnknown(Duration),
-    /// The same, and an operator may decide about all such keys at any moment.
+    /// As [`PastUnknown`](Self::PastUnknown), but an operator may decide about all such keys at any
+    /// moment.
     PastUndecided,
-    /// With the status that was answered, if it is known.
+    /// The response was not stored. Contains its status, if it is known.
     ResponseNotKept(Option<u16>),
     TooOld,
-    /// Nothing was run.
+    /// Too few nodes answered; nothing was run.
     Unavailable(Duration),
-    /// Nobody has said whether the servers of the keys are new.
+    /// The nodes were not initialised yet: whether they are new is unknown.
     NotInitialised(Duration),
     NotRecorded(Duration),
     HandlerFailed,
-    /// The program or the record is wrong; the log says how.
+    /// The program or the record is wrong; the log has the cause.
     Internal,
 }
 
-/// The members of the JSON object. `code` is what a program compares.
+/// Members of the JSON object. Programs compare `code`.
 #[derive(Serialize)]
 struct Details<'a> {
     r#type: &'a str,
@@ -85,7 +86,7 @@ impl Problem {
         }
     }
 
-    /// What a program compares, and what the documentation's anchors are called.
+    /// Returns the code that programs compare, which is also the documentation's anchor.
     fn code(&self) -> &'static str {
         match self {
             Self::KeyMissing => "key-missing",
@@ -111,7 +112,7 @@ impl Problem {
         }
     }
 
-    /// What happened to the request, and what its sender can do.
+    /// Returns a text about what happened to the request, and what its sender can do.
     fn detail(&self) -> String {
         let text = match self {
             Self::KeyInvalid(why) => return format!("{why}. Nothing was run."),
@@ -149,7 +150,7 @@ impl Problem {
         text.to_owned()
     }
 
-    /// The same of requests that are valid by themselves.
+    /// Returns the text for a request that is valid by itself.
     fn detail_of_valid(&self) -> &'static str {
         match self {
             Self::InProgress(_) => {
@@ -198,7 +199,7 @@ impl Problem {
         }
     }
 
-    /// When the same request may be answered otherwise.
+    /// Returns the time after which the same request may get another answer.
     fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::InProgress(wait)
@@ -211,14 +212,14 @@ impl Problem {
         }
     }
 
-    /// The answer. `documentation` is where the operation's rules for keys are published.
+    /// Returns the answer. `documentation` is the address of the page about keys.
     pub(crate) fn response(&self, documentation: Option<&str>) -> Response<Bytes> {
         let (status, code) = (self.status(), self.code());
         let reason = status.canonical_reason().unwrap_or("Error");
         let kind = documentation.map(|page| format!("{page}#{code}"));
         let details = Details {
             r#type: kind.as_deref().unwrap_or("about:blank"),
-            // A problem without a type of its own is titled as its status.
+            // A problem without its own type has the title of its status (RFC 9457).
             title: if kind.is_some() { self.title() } else { reason },
             status: status.as_u16(),
             code,
@@ -235,7 +236,7 @@ impl Problem {
         let json = HeaderValue::from_static("application/problem+json");
         headers.insert(header::CONTENT_TYPE, json);
         headers.insert(header::CONTENT_LANGUAGE, HeaderValue::from_static("en"));
-        // An intermediary may keep a 410; the next answer under the key may be another one.
+        // An intermediary may cache a 410, but the next answer under the key may be another one.
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         if let Some(wait) = self.retry_after() {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds(wait)));
@@ -272,7 +273,7 @@ impl Problem {
     }
 }
 
-/// Whole seconds, rounded up: earlier it would be in vain.
+/// Converts a wait to whole seconds, rounded up, because an earlier request would come too soon.
 fn seconds(wait: Duration) -> u64 {
     let more = u64::from(wait.subsec_nanos() > 0);
     wait.as_secs().saturating_add(more).max(1)

@@ -1,4 +1,4 @@
-//! A request under a key: read, run in a task of its own, recorded, answered.
+//! The handling of a request under a key: it is read, run in its own task, recorded and answered.
 //!
 //! ```text
 //!  read the body ─▶ claim ─▶ a result is stored ────────▶ replay it
@@ -34,7 +34,7 @@ use crate::problem::Problem;
 use crate::settings::Settings;
 use crate::stored::StoredResponse;
 
-/// After a refusal that no waiting mends: until a person has changed a setting.
+/// Value of `Retry-After` for errors that last until a person changes a setting.
 const MISCONFIGURED: Duration = Duration::from_secs(30);
 
 /// Answers a request that has a key.
@@ -57,7 +57,7 @@ where
         Ok(call) => call,
         Err(problem) => return Ok(settings.refusal(&problem)),
     };
-    // The caller's own future: a client that hangs up here has asked for nothing yet.
+    // The body is read in the caller's own future: if the client hangs up here, nothing has begun.
     let body = match read(body, settings.max_body).await {
         Ok(body) => body,
         Err(Unread::TooLong) => {
@@ -81,12 +81,12 @@ where
     }
 }
 
-/// One request in its task.
+/// A request in its task.
 struct Work<S: Service<Request<Q>>, Q, B> {
     settings: Arc<Settings>,
-    /// What is to be run; taken by the run.
+    /// The handler and its request, taken when the handler runs.
     handler: Option<(S, Request<Q>)>,
-    /// What the handler answered.
+    /// The handler's answer.
     answer: Option<Answer<B, S::Error>>,
 }
 
@@ -112,13 +112,14 @@ where
         }
     }
 
-    /// Runs the handler; its answer is kept aside for its own caller.
+    /// Runs the handler. Its answer is kept for the caller, and the result to store is returned.
     async fn handle(&mut self, cx: Context) -> Result<StoredResponse, Failed> {
         let (mut handler, mut request) =
             self.handler.take().ok_or_else(|| Failed::no_effect("the request was run before"))?;
         request.extensions_mut().insert(Claim(cx));
         let limit = self.settings.max_response;
-        // What a panic left half done is the handler's own; nobody looks at it again.
+        // A panic may leave only the handler's own state inconsistent, and nothing uses the handler
+        // again.
         let ran = AssertUnwindSafe(async {
             let (parts, body) = match handler.call(request).await {
                 Ok(response) => response.into_parts(),
@@ -148,7 +149,7 @@ where
         keep.or_failed(stored, status)
     }
 
-    /// The handler's own answer.
+    /// Returns the handler's own answer, marked if it was not stored.
     fn answered(&mut self, stored: bool) -> Answer<B, S::Error> {
         let Some(answer) = self.answer.take() else {
             return Ok(self.settings.refusal(&Problem::HandlerFailed));
@@ -162,7 +163,7 @@ where
         })
     }
 
-    /// The answer to an earlier request under the key.
+    /// Returns the stored answer to an earlier request under the key.
     fn replay(&self, stored: &StoredResponse) -> Response<ResponseBody<B>> {
         let Some(response) = stored.response() else {
             let problem = if stored.is_whole() {
@@ -178,7 +179,7 @@ where
         response
     }
 
-    /// There is no outcome: what is known of the handler decides.
+    /// Answers a request that has no outcome, depending on the error.
     async fn failed(&mut self, error: &RunError) -> Answer<B, S::Error> {
         let wait = match error.advice() {
             Advice::RetryAfter(wait) => wait,
@@ -187,7 +188,7 @@ where
         let open = self.settings.open;
         tracing::warn!(target: "palisade::tower", %error, open, "a request has no outcome");
         let problem = match error {
-            // Its own answer, if it gave one.
+            // Send the handler's own answer, if it gave one.
             RunError::Handler { failed, .. } => {
                 tracing::debug!(target: "palisade::tower", %failed, "why it has none");
                 return self.answered(false);
@@ -212,7 +213,7 @@ where
     }
 }
 
-/// Why a request was not run.
+/// Returns the reason why a request was not run.
 fn problem_of(outcome: &Outcome<StoredResponse>) -> Problem {
     match outcome {
         Outcome::InFlight { retry_after } => Problem::InProgress(*retry_after),

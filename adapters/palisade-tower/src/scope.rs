@@ -1,14 +1,14 @@
-//! Whose key it is.
+//! The owner of a key.
 
 use std::fmt::Write as _;
 
-/// Longest name that a record may have, in bytes.
+/// Maximum length of a record's name in bytes.
 const NAME_MAX: usize = 512;
 
-/// To whom a key belongs: the same key of two callers is two keys. Without it a caller could read
-/// another one's response by guessing a key.
+/// The owner of a key. The same key of two owners is two keys; otherwise a caller could read
+/// another caller's response by guessing a key.
 ///
-/// Take it from what authenticated the request, never from what the caller may choose.
+/// Take it from the data that authenticated the request, never from data that the caller chooses.
 ///
 /// ```
 /// use palisade_tower::Scope;
@@ -19,31 +19,32 @@ const NAME_MAX: usize = 512;
 pub struct Scope(Vec<String>);
 
 impl Scope {
-    /// The keys of this tenant or user. An empty name is no scope: the request is refused.
+    /// Creates a scope for this tenant or user. A request whose scope has an empty name is refused.
     pub fn of(name: impl Into<String>) -> Self {
         Self(vec![name.into()])
     }
 
-    /// Within it, the keys of this one: a user of the tenant.
+    /// Narrows the scope, for example to a user of the tenant.
     #[must_use]
     pub fn and(mut self, name: impl Into<String>) -> Self {
         self.0.push(name.into());
         self
     }
 
-    /// All callers share their keys. Only where a response holds nothing that another caller may
-    /// not see, and where a caller gains nothing by using another one's key first.
+    /// Creates one scope for all callers. Use it only if a response contains nothing that another
+    /// caller may not see, and if a caller gains nothing by using another caller's key first.
     pub fn everybody() -> Self {
         Self(Vec::new())
     }
 
-    /// Whether a part of it is empty, so that nobody is named.
+    /// Returns true if a part of the scope is empty, so that it names no owner.
     pub(crate) fn is_nobody(&self) -> bool {
         self.0.iter().any(String::is_empty)
     }
 
-    /// The name of the record: the parts and the key with `:` between them, each escaped so that no
-    /// two scopes and keys have the same name. `None` if it would be too long.
+    /// Returns the name of the record: the parts and the key, separated by `:`. Each is escaped, so
+    /// that different scopes or keys have different names. Returns `None` if the name would be too
+    /// long.
     pub(crate) fn name(&self, key: &str) -> Option<String> {
         let mut name = String::new();
         for part in &self.0 {

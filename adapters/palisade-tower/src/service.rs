@@ -16,7 +16,8 @@ use crate::problem::Problem;
 use crate::run;
 use crate::settings::Settings;
 
-/// A handler that is run once per key. Made by [`IdempotencyLayer`](crate::IdempotencyLayer).
+/// A service whose handler runs once per key, created by
+/// [`IdempotencyLayer`](crate::IdempotencyLayer).
 #[derive(Clone, Debug)]
 pub struct IdempotencyService<S> {
     inner: S,
@@ -58,7 +59,7 @@ where
             Ok(None) => return self.refused(&Problem::KeyMissing),
             Err(problem) => return self.refused(&problem),
         };
-        // The one that was polled is ready; its clone is not.
+        // The service that was polled is ready, but its clone is not, so the clone stays here.
         let clone = self.inner.clone();
         let ready = std::mem::replace(&mut self.inner, clone);
         let (settings, tasks) = (Arc::clone(&self.settings), self.tasks.clone());

@@ -1,4 +1,4 @@
-//! What a layer does with a request, by its settings.
+//! The settings of a layer, and the decisions about a request that follow from them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub(crate) type BodyForm = dyn Fn(&Parts, &Bytes) -> Vec<u8> + Send + Sync;
 pub(crate) type Probe = dyn Fn(Context) -> BoxFuture<'static, Probed<StoredResponse>> + Send + Sync;
 pub(crate) type KeepBy = dyn Fn(StatusCode) -> Keep + Send + Sync;
 
-/// Of these the value is one caller's, one connection's or one moment's: they are never stored.
+/// Headers whose value belongs to one caller, one connection or one moment; they are never stored.
 const NEVER_KEPT: &[HeaderName] = &[
     header::SET_COOKIE,
     header::AUTHORIZATION,
@@ -41,7 +41,7 @@ const NEVER_KEPT: &[HeaderName] = &[
     header::DATE,
 ];
 
-/// What describes the body, and where the result is.
+/// Headers that are stored by default: they describe the body or the result's location.
 const KEPT: &[HeaderName] = &[
     header::CACHE_CONTROL,
     header::CONTENT_DISPOSITION,
@@ -68,13 +68,13 @@ pub(crate) struct Settings {
     pub(crate) created: Option<Arc<CreatedAt>>,
     pub(crate) body_form: Option<Arc<BodyForm>>,
     pub(crate) probe: Option<Arc<Probe>>,
-    /// `None`: the default.
+    /// Decision by status; `None` for the default.
     pub(crate) keep: Option<Arc<KeepBy>>,
     pub(crate) kept_headers: Vec<HeaderName>,
     pub(crate) max_body: usize,
     pub(crate) max_response: usize,
     pub(crate) in_flight_timeout: Option<Duration>,
-    /// Run without a key where keys cannot be checked.
+    /// If true, requests run without protection while keys cannot be checked.
     pub(crate) open: bool,
     pub(crate) documentation: Option<Arc<str>>,
 }
@@ -121,13 +121,13 @@ impl Settings {
         }
     }
 
-    /// Whether requests of this method are looked at.
+    /// Returns true if the layer applies to requests of this method.
     pub(crate) fn covers(&self, method: &Method) -> bool {
         self.methods.contains(method)
     }
 
-    /// Returns the meaning of a response with this status for its key. A server error asks the
-    /// probe or the policy where these can tell, or run again; else it is the result.
+    /// Returns how a response with this status is kept. After a server error the outcome is unknown
+    /// if there is a probe, or a policy that runs again; otherwise the response is the result.
     pub(crate) fn keep_of(&self, status: StatusCode) -> Keep {
         if let Some(keep) = &self.keep {
             return keep(status);
@@ -136,7 +136,7 @@ impl Settings {
         if asks && is_server_error(status) { Keep::Unknown } else { Keep::by_status(status) }
     }
 
-    /// The key of a request, if it has one.
+    /// Returns the key of a request, if it has one.
     pub(crate) fn key(&self, headers: &HeaderMap) -> Result<Option<IdempotencyKey>, Problem> {
         let key = IdempotencyKey::in_header(headers, &self.header).map_err(Problem::KeyInvalid)?;
         let Some(key) = key else { return Ok(None) };
@@ -149,7 +149,7 @@ impl Settings {
         Ok(Some(key))
     }
 
-    /// The call under the key of the request's sender.
+    /// Returns the call under the key of the request's sender, with the layer's settings.
     pub(crate) fn call(&self, parts: &Parts, key: &IdempotencyKey) -> Result<Call, Problem> {
         let scope = (self.scope)(parts).ok_or(Problem::CallerUnknown)?;
         let mut call = self.call_of(&scope, key.as_str())?;
@@ -163,7 +163,7 @@ impl Settings {
         })
     }
 
-    /// The call under this key, as it is.
+    /// Returns the call under this key, without the layer's settings.
     pub(crate) fn call_of(&self, scope: &Scope, key: &str) -> Result<Call, Problem> {
         if scope.is_nobody() {
             return Err(Problem::CallerUnknown);
@@ -171,32 +171,34 @@ impl Settings {
         Ok(self.idempotency.key(scope.name(key).ok_or(Problem::KeyTooLong)?))
     }
 
-    /// What the request says: its method, its path with the query, and its body.
+    /// Returns the bytes that distinguish a request: its method, its path with the query, and its
+    /// body.
     pub(crate) fn fingerprint(&self, parts: &Parts, body: &Bytes) -> Vec<u8> {
         let form = self.body_form.as_ref().map(|form| form(parts, body));
         let body = form.as_deref().unwrap_or(body);
         let path = parts.uri.path_and_query().map_or("", http::uri::PathAndQuery::as_str);
         let mut all = Vec::with_capacity(body.len() + path.len() + 40);
         for part in [parts.method.as_str().as_bytes(), path.as_bytes(), body] {
-            // The length keeps ("a", "bc") and ("ab", "c") apart.
+            // The lengths distinguish ("a", "bc") from ("ab", "c").
             all.extend_from_slice(&(part.len() as u64).to_be_bytes());
             all.extend_from_slice(part);
         }
         all
     }
 
-    /// The answer to a request that is not run.
+    /// Returns the answer to a request that is not run.
     pub(crate) fn refusal<B>(&self, problem: &Problem) -> Response<ResponseBody<B>> {
         problem.response(self.documentation.as_deref()).map(ResponseBody::from)
     }
 
-    /// Adds headers to what is stored, or names the one that never is.
+    /// Adds headers to those that are stored. Returns the first one that must never be stored as an
+    /// error.
     pub(crate) fn keep_headers(
         &mut self,
         names: impl IntoIterator<Item = HeaderName>,
     ) -> Result<(), HeaderName> {
         for name in names {
-            // Some hop-by-hop headers have no constant.
+            // Some hop-by-hop headers have no constant, so they are compared by name.
             let never = NEVER_KEPT.contains(&name)
                 || ["keep-alive", "proxy-connection", "set-cookie2"].contains(&name.as_str());
             if never {

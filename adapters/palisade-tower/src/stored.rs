@@ -6,9 +6,8 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use serde::{Deserialize, Serialize};
 
-/// The result under a key of [`IdempotencyLayer`](crate::IdempotencyLayer): a status, the headers
-/// that are kept, and the body. A person who settles a parked key by hand stores one, and a probe
-/// returns one:
+/// The result under a key of [`IdempotencyLayer`](crate::IdempotencyLayer): a status, the stored
+/// headers, and the body. A probe returns it, and a person who settles a parked key stores it:
 ///
 /// ```
 /// # async fn settle(layer: palisade_tower::IdempotencyLayer)
@@ -24,7 +23,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredResponse {
     status: u16,
-    /// Values as they are on the wire, a character for each byte.
+    /// Names and values. A value has one character for each byte sent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     headers: Vec<(String, String)>,
     #[serde(flatten)]
@@ -36,19 +35,19 @@ pub struct StoredResponse {
 enum StoredBody {
     Text(String),
     Base64(String),
-    /// No response is kept: its body and headers were longer than this many bytes, or it was not a
+    /// No body and no headers: they were longer than this many bytes, or the response was not a
     /// whole answer (then zero).
     LongerThan(usize),
 }
 
 impl StoredResponse {
-    /// A response without headers.
+    /// Creates a response without headers.
     pub fn new(status: StatusCode, body: impl Into<Bytes>) -> Self {
         let body = StoredBody::of(&body.into());
         Self { status: status.as_u16(), headers: Vec::new(), body }
     }
 
-    /// With this header.
+    /// Adds a header.
     #[must_use]
     pub fn header(mut self, name: &HeaderName, value: &HeaderValue) -> Self {
         let value = value.as_bytes().iter().map(|byte| char::from(*byte)).collect();
@@ -56,8 +55,8 @@ impl StoredResponse {
         self
     }
 
-    /// What is kept of a response: of its body and headers nothing if they are longer than `limit`,
-    /// or if the response is no whole answer (1xx, 206).
+    /// Creates the stored form of a response. Its body and headers are left out if they are longer
+    /// than `limit` bytes, or if the response is not a whole answer (1xx, 206).
     pub(crate) fn of(
         status: StatusCode,
         headers: &HeaderMap,
@@ -83,12 +82,13 @@ impl StoredResponse {
         kept().fold(empty, |stored, (name, value)| stored.header(name, value))
     }
 
-    /// Whether the body was kept.
+    /// Returns true if the body was stored.
     pub(crate) fn is_whole(&self) -> bool {
         !matches!(self.body, StoredBody::LongerThan(_))
     }
 
-    /// The response that was stored; `None` if it cannot be made, as when its body was not kept.
+    /// Returns the stored response, or `None` if it cannot be rebuilt, for example without its
+    /// body.
     pub(crate) fn response(&self) -> Option<Response<Bytes>> {
         let mut response = Response::new(self.body.bytes()?);
         *response.status_mut() = StatusCode::from_u16(self.status).ok()?;
@@ -96,7 +96,7 @@ impl StoredResponse {
         Some(response)
     }
 
-    /// The headers that were stored.
+    /// Returns the stored headers.
     fn headers(&self) -> Option<HeaderMap> {
         let one = |(name, value): &(String, String)| {
             let bytes: Option<Vec<u8>> = value.chars().map(|c| u8::try_from(c).ok()).collect();
@@ -111,15 +111,15 @@ impl StoredResponse {
         Some(headers)
     }
 
-    /// The status that was stored.
+    /// Returns the stored status.
     pub(crate) fn status(&self) -> u16 {
         self.status
     }
 }
 
 impl StoredBody {
-    /// Text as it is, so that a person can read it, unless escaping makes it twice as long;
-    /// anything else in base64.
+    /// Encodes a body: as text that a person can read, unless JSON escapes make it more than twice
+    /// as long; otherwise in base64.
     fn of(bytes: &Bytes) -> Self {
         match std::str::from_utf8(bytes) {
             Ok(text) if escaped(text) <= 2 * text.len() => Self::Text(text.to_owned()),
@@ -136,7 +136,7 @@ impl StoredBody {
     }
 }
 
-/// How long a text is within JSON.
+/// Returns the length of a text within JSON.
 fn escaped(text: &str) -> usize {
     let one = |byte: u8| match byte {
         b'"' | b'\\' | 0x08 | b'\t' | b'\n' | 0x0c | b'\r' => 2,
@@ -200,7 +200,7 @@ mod tests {
             headers.append(header::LINK, HeaderValue::from_static("<abcd>"));
         }
         let of = |limit| StoredResponse::of(StatusCode::OK, &headers, &kept, Some(&body), limit);
-        // Ten bytes each, and four of the body.
+        // The limit counts ten bytes for each header and four for the body.
         assert!(of(124).response().is_some());
         let stored = of(123);
         assert!(stored.response().is_none());

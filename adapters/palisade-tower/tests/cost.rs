@@ -1,4 +1,4 @@
-//! What the layer costs a request that has no key.
+//! The layer's cost for a request without a key.
 
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::lab::{keys, layer};
 
 const REQUESTS: u32 = 500;
 
-/// What a request takes, over many rounds: the quickest and the median.
+/// Measures the time of a request over many rounds, and returns the minimum and the median.
 async fn takes<S, B>(mut service: S) -> (Duration, Duration)
 where
     S: Service<Request<Body>, Response = Response<B>, Error = Infallible>,
@@ -32,7 +32,7 @@ where
     (rounds[0], rounds[rounds.len() / 2])
 }
 
-/// What it takes is printed and not asserted: `make bench-idempotency` shows it.
+/// The times are printed and not asserted: `make bench-idempotency` shows them.
 #[tokio::test]
 async fn a_request_without_a_key_asks_no_node() {
     let node = Fault::new(MemoryNode::new());

@@ -1,4 +1,4 @@
-//! The example as a program's endpoint, and the lines that it costs.
+//! The example as an endpoint of a program, and the number of lines that it needs.
 
 use palisade::{MemoryNode, Redlock};
 

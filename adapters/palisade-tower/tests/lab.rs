@@ -1,4 +1,4 @@
-//! A shop that counts what it does, on a port of its own, and a client.
+//! A shop that counts its effects, on its own port, and a client.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,7 @@ use palisade_tower::{Claim, IdempotencyLayer, Keep, Scope};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// How often each key took effect, by the handler's own book.
+/// Number of effects of each key, counted by the handler.
 #[derive(Clone, Default)]
 pub(crate) struct Ledger(Arc<Mutex<BTreeMap<String, u32>>>);
 
@@ -35,16 +35,16 @@ impl Ledger {
     }
 }
 
-/// What a request wants to be done.
+/// The handler's instructions, sent as the body of a request.
 #[derive(Clone, Default, Deserialize, Serialize)]
 #[serde(default)]
 pub(crate) struct Wish {
     pub(crate) sleep_ms: u64,
-    /// 201 if it is not said.
+    /// Status of the response; 201 by default.
     pub(crate) status: Option<u16>,
-    /// The response has so many bytes.
+    /// Length of the response's body in bytes.
     pub(crate) bytes: usize,
-    /// Neither read nor used.
+    /// Text that the handler ignores.
     pub(crate) note: String,
     pub(crate) panic: bool,
     pub(crate) keep: Option<String>,
@@ -76,7 +76,7 @@ async fn act(
     }
 }
 
-/// A server. It ends with the runtime of its test.
+/// A server, which ends with the runtime of its test.
 pub(crate) struct Shop {
     pub(crate) address: std::net::SocketAddr,
     pub(crate) ledger: Ledger,
@@ -92,7 +92,7 @@ pub(crate) fn memory() -> Redlock {
     Redlock::builder().node(MemoryNode::new()).build().expect("settings")
 }
 
-/// The layer of the tests: a user's name is a header, as behind a gateway.
+/// Returns the layer of the tests: the user's name is a header, as behind a gateway.
 pub(crate) fn layer(keys: Idempotency) -> IdempotencyLayer {
     IdempotencyLayer::new(keys, |request| {
         request.headers.get("x-user").and_then(|user| user.to_str().ok()).map(Scope::of)
@@ -100,7 +100,7 @@ pub(crate) fn layer(keys: Idempotency) -> IdempotencyLayer {
 }
 
 impl Shop {
-    /// On a node in memory.
+    /// Starts a shop on a node in memory.
     pub(crate) async fn new() -> Self {
         Self::with(layer(keys(&memory()))).await
     }
@@ -109,7 +109,7 @@ impl Shop {
         Self::with_ledger(layer, Ledger::default()).await
     }
 
-    /// Another process of the same shop.
+    /// Starts another process of the same shop.
     pub(crate) async fn with_ledger(layer: IdempotencyLayer, ledger: Ledger) -> Self {
         let app = Router::new()
             .route("/orders", post(act).patch(act).get(|| async { "open" }))
@@ -122,14 +122,14 @@ impl Shop {
         Self { address, ledger, layer, client: client.build().expect("a client") }
     }
 
-    /// A request of alice.
+    /// Returns a request from alice.
     pub(crate) fn request(&self, method: &str, path: &str) -> reqwest::RequestBuilder {
         let method = reqwest::Method::from_bytes(method.as_bytes()).expect("a method");
         let url = format!("http://{}{path}", self.address);
         self.client.request(method, url).header("x-user", "alice")
     }
 
-    /// An order of alice.
+    /// Returns an order from alice.
     pub(crate) fn order(&self, key: &str, wish: &Wish) -> reqwest::RequestBuilder {
         self.request("POST", "/orders").header("idempotency-key", key).json(wish)
     }
@@ -171,7 +171,7 @@ impl Got {
         self.header("retry-after").map(|seconds| seconds.parse().expect("whole seconds"))
     }
 
-    /// The problem's code; its other members are as RFC 9457 and the response itself have them.
+    /// Returns the problem's code, and checks the problem's other members.
     pub(crate) fn problem(&self) -> String {
         assert_eq!(self.header("content-type"), Some("application/problem+json"), "{self:?}");
         let json: Value = serde_json::from_str(&self.text).expect("an object");
@@ -187,7 +187,7 @@ pub(crate) async fn got(request: reqwest::RequestBuilder) -> Got {
     Got { status, headers, text: response.text().await.expect("a whole body") }
 }
 
-/// Waits until it is so, at most ten seconds.
+/// Waits at most ten seconds until `is` returns true.
 pub(crate) async fn until(what: &str, mut is: impl FnMut() -> bool) {
     for _ in 0..1_000 {
         if is() {

@@ -1,4 +1,4 @@
-//! The layer as its users meet it: an axum server and a real HTTP client over loopback.
+//! The layer in an axum server, with a real HTTP client over loopback.
 
 mod cost;
 mod duplicates;

@@ -1,4 +1,4 @@
-//! A real Redis server that dies while requests run.
+//! The layer on a real Redis server that dies while requests run.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use palisade_tower::StoredResponse;
 use crate::lab::{Got, Shop, Wish, keys, layer, until};
 use crate::server::Server;
 
-/// A new server, which nobody used before.
+/// Starts a new server.
 pub(crate) fn fresh(args: &[&str]) -> Server {
     Server::start(args)
 }
 
-/// A process's handle on it, with a lease of a second.
+/// Returns a process's handle on the server, with a lease of one second.
 pub(crate) fn handle(server: &Server) -> Redlock {
     let node = RedisNode::builder(server.url()).trust_fresh(true).build().expect("a node");
     let second = Duration::from_secs(1);
@@ -51,7 +51,7 @@ fn slow() -> Wish {
     Wish { sleep_ms: 700, ..Wish::default() }
 }
 
-/// Sends the order again until the server has come to a decision, or waits for a person's.
+/// Sends the order again until it has a final answer, or until a person has to decide.
 async fn decided(shop: &Shop, key: &str, wish: &Wish) -> Got {
     let mut seen = Vec::new();
     for _ in 0..300 {
@@ -82,11 +82,11 @@ async fn redis_killed_while_a_handler_runs_costs_no_second_effect() {
     });
     assert_eq!((first.status, &*first.problem()), (503, "not-recorded"), "{first:?}");
     assert!(first.retry_after().is_some());
-    // While it is down nothing runs.
+    // While the server is down, nothing runs.
     let down = shop.send("k", &wish).await;
     assert_eq!((down.status, &*down.problem()), (503, "unavailable"), "{down:?}");
     server.again();
-    // The attempt is known to have begun, and left no result: a person has to look.
+    // The record shows that an attempt began, and has no result, so a person has to decide.
     let after = decided(&shop, "k", &wish).await;
     assert_eq!(after.status, 409, "{after:?}");
     assert!(["outcome-unknown", "past-unknown"].contains(&&*after.problem()), "{after:?}");
@@ -116,7 +116,7 @@ async fn a_probe_answers_what_redis_lost() {
     server.again();
     let after = decided(&shop, "k", &wish).await;
     assert_eq!((after.status, after.is_replayed(), &*after.text), (201, true, "found in the book"));
-    // A new key: nothing is in the book, so it runs.
+    // For a new key the probe finds nothing, so the request runs.
     assert_eq!(decided(&shop, "new", &Wish::default()).await.status, 201);
     assert_eq!((shop.ledger.of("alice:k"), shop.ledger.of("alice:new")), (1, 1));
 }
@@ -145,7 +145,7 @@ async fn redis_killed_at_any_moment_costs_no_second_effect() {
         let times = shop.ledger.of(&format!("alice:{key}"));
         assert!(times <= 1, "{key}: {times} effects, {first:?}, {after:?}");
         if first.status == 201 {
-            // What was answered stays the answer.
+            // After the restart the key still has the first answer.
             assert_eq!((times, after.is_replayed(), &after.text), (1, true, &first.text), "{key}");
         }
         *table.entry((first.status, after.status)).or_default() += 1;

@@ -1,4 +1,4 @@
-//! Each answer of the layer itself, and what is kept of the handler's.
+//! Each of the layer's own answers, and how responses of the handler are kept.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -63,7 +63,7 @@ async fn a_body_that_is_too_long_is_answered_413() {
     let shop = Shop::with(layer(keys(&memory())).max_body(200)).await;
     let long = Wish { note: "n".repeat(200), ..Wish::default() };
     refused(&shop, shop.order("k", &long), (413, "body-too-large")).await;
-    // Its length is not announced.
+    // This body's length is not announced.
     let parts = (0..10).map(|_| Ok::<_, std::io::Error>(vec![b' '; 100]));
     let body = http_body_util::StreamBody::new(futures_util::stream::iter(
         parts.map(|part| part.map(|part| http_body::Frame::data(bytes::Bytes::from(part)))),
@@ -71,7 +71,7 @@ async fn a_body_that_is_too_long_is_answered_413() {
     let chunked = shop.request("POST", "/orders").header("idempotency-key", "k");
     let chunked = chunked.body(reqwest::Body::wrap(body));
     refused(&shop, chunked, (413, "body-too-large")).await;
-    // The key is unused.
+    // The refused requests have not used the key.
     assert_eq!(shop.send("k", &Wish::default()).await.status, 201);
 }
 
@@ -110,10 +110,10 @@ async fn another_request_under_a_running_key_is_answered_422() {
 #[tokio::test]
 async fn what_is_kept_of_each_status() {
     let shop = Shop::new().await;
-    // Results are replayed, also those that the caller does not like.
+    // All other statuses are results and are replayed, including errors.
     let refusals = [400, 401, 403, 404, 405, 407, 408, 413, 415, 422, 425, 429];
     for status in (200..600).filter(|status| !refusals.contains(status)) {
-        // No whole response; and without a body by definition.
+        // 206 is not a whole response, and the others have no body by definition.
         if [204, 205, 206, 304].contains(&status) {
             continue;
         }
@@ -124,7 +124,7 @@ async fn what_is_kept_of_each_status() {
         assert!(first.is_stored() && again.is_replayed(), "{again:?}");
         assert_eq!(shop.ledger.of(&format!("alice:{key}")), 1, "{status}");
     }
-    // Refused before anything was done: the next one runs, as it is or corrected.
+    // Such a request was refused before anything was done, so a repetition or a corrected one runs.
     for status in refusals {
         let key = format!("free-{status}");
         for _ in 0..2 {
@@ -157,7 +157,7 @@ async fn a_server_error_is_kept_as_it_was_chosen() {
         }
         assert_eq!(repeats.ledger.of(&format!("alice:{key}")), 2, "{status}");
     }
-    // The others are kept as they are by default.
+    // The other statuses are kept as they are by default.
     assert_eq!(shop.send("k", &wish(402)).await.status, 402);
     assert!(shop.send("k", &wish(402)).await.is_replayed());
 }
@@ -227,7 +227,7 @@ async fn a_request_that_says_when_it_was_made_may_be_too_old_or_too_young() {
     let made = |at: u64| shop.order(&format!("made-{at}"), &Wish::default()).header("x-made", at);
     assert_eq!(got(made(now)).await.status, 201);
     refused(&shop, made(now + 3_600), (400, "created-later")).await;
-    // The retention is a day.
+    // The retention is one day.
     refused(&shop, made(now - 2 * 86_400), (410, "too-old")).await;
 }
 
@@ -243,7 +243,7 @@ async fn keys_that_nodes_forgot_are_answered_503_as_long_as_it_is_undecided() {
     loop {
         let got = shop.send("after", &Wish::default()).await;
         match (got.status, &*got.problem()) {
-            // It grants nothing yet.
+            // The node is in quarantine.
             (503, "unavailable") => seen.push(got.retry_after().expect("a wait")),
             (503, "past-undecided") => {
                 assert_eq!(got.retry_after(), Some(10));

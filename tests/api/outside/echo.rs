@@ -1,4 +1,4 @@
-//! A server that sends back what it was sent, or what forges lines of a log.
+//! A server that repeats what it receives, or sends text that could forge lines of a log.
 
 use std::fmt::{Debug, Write as _};
 use std::time::Duration;
@@ -13,22 +13,22 @@ use crate::support::logs::Log;
 const USER: &str = "svc-of-orders";
 const PASSWORD: &str = "S3CRETPW~0f#ours";
 
-/// How a server misbehaves.
+/// The kinds of misbehaviour of a server.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Echo {
-    /// Refuses the login and repeats it.
+    /// Refuses the login and repeats it in the error.
     Login,
-    /// Lets in, and repeats the login in every later error.
+    /// Accepts the login and repeats it in every later error.
     Later,
-    /// As the first, but only parts of the password.
+    /// Like `Login`, but repeats only parts of the password.
     Parts,
-    /// An error of several lines with escapes.
+    /// Sends an error of several lines with escape sequences.
     Lines,
-    /// An error of a megabyte.
+    /// Sends an error of a megabyte.
     Long,
-    /// Answers everything with the password, as a text.
+    /// Answers every command with the password as a text.
     Text,
-    /// The same within what looks like `INFO`.
+    /// Answers every command with the password within text that looks like `INFO`.
     Info,
 }
 
@@ -68,7 +68,8 @@ impl Echo {
     }
 }
 
-/// No part of the password in it, and nothing that moves a cursor or begins a line.
+/// Asserts that the text has no part of the password, and nothing that moves a cursor or begins a
+/// forged line.
 #[track_caller]
 fn is_clean(what: &str, text: &str) {
     for part in PASSWORD.as_bytes().windows(4) {

@@ -1,4 +1,4 @@
-//! Events of Sentinels are reasons to ask, and one Sentinel is no more than one reason a second.
+//! Events of Sentinels make a node ask the Sentinels, but at most once a second for each Sentinel.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ async fn scene(master: &Server) -> Scene {
     let node = Arc::new(node.expect("addresses and a range"));
     let redlock = Redlock::builder().node_arc(node.clone()).build().expect("a handle");
     drop(redlock.mutex("first").build().unwrap().acquire().await.expect("a grant"));
-    // What connecting sets off is over.
+    // Wait until the questions after connecting are over.
     tokio::time::sleep(Duration::from_millis(500)).await;
     Scene { sentinels, view, node, redlock }
 }
@@ -76,7 +76,7 @@ async fn the_master_that_a_round_has_named_is_not_asked_for_again() {
     let (host, port) = ("127.0.0.1", new.port());
     scene.sentinels[0].tell("+switch-master", &format!("{NAME} {host} 1 {host} {port}"));
     let begun = Instant::now();
-    // The marker: the connection is made, without anybody asking for a lock.
+    // The marker exists when the connection is made, although no caller has asked for a lock.
     while new.cli(&["dbsize"]) != "1" {
         assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", scene.node.status());
         tokio::time::sleep(Duration::from_millis(5)).await;

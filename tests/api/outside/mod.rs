@@ -1,5 +1,5 @@
-//! Whatever servers and Sentinels send, and whatever names people give: what is shown is plain,
-//! holds no secret, and one of several does not say where to go.
+//! Malformed input from servers, Sentinels and users: output shows it as plain text and without
+//! secrets, and one of several Sentinels cannot redirect a client.
 
 mod doctor;
 mod echo;

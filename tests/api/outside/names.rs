@@ -1,4 +1,4 @@
-//! Names that people give: of one kind they never touch another, and none forges what is shown.
+//! Names given by users: names of different kinds never collide, and no name can forge output.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The same on nodes in memory, where any history can be had at once.
+//! Renewal after a failover on nodes in memory, which can take any data history at once.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep};
 
 const TTL: Duration = Duration::from_secs(30);
 
-/// Nodes, and settings of a handle, whose clock is tokio's.
+/// Returns nodes and the settings of a handle, all with tokio's clock.
 fn world<const N: usize>() -> ([MemoryNode; N], RedlockBuilder) {
     let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
     let nodes = [0; N].map(|_| MemoryNode::builder().env(Arc::clone(&env)).build());
@@ -28,7 +28,7 @@ fn three() -> ([MemoryNode; 3], Redlock) {
     (nodes, builder.build().unwrap())
 }
 
-/// Time for answers on their way, and none for a renewal to be due.
+/// Waits long enough for answers, but not until a renewal is due.
 async fn settle() {
     sleep(Duration::from_millis(10)).await;
 }
@@ -59,7 +59,7 @@ async fn a_node_that_lost_its_data_and_not_its_history_is_renewed_once_it_answer
     settle().await;
     let started = Instant::now();
     nodes[0].flush_all();
-    // No connection was lost, so it shows with the next answer: any caller's.
+    // No connection was lost, so the loss shows at the next answer, of any caller.
     redlock.mutex("other").build().unwrap().acquire().await.unwrap().release().await.unwrap();
     assert_eq!(guard.failover().await, Failover::Kept);
     settle().await;
@@ -136,7 +136,7 @@ async fn leaders_and_running_handlers_are_renewed_too() {
     let all = nodes.clone();
     let call = jobs.key("one").run(|cx| async move {
         all.iter().for_each(MemoryNode::restart_keeping);
-        // Renewed, so that the nodes' new data histories take the result.
+        // `failover` renews the claim, so the nodes accept the result in their new data histories.
         Ok::<_, String>(cx.failover().await == Failover::Kept)
     });
     match call.await.unwrap() {
@@ -145,7 +145,7 @@ async fn leaders_and_running_handlers_are_renewed_too() {
     }
 }
 
-/// A node that records what it is asked, and answers only while `open`.
+/// A node that records its requests, and answers only while `open` is true.
 struct Scripted {
     node: MemoryNode,
     open: Arc<Mutex<bool>>,
@@ -189,8 +189,8 @@ async fn the_first_renewal_after_a_failover_names_the_quarantine() {
     assert!(matches!(renewal[..], [Op::Extend { reassert: Some(_), .. }]), "{renewal:?}");
 }
 
-/// A node whose address leads to another server while the replicas of the one before are waited
-/// for; those confirm all the same.
+/// A node whose address leads to another server while it waits for the first server's replicas,
+/// which still confirm.
 struct Moved(MemoryNode);
 
 impl LockNode for Moved {
@@ -233,7 +233,7 @@ async fn a_lock_that_was_confirmed_across_a_failover_is_renewed_at_once_too() {
     assert!(!node.is_empty());
 }
 
-/// Confirmations of a new server come on another thread while its holders are still notified.
+/// Another thread receives a new server's confirmations while its holders are still notified.
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn no_renewal_swallows_a_failover() {
     const HELD: usize = 500;
@@ -256,7 +256,7 @@ async fn no_renewal_swallows_a_failover() {
     for _ in 0..FAILOVERS {
         node.restart_keeping();
         for guard in &held {
-            // Its holder extends it, so what is open is kept soon.
+            // The holder extends its lock, so the verdict soon becomes `Kept`.
             while guard.failover().await != Failover::Kept {}
         }
     }

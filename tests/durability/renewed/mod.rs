@@ -1,5 +1,5 @@
-//! Renewal at once after a failover: a held guard learns what became of it, before its next renewal
-//! and without a call; what was lost is put back, or given up.
+//! Renewal at once after a failover: a held guard gets its verdict before its next renewal and
+//! without a call. A lost lock is re-asserted or given up.
 
 mod lone;
 mod memory;
@@ -13,17 +13,18 @@ use palisade::{Failover, LockGuard, Redlock, SentinelNode, TryAcquire};
 
 use crate::support::group::{Groups, cli, scripts_run};
 
-/// Until something must have happened; not a claim about how long it takes.
+/// Maximum time for an event that must happen; it does not assert a speed.
 const PATIENCE: Duration = Duration::from_secs(40);
-/// Renewals come at each quarter of it: none before these tests are over, but after a failover.
+/// Lease of the locks. A renewal comes after a quarter of it, so none is due in these tests except
+/// after a failover.
 const TTL: Duration = Duration::from_secs(600);
 
 fn node(groups: &Groups) -> SentinelNodeBuilder {
     SentinelNode::builder(groups.name(0), groups.sentinels(0))
 }
 
-/// A handle over one group, whose replaced masters are taken to stop within `window` (the guard is
-/// off, so that what is not replicated is granted all the same).
+/// Returns a handle on one group whose replaced masters stop within `window`. The min-replicas
+/// check is off, so that writes are granted without replication.
 fn handle(node: SentinelNodeBuilder, window: Duration) -> Redlock {
     let node = node.min_replicas_check(MinReplicas::Off).failover_window(window).build().unwrap();
     Redlock::builder().node(node).ttl(TTL).max_ttl(TTL).build().unwrap()
@@ -42,7 +43,7 @@ async fn until(what: &str, holds: impl Fn() -> bool) {
     }
 }
 
-/// From now on the master's writes reach no replica, though all of them live.
+/// Stops replication from the master, although all replicas live.
 async fn stop_replication(groups: &Groups) {
     let servers = groups.servers(0);
     for replica in &servers[1..] {
@@ -53,7 +54,7 @@ async fn stop_replication(groups: &Groups) {
     until("replication stops", cut).await;
 }
 
-/// The server that answers as master now, other than the first.
+/// Returns the server that answers as master now, other than the first one.
 fn new_master(groups: &Groups) -> String {
     let role = |addr: &String| cli(addr, &["INFO", "replication"]).contains("role:master");
     groups.servers(0)[1..].iter().find(|addr| role(addr)).expect("a replica was promoted").clone()
@@ -78,14 +79,14 @@ async fn what_survived_a_failover_is_renewed_at_once() {
 async fn what_a_failover_lost_is_put_back_before_the_next_renewal() {
     let groups = Groups::up_with(1, 1_000, 0, &[]);
     let redlock = handle(node(&groups), Duration::from_secs(3));
-    // So that the connection is there already when replication stops.
+    // This makes the connection before replication stops.
     redlock.mutex("other").build().unwrap().acquire().await.unwrap().release().await.unwrap();
     stop_replication(&groups).await;
     let guard = redlock.mutex("lost").build().unwrap().acquire().await.unwrap();
     let (token, deadline) = (guard.fencing_token(), guard.valid_until());
     groups.break_("kill", 0, &[]);
 
-    // The keeper puts it back at once: its next renewal is minutes away.
+    // The renewer re-asserts the lock at once; its next renewal would be minutes away.
     assert_eq!(verdict(&guard).await, Failover::Kept);
     assert_eq!(guard.fencing_token(), token);
     assert!(guard.is_valid() && guard.valid_until() > deadline);
@@ -93,7 +94,7 @@ async fn what_a_failover_lost_is_put_back_before_the_next_renewal() {
     assert_eq!(cli(&master, &["EXISTS", "lost"]), "1");
     assert_eq!(cli(&master, &["GET", "{lost}:fence"]), token.get().to_string());
     assert_eq!(scripts_run(&master), 2, "one for the marker, one to put back");
-    // Nobody else gets it there.
+    // No other handle gets the lock from the new master.
     let rival = handle(node(&groups), Duration::from_secs(3));
     let got = rival.mutex("lost").build().unwrap().try_acquire().await;
     assert!(got.ok().and_then(TryAcquire::acquired).is_none());
@@ -102,7 +103,8 @@ async fn what_a_failover_lost_is_put_back_before_the_next_renewal() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_may_not_be_put_back_is_given_up_at_once() {
     let groups = Groups::up_with(1, 1_000, 0, &[]);
-    // The replaced master may go on for longer than it keeps the lock: it could give it away.
+    // The replaced master may still grant after it has dropped the lock, so the lock cannot be
+    // kept.
     let redlock = handle(node(&groups), 2 * TTL);
     redlock.mutex("other").build().unwrap().acquire().await.unwrap().release().await.unwrap();
     stop_replication(&groups).await;
@@ -115,6 +117,6 @@ async fn what_may_not_be_put_back_is_given_up_at_once() {
     let left = deadline.since(SystemEnv.now());
     assert!(left > TTL / 2, "it waited for its deadline: {left:?} left");
     assert_eq!(verdict(&guard).await, Failover::Lost, "it stays lost");
-    // The old master would still have kept it; nobody has it now.
+    // The old master would still keep the lock; the new one does not have it.
     assert_eq!(cli(&new_master(&groups), &["EXISTS", "gone"]), "0");
 }

@@ -1,4 +1,4 @@
-//! Users, passwords, and the least that a user needs to be allowed.
+//! Users, passwords, and the minimal rights of a user.
 
 use super::*;
 
@@ -55,17 +55,17 @@ async fn few_rights_are_enough_and_a_missing_one_is_reported() {
     let token = fence(one(&node, LONG, acquire("k", a)).await);
     assert_eq!(one(&node, LONG, extend("k", a, token, Some(b"m"))).await, Ok(Reply::Done));
     assert_eq!(one(&node, LONG, release("k", a)).await, Ok(Reply::Done));
-    // Without the channel there are no hints, and all else goes on.
+    // Without the right to the channel there are no hints, and everything else works.
     server.cli(&["acl", "setuser", "joe", "resetchannels"]);
     let node = joe();
     fence(one(&node, LONG, acquire("k", a)).await);
     server.cli(&["set", "{k}:queue", "1"]);
     assert_eq!(one(&node, LONG, release("k", a)).await, Ok(Reply::Done));
-    // Without scripts there is nothing.
+    // Without the right to scripts, nothing works.
     server.cli(&["acl", "setuser", "joe", "-evalsha"]);
     let got = one(&joe(), LONG, acquire("k", a)).await;
     assert_eq!(fault(got), (NodeFault::NoPermission, false));
-    // Keys of others.
+    // A lock on a key that the user may not access is refused.
     server.cli(&["acl", "setuser", "joe", "+evalsha", "resetkeys", "~palisade:*", "~mine"]);
     let got = one(&joe(), LONG, acquire("mine", a)).await;
     assert_eq!(fault(got).0, NodeFault::NoPermission);

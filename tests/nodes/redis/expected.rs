@@ -1,5 +1,5 @@
-//! A batch that finds the marker which its client saw last takes a shorter way through the script.
-//! It means the same, and what changed since the client looked is never missed.
+//! A batch that finds the marker which its client saw last takes a shorter path through the script.
+//! The result is the same, and a change since the client's last look is never missed.
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
@@ -9,7 +9,7 @@ use super::markers::replid;
 use super::*;
 use crate::support::proxy::Proxy;
 
-/// A node whose answers are counted where they show the marker: those that took the long way.
+/// A node that counts the answers with the marker: those that took the long path.
 struct Watched {
     node: RedisNode,
     shown: Arc<AtomicUsize>,
@@ -56,7 +56,7 @@ async fn who_finds_what_it_expects_hears_the_clock_alone() {
     assert_eq!(watched.shown.load(SeqCst), before, "the script took the long way");
 }
 
-/// The same numbers on every machine.
+/// A random number generator with the same numbers on every machine.
 struct Dice(u64);
 
 impl Dice {
@@ -70,13 +70,13 @@ impl Dice {
     }
 }
 
-/// An op out of what the dice say, on a name of this side.
+/// Returns an op drawn from `dice`, on a name that begins with `side`.
 fn op(side: &str, mut dice: Dice, owners: &[OwnerToken], now: u64) -> Op {
     let (name, owner) = (format!("{side}-{}", dice.below(3)), owners[dice.below(3) as usize]);
     let (keys, key): (_, Arc<str>) = (LockKeys::new(&name), format!("{{{name}}}:once").into());
-    // Some too low to count as they are.
+    // Some proposals are too low to count.
     let proposal = if dice.below(9) == 0 { 0 } else { now + 300_000 * dice.below(4) };
-    // Often that of the lock.
+    // Many tokens are that of the lock.
     let token = FencingToken::new(now + 300_000 * dice.below(4));
     let fingerprint = (dice.below(4) == 0).then_some([7; 32]);
     let (lease, retention) = (TTL, Duration::from_secs(3600));
@@ -116,8 +116,8 @@ fn op(side: &str, mut dice: Dice, owners: &[OwnerToken], now: u64) -> Op {
     }
 }
 
-/// A reply without what depends on the moment: rests of times, and fences that were lifted to the
-/// lowest that counts.
+/// Returns a reply as text, without the values that depend on the time: remaining times, and fences
+/// that were raised to the lowest valid one.
 fn timeless(reply: &Result<Reply, NodeError>, start: u64) -> String {
     let mut reply = reply.clone();
     let lifted = |fence: &mut u64| {
@@ -143,7 +143,8 @@ fn timeless(reply: &Result<Reply, NodeError>, start: u64) -> String {
     format!("{reply:?}")
 }
 
-/// All keys of this side: name, value and how long it is kept, without what depends on the moment.
+/// Returns all keys of this side with their values and remaining times, without what depends on the
+/// time.
 fn left_behind(server: &Server, side: &str, start: u64) -> Vec<(String, u64)> {
     let script = "local all = {} for _, k in ipairs(redis.call('KEYS', '*' .. ARGV[1] .. '-*')) do \
         local v = redis.call('TYPE', k).ok if v == 'string' then v = redis.call('GET', k) else \
@@ -167,7 +168,8 @@ fn left_behind(server: &Server, side: &str, start: u64) -> Vec<(String, u64)> {
 #[tokio::test]
 async fn an_expectation_changes_no_answer_and_no_key() {
     let server = Server::start(&[]);
-    // Of the same clients one is made to forget what it saw before each batch: it says E otherwise.
+    // Of two equal clients, one drops the marker it has seen before each batch, because it first
+    // sends another E.
     let (expects, forgets) = (Watched::of(&server), Watched::of(&server));
     let other_terms = Terms { clock_error: LONG.clock_error + Duration::from_micros(1), ..LONG };
     let owners = [owner(), owner(), owner()];
@@ -175,7 +177,7 @@ async fn an_expectation_changes_no_answer_and_no_key() {
     let mut dice = Dice(11);
     let (mut short, mut long, mut rounds) = (0, 0, 0);
     for round in 0..400 {
-        // Mostly alone, as a lone caller sends, or a few.
+        // Mostly one op is sent, as by a lone caller, and sometimes several.
         let n = if dice.yes() { 1 } else { dice.below(12) };
         let (now, seeds): (_, Vec<u64>) =
             (SystemEnv.wall_micros(), (0..n).map(|_| dice.below(1 << 30)).collect());
@@ -201,14 +203,14 @@ async fn an_expectation_changes_no_answer_and_no_key() {
     assert!(a.len() > 10, "{a:?}");
     for ((a, rest), (b, other)) in a.iter().zip(&b) {
         assert_eq!(a, b);
-        // Each batch follows the other at once.
+        // Each batch follows the other one at once, so their times are close.
         assert!(rest.abs_diff(*other) < 15_000, "{a}: {rest} and {other}");
     }
     assert_eq!(a.len(), b.len());
 }
 
-/// A client that took and gave back a lock, so that it knows the server, and that lock's name was
-/// used.
+/// Returns a client that has taken and released the lock `k`, so that it has seen the server's
+/// marker, and the name was used.
 async fn acquainted(server: &Server, terms: Terms) -> RedisNode {
     let node = fresh(server);
     let a = owner();
@@ -230,7 +232,7 @@ fn soon(ms: u64) -> u64 {
 async fn a_history_that_began_unseen_is_noticed() {
     let server = Server::start(&[]);
     let node = acquainted(&server, LONG).await;
-    // The connection and the marker stay, and the server is another one.
+    // The connection and the marker stay the same, but the server's history is another one.
     server.cli(&["replicaof", "127.0.0.1", &free_port().to_string()]);
     server.cli(&["replicaof", "no", "one"]);
     assert_quarantined(one(&node, LONG, acquire("k", owner())).await);
@@ -279,7 +281,7 @@ async fn a_length_that_others_asked_for_unseen_is_noticed() {
     let got = batch(&node, SHORT, vec![acquire("k", owner())], TTL).await;
     assert!(matches!(got.items[..], [Ok(Reply::Granted { .. })]), "{got:?}");
     assert_eq!(got.facts.unwrap().quarantine_len, LONG.max_ttl);
-    // And one that this client asks for itself, having seen the shorter.
+    // The second case: this client itself asks for more than the length it has seen.
     let server = Server::start(&[]);
     let node = acquainted(&server, SHORT).await;
     let got = batch(&node, LONG, vec![acquire("k", owner())], TTL).await.facts.unwrap();

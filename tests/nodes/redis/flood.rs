@@ -1,5 +1,5 @@
-//! Anybody on a shared server can publish hints: a flood of them wakes nobody who did not ask, and
-//! who asked now and then.
+//! Any client of a shared server can publish hints. A flood of them wakes no caller that does not
+//! wait, and a waiter only now and then.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -13,7 +13,7 @@ use tokio::sync::broadcast::error::TryRecvError;
 
 use super::*;
 
-/// Publishes as fast as the server takes it, until it is dropped.
+/// A thread that publishes as fast as the server accepts, until it is dropped.
 struct Publisher {
     over: Arc<AtomicBool>,
     sent: Arc<AtomicU64>,
@@ -67,7 +67,8 @@ fn scripts(server: &Server) -> u64 {
     calls.and_then(|c| c.split(',').next()).and_then(|n| n.parse().ok()).unwrap_or(0)
 }
 
-/// The median of so many acquires, one after the other, of a name that nobody else wants.
+/// Returns the median time of `n` acquires, one after the other, of a name that no other caller
+/// wants.
 async fn median(redlock: &Redlock, name: &str, n: usize) -> Duration {
     let mut took = Vec::new();
     for _ in 0..n {
@@ -80,8 +81,8 @@ async fn median(redlock: &Redlock, name: &str, n: usize) -> Duration {
     took[n / 2]
 }
 
-/// A flood while somebody waits: unrelated acquires go on, those who wait ask now and then. How
-/// many hints went further than the connection.
+/// Floods the server with hints while callers wait. Asserts that unrelated acquires continue and
+/// that the waiters ask only now and then. Returns the number of hints that the node passed on.
 async fn flooded(name: impl Fn(u64) -> String + Send + 'static) -> u64 {
     const WAITERS: usize = 8;
     const ROUNDS: usize = 200;
@@ -105,7 +106,7 @@ async fn flooded(name: impl Fn(u64) -> String + Send + 'static) -> u64 {
     }
     let quiet = median(&waits, "free", ROUNDS).await;
     let publisher = Publisher::start(&server, name);
-    // Whatever may come at once has come.
+    // Wait until the burst at the beginning is over.
     tokio::time::sleep(Duration::from_millis(500)).await;
     let (begun, before) = (Instant::now(), scripts(&server));
     let loud = median(&waits, "free", ROUNDS).await;
@@ -126,7 +127,7 @@ async fn flooded(name: impl Fn(u64) -> String + Send + 'static) -> u64 {
     hints
 }
 
-/// How many hints there were, those included that came too fast to be read.
+/// Returns the number of hints, including those that came too fast to be read.
 fn heard(events: &mut Receiver<NodeSignal>) -> u64 {
     let mut hints = 0;
     loop {
@@ -142,7 +143,7 @@ fn heard(events: &mut Receiver<NodeSignal>) -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_of_hints_about_other_names_goes_no_further() {
     let hints = flooded(|i| format!("a stranger's {i}")).await;
-    // That of the connection, for those who waited before.
+    // The connection sends these hints for callers that waited before it subscribed.
     assert!(hints <= 8, "{hints} hints");
 }
 

@@ -1,5 +1,5 @@
-//! `RedisNode` against real servers: what a node promises when servers restart, freeze, forget,
-//! refuse, or are not what they were taken for.
+//! `RedisNode` on real servers that restart, freeze, lose data, refuse commands, or are not the
+//! expected ones.
 
 #![allow(clippy::needless_pass_by_value)]
 
@@ -32,10 +32,10 @@ use palisade::{FencingToken, node::spi::OwnerToken};
 use crate::support::server::{Server, free_port};
 
 const TTL: Duration = Duration::from_secs(20);
-/// The quarantine after a new history, so long that no test can sit it out by accident.
+/// Terms with a quarantine so long that no test waits for its end by accident.
 const LONG: Terms =
     Terms { max_ttl: Duration::from_secs(3600), clock_error: Duration::from_secs(60) };
-/// One that is over soon.
+/// Terms with a quarantine that ends soon.
 const SHORT: Terms =
     Terms { max_ttl: Duration::from_millis(700), clock_error: Duration::from_secs(60) };
 
@@ -96,7 +96,7 @@ fn fresh(server: &Server) -> RedisNode {
     RedisNode::builder(server.url()).trust_fresh(true).build().unwrap()
 }
 
-/// A node that has seen this server's history begin, and another that trusts nothing.
+/// Lets one node begin this server's history, and returns another one that trusts no fresh server.
 async fn used(server: &Server) -> RedisNode {
     let facts = facts(&fresh(server), LONG).await;
     assert_eq!(facts.quarantine, Duration::ZERO);
@@ -200,7 +200,7 @@ async fn foreign_values_are_held_not_broken() {
         assert_eq!(one(&node, LONG, release(name, a)).await, Ok(Reply::NotOwner));
         assert_eq!(one(&node, LONG, extend(name, a, 1, None)).await, Ok(Reply::NotOwner));
     }
-    // A stranger's side key or record spoils its own op, not its neighbours in the batch.
+    // Another program's side key or record affects its own op, not the other ops of the batch.
     let a = owner();
     let ops = vec![acquire("side", a), Op::Claim(claim("redisson", a)), acquire("fine", a)];
     let ops = [vec![Op::Claim(claim("other", a))], ops].concat();
@@ -220,7 +220,7 @@ async fn a_restart_without_data_is_quarantined_until_every_lease_ran_out() {
     for _ in 0..2 {
         server.restart_empty();
         assert_quarantined(until_up(&node, acquire("k", b)).await);
-        // The sitting holder takes its place again, but only by naming this quarantine.
+        // The previous holder re-asserts its lock, but only by naming this quarantine.
         let mut again = extend("k", a, token, None);
         let id = match one(&node, LONG, again.clone()).await {
             Ok(Reply::Quarantined { id, .. }) => id,
@@ -242,7 +242,7 @@ async fn after_the_quarantine_tokens_are_above_all_that_was_forgotten() {
     let mut server = Server::start(&[]);
     facts(&fresh(&server), SHORT).await;
     let node = RedisNode::new(server.url()).unwrap();
-    // The clock of this client is fast by as much as is allowed.
+    // This client's clock is fast by as much as is allowed.
     let mut ahead = acquire("k", owner());
     if let Op::Acquire { proposal, .. } = &mut ahead {
         *proposal += 60_000_000;
@@ -293,12 +293,12 @@ async fn a_quarantine_gets_shorter_again_after_the_last_who_asked_for_a_longer()
     let node = fresh(&server);
     let longer = Terms { max_ttl: 2 * SHORT.max_ttl, ..SHORT };
     assert_eq!(facts(&node, longer).await.quarantine_len, longer.max_ttl);
-    // A client that asks for less does not shorten it at once, and gets no event that it raised it.
+    // A client that asks for less does not shorten the quarantine at once, and gets no event.
     let next = facts(&node, SHORT).await;
     assert_eq!((next.quarantine_len, next.quarantine_raised), (longer.max_ttl, false));
     tokio::time::sleep(2 * longer.max_ttl).await;
     assert_eq!(facts(&node, SHORT).await.quarantine_len, SHORT.max_ttl);
-    // Never during a quarantine.
+    // In a quarantine the length is never shortened.
     assert!(facts(&node, longer).await.quarantine_raised);
     server.cli(&["del", "palisade:generation"]);
     let node = RedisNode::new(server.url()).unwrap();
@@ -339,7 +339,7 @@ async fn a_frozen_server_is_a_time_out_that_may_have_run() {
     assert_eq!(fault(got), (NodeFault::Timeout, true));
     assert!(took < Duration::from_secs(3), "the deadline does not bind: {took:?}");
     assert_eq!(events.recv().await, Ok(NodeEvent::Down.into()));
-    // Still frozen: a new connection cannot be made, and nothing is sent.
+    // The server is still frozen, so no new connection can be made, and nothing is sent.
     let got = batch(&node, LONG, vec![acquire("frozen", a)], limit).await.items.remove(0);
     assert_eq!(fault(got), (NodeFault::Unreachable, false));
     server.resume();
@@ -365,7 +365,7 @@ async fn a_call_given_up_midway_leaves_no_connection_in_doubt() {
     fence(until_up(&node, acquire("m", owner())).await);
 }
 
-/// Repeats over passing connection trouble.
+/// Sends the op again while the connection fails temporarily.
 async fn until_up(node: &RedisNode, op: Op) -> Result<Reply, NodeError> {
     until_up_in(node, LONG, op).await
 }
@@ -413,12 +413,12 @@ async fn a_replica_is_no_master_before_and_after_it_became_one() {
     let a = owner();
     one(&node, LONG, acquire("k", a)).await.unwrap();
     server.cli(&["replicaof", "127.0.0.1", &other.port().to_string()]);
-    // Reads too: a replica's answer may be old.
+    // Reads are refused, too, because a replica's answer may be old.
     let got = one(&node, LONG, Op::Inspect { keys: LockKeys::new("k"), wait: false }).await;
     assert_eq!(fault(got).0, NodeFault::NotMaster);
     let got = one(&fresh(&server), LONG, acquire("k", a)).await;
     assert_eq!(fault(got), (NodeFault::NotMaster, false));
-    // Promoted again, its history is another one.
+    // After its promotion the server has another history.
     server.cli(&["replicaof", "no", "one"]);
     assert_quarantined(until_master(&node, acquire("l", a)).await);
 }

@@ -1,5 +1,5 @@
-//! A release is executed behind its own acquire, also when the server loses its script or the
-//! connection while several batches are under way.
+//! A release is executed after its own acquire, even if the server loses its scripts or the
+//! connection while several batches are in progress.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -9,8 +9,8 @@ use palisade::{Redlock, TryAcquire};
 
 use super::*;
 
-/// Callers take locks, or are dropped while they wait; all the time the server is sent this every
-/// few milliseconds. Gives how many locks nobody holds are left.
+/// Lets callers take locks, or drops them while they wait. Meanwhile it sends the bytes `trouble`
+/// to the server, with this pause. Returns the number of locks that are left without a holder.
 async fn left_behind(trouble: &'static [u8], pause: Duration) -> usize {
     let server = Server::start(&[]);
     let minute = Duration::from_secs(60);
@@ -54,7 +54,8 @@ async fn left_behind(trouble: &'static [u8], pause: Duration) -> usize {
     over.store(true, Ordering::SeqCst);
     troubles.join().unwrap();
     let mut left = usize::MAX;
-    // What is owed is repeated within a second or two; what no release found stays for a minute.
+    // An owed release is repeated within two seconds; a lock that no release reached stays for a
+    // minute.
     for _ in 0..40 {
         tokio::time::sleep(Duration::from_millis(500)).await;
         left = server.cli(&["keys", "n-*"]).lines().filter(|l| !l.is_empty()).count();

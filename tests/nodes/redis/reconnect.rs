@@ -1,4 +1,5 @@
-//! What was sent first runs first, also where both had to wait for a new connection.
+//! Requests are executed in the order in which they were sent, even if they waited for a new
+//! connection.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
@@ -9,7 +10,7 @@ use super::*;
 
 use crate::support::proxy::Proxy;
 
-/// A server behind a proxy that can be set to delay each answer.
+/// Returns a server behind a proxy that can be set to delay each answer.
 fn behind_a_proxy(wait: Duration) -> (Server, Proxy, Arc<AtomicBool>, Redlock) {
     let server = Server::start(&[]);
     let proxy = Proxy::to(&server.addr());
@@ -26,9 +27,9 @@ fn behind_a_proxy(wait: Duration) -> (Server, Proxy, Arc<AtomicBool>, Redlock) {
     (server, proxy, slow, redlock)
 }
 
-/// A connection breaks while nothing is under way. The next acquire waits for the new one, and is
-/// given up in between: its release waits there, too, and must not overtake it, or the lock would
-/// stay for its whole ttl and belong to nobody.
+/// A connection breaks while no request is in progress. The next acquire waits for the new
+/// connection and is given up meanwhile. Its release waits there, too, and must not overtake the
+/// acquire; otherwise the lock would stay for its whole ttl without a holder.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_does_not_overtake_its_acquire_on_the_way_to_a_new_connection() {
     let (server, _proxy, slow, redlock) = behind_a_proxy(Duration::from_millis(15));
@@ -45,7 +46,7 @@ async fn a_release_does_not_overtake_its_acquire_on_the_way_to_a_new_connection(
             timeout(Duration::from_millis(3), redlock.mutex(&*name).build().unwrap().try_acquire())
                 .await;
         assert!(given_up.is_err(), "the connection is still being made");
-        // Behind both, in order.
+        // This acquire and its release come after both of them.
         let after = redlock.mutex("after").build().unwrap().acquire().await.unwrap();
         assert!(after.release().await.is_ok());
         sleep(Duration::from_millis(20)).await;
@@ -53,8 +54,8 @@ async fn a_release_does_not_overtake_its_acquire_on_the_way_to_a_new_connection(
     }
 }
 
-/// A lock that is short-lived wants its answer soon. That it comes too late is no reason to take
-/// the connection away from all others.
+/// A short lock needs its answer soon. A late answer must not cost all other callers their
+/// connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_impatient_request_does_not_cost_others_their_connection() {
     let (_server, _proxy, slow, redlock) = behind_a_proxy(Duration::from_millis(40));
@@ -71,8 +72,7 @@ async fn an_impatient_request_does_not_cost_others_their_connection() {
     }
 }
 
-/// A quarantine runs from the moment of the reconnect, and not from the first request of the
-/// morning.
+/// A quarantine runs from the moment of the reconnect, and not from the first request after it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restarted_server_is_marked_although_nobody_asks_for_anything() {
     let mut server = Server::start(&["--appendonly", "yes", "--appendfsync", "always"]);

@@ -87,11 +87,11 @@ async fn an_old_copy_of_a_record_does_not_pass_for_knowledge() {
     };
     assert!(!unsure.is_zero());
     assert!(above > fence);
-    // What was promised before the loss cannot be completed any more.
+    // A claim from before the loss cannot be completed any more.
     assert_eq!(one(&node, SHORT, done).await, Ok(Reply::NotOwner));
 }
 
-/// What Lua reads as a number is not always one that an answer has room for.
+/// Lua accepts numbers that an answer cannot contain.
 #[tokio::test]
 async fn a_strange_number_under_a_fence_key_spoils_its_own_op_only() {
     let server = Server::start(&[]);
@@ -124,7 +124,8 @@ async fn a_result_on_one_server_twice_is_on_no_majority() {
         .node_deadline(Duration::from_millis(500));
     let redlock = builder.build().unwrap();
     let guard = redlock.mutex("warm").build().unwrap().acquire().await.unwrap();
-    // Which of the two names finds it there is chance, so the outcome may be unknown.
+    // Nodes `a` and `b` are one server, and it is random which of them the server accepts, so the
+    // release's outcome may be unknown.
     drop(guard.release().await);
     let idempotency = redlock.idempotency("orders").at_most_once();
     let orders = idempotency.lease(Duration::from_secs(2)).build().unwrap();
@@ -135,12 +136,13 @@ async fn a_result_on_one_server_twice_is_on_no_majority() {
     let done = done.await;
     let not = matches!(&done, Err(palisade::RunError::NotRecorded(_)));
     assert!(not, "one server of two has it, and it passed for two of three: {done:?}");
-    // The value there does not count towards a majority either.
+    // For a lookup, the value on this one server is no majority either.
     let seen = orders.key("k").lookup::<u32>().await;
     assert!(!matches!(seen, Ok(palisade::idempotency::Status::Stored(_))), "{seen:?}");
 }
 
-/// However many results are asked for at once, an answer has a mebibyte of them, or one.
+/// However many results are requested at once, an answer contains at most a mebibyte of them, or a
+/// single one.
 #[tokio::test]
 async fn an_answer_is_not_as_large_as_all_results_that_are_asked_for() {
     const KB: usize = 1_024;
@@ -174,7 +176,7 @@ async fn an_answer_is_not_as_large_as_all_results_that_are_asked_for() {
         keep(name, length);
     }
     assert_eq!(shown(&["a", "b", "c", "d"]).await, [Some(100 * KB); 4], "small ones together");
-    // Asked for eleven times: ten fit, and what comes after the first that does not waits, too.
+    // Ten of twelve results fit; those after the first one that does not fit are left out, too.
     let many = shown(&["a"; 12]).await;
     assert_eq!(many, [vec![Some(100 * KB); 10], vec![None; 2]].concat());
 }

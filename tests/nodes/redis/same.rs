@@ -1,14 +1,15 @@
-//! Random operations, drawn by seed, on a node in memory and on a server, which must answer alike.
+//! Random operations, drawn by seed, on a node in memory and on a server, which must give equal
+//! answers.
 
 use palisade::MemoryNode;
 use palisade::node::spi::{ClaimEnd, Enlist, QuarantineId};
 
 use super::*;
 
-/// Answers come seconds apart on a slow machine. All spans that are drawn differ by more.
+/// Maximum time between the two answers on a slow machine. All times that are drawn differ by more.
 const APART: Duration = Duration::from_secs(15);
 const SPANS: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(600)];
-/// A lease that is over when the next batch is sent.
+/// A lease that has ended when the next batch is sent.
 const OVER: Duration = Duration::from_millis(1);
 const HOUR_MS: u64 = 3_600_000;
 
@@ -32,10 +33,10 @@ impl Dice {
     }
 }
 
-/// Draws ops on few keys by few owners, so that they meet.
+/// A generator of ops with few keys and few owners, so that they collide.
 struct Drawn {
     dice: Dice,
-    /// Tokens and proposals are a little above it.
+    /// Microseconds to which small numbers are added for tokens and proposals.
     base: u64,
     owners: Vec<OwnerToken>,
 }
@@ -54,7 +55,7 @@ impl Drawn {
         FencingToken::new(self.base + self.dice.below(8))
     }
 
-    /// Now and then one further ahead than honest clocks can bring it.
+    /// Returns a token that is sometimes further ahead than honest clocks permit.
     fn any_token(&mut self) -> FencingToken {
         let far = self.dice.maybe(5, |_| 10_000_000_000).unwrap_or(0);
         FencingToken::new(self.token().get() + far)
@@ -66,7 +67,8 @@ impl Drawn {
         let reassert = self.dice.maybe(2, |dice| dice.of(&[named, [wrong; 2]]));
         let of = |node: usize| reassert.map(|both| both[node]);
         let both = |op: Op| [op.clone(), op];
-        // The second lock never has metadata, so that its renewals and releases take the short way.
+        // The second lock never has metadata, so that its renewals and releases take the short
+        // path.
         let (name, has_meta) = self.dice.of(&[("a", true), ("b", false)]);
         let keys = LockKeys::new(name);
         let key: Arc<str> = self.dice.of(&["r", "s"]).into();
@@ -140,7 +142,7 @@ impl Drawn {
     }
 }
 
-/// Splits an answer into its text without spans of time, and these spans.
+/// Splits an answer into its text without durations, and these durations.
 fn shown(reply: &Result<Reply, NodeError>) -> (String, Vec<Duration>) {
     let reply = match reply {
         Ok(reply) => reply,
@@ -187,11 +189,11 @@ fn are_alike(a: &Result<Reply, NodeError>, b: &Result<Reply, NodeError>) -> bool
     a == b && spans.len() == others.len() && spans.iter().zip(&others).all(close)
 }
 
-/// A quarantine that is over at once.
+/// A quarantine that ends at once.
 const NONE: Duration = Duration::from_millis(1);
 
-/// New nodes, in memory and on the server, and what their clients agree on. `once`: they have a
-/// quarantine behind them.
+/// Returns new nodes, in memory and on the server, and their clients' terms. If `once` is true, the
+/// nodes have had a quarantine.
 async fn nodes(server: &Server, once: bool) -> (MemoryNode, RedisNode, Terms) {
     server.cli(&["flushall"]);
     if !once {
@@ -199,7 +201,7 @@ async fn nodes(server: &Server, once: bool) -> (MemoryNode, RedisNode, Terms) {
     }
     let node = RedisNode::new(server.url()).unwrap();
     let memory = MemoryNode::builder().quarantined().build();
-    // Its floor is in the past when the first token is drawn.
+    // The node's floor must be in the past when the first token is drawn.
     let begun = Terms { max_ttl: NONE, clock_error: NONE };
     let asked = Batch { terms: begun, not_after: None, known_since: None, ops: Vec::new() };
     memory.call(asked, SystemEnv.now() + Duration::from_secs(60)).await;
@@ -208,7 +210,7 @@ async fn nodes(server: &Server, once: bool) -> (MemoryNode, RedisNode, Terms) {
     (memory, node, Terms { max_ttl: NONE, ..LONG })
 }
 
-/// Runs one history on both nodes. An error has all operations and answers up to the first
+/// Runs one history on both nodes. An error contains all operations and answers up to the first
 /// difference.
 async fn history(server: &Server, seed: u64) -> Result<(), String> {
     let once = seed % 2 == 1;
@@ -219,7 +221,7 @@ async fn history(server: &Server, seed: u64) -> Result<(), String> {
     let mut named = [QuarantineId { history: 0, since: 0 }; 2];
     for round in 0..40 {
         if reborn == Some(round) {
-            // The same data in another history.
+            // Begin another history with the same data.
             memory.restart_keeping();
             let marker = server.cli(&["get", "palisade:generation"]);
             let other = format!("{:040x}{}", 7, &marker.trim_end()[40..]);

@@ -1,4 +1,4 @@
-//! Callers on a runtime of one thread, whose answers come together, do not stay in step.
+//! Callers on a runtime of one thread, whose answers arrive together, do not stay in step.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -8,7 +8,7 @@ use super::*;
 
 const CALLERS: u64 = 64;
 
-/// How many scripts the server has run.
+/// Returns the number of scripts that the server has executed.
 fn scripts(server: &Server) -> u64 {
     let stats = server.cli(&["info", "commandstats"]);
     let calls = stats.lines().find_map(|l| l.strip_prefix("cmdstat_evalsha:calls="));
@@ -50,7 +50,7 @@ async fn callers_whose_answers_come_together_do_not_wait_for_each_other_for_ever
     }
     let batches = (scripts(&server) - before) as f64;
     let together = count.load(Ordering::Relaxed) as f64 / batches;
-    // In step it is all of them, always.
+    // Callers in step would always send all their calls together.
     assert!(together < CALLERS as f64 - 4.0, "{together} calls leave together");
     println!("{together:.1} of {CALLERS} calls leave together");
 }

@@ -1,4 +1,4 @@
-//! Values of other programs under the side keys cost the op that meets them and nothing else.
+//! Values of other programs under side keys affect only the op that meets them.
 
 use palisade::node::spi::Enlist;
 use palisade::node::spi::NodeSignal;
@@ -29,7 +29,8 @@ async fn a_fence_that_is_none_is_no_answer_of_another_kind() {
         assert!(got[0].is_err(), "{value}: {got:?}");
         fence(got[1].clone());
         assert_eq!(one(&node, LONG, release("k", a)).await, Ok(Reply::Done));
-        // A free lock over it: refused alone, or granted above it.
+        // An acquire of a free lock under this fence is refused alone, or granted with a larger
+        // fence.
         let fresh = format!("{value} again");
         let got = batch(&node, LONG, vec![acquire("k", a), acquire(&fresh, a)], TTL).await.items;
         fence(got[1].clone());
@@ -50,7 +51,7 @@ async fn a_fence_that_is_none_opens_no_lock_that_is_to_be_taken() {
     assert_eq!(server.cli(&["get", "k"]), a.as_str(), "the holder has its lock");
 }
 
-/// Also on the only node, and however often it is tried.
+/// This also holds on an only node, and however often the acquire is tried.
 #[tokio::test]
 async fn a_fence_of_tomorrow_keeps_nobody_out_until_tomorrow() {
     let server = Server::start(&[]);
@@ -87,7 +88,8 @@ async fn a_strangers_lock_for_ever_spoils_no_hint_and_no_batch() {
     }
     facts(&node, LONG).await;
     let mut events = node.events();
-    // Before that its place would be passed over, and all be woken when hints are received.
+    // Before the node listens, the waiter's place would be skipped, and all waiters would be woken
+    // later.
     let listens = async {
         while server.cli(&["pubsub", "channels", "palisade:changed:*"]).is_empty() {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -141,11 +143,11 @@ async fn another_programs_value_under_a_lock_is_reported_as_what_it_is() {
     assert_eq!(e.advice(), palisade::error::Advice::Misconfigured);
     let said = e.to_string();
     assert!(said.contains("another program's value") && !said.contains("stuck"), "{said}");
-    // Nobody else notices.
+    // Other locks are not affected.
     assert!(redlock.mutex("other").build().unwrap().acquire().await.is_ok());
 }
 
-/// Also of one byte: it is as long as what may be left over of a list.
+/// A text of one byte is refused, too, although a list may leave a remainder of that length.
 #[tokio::test]
 async fn a_strangers_text_under_a_list_is_refused_and_stays() {
     let server = Server::start(&[]);

@@ -1,13 +1,14 @@
-//! Waiters get a hint, also from clients that did not know of them; and the marker that says so
-//! keeps what else it says.
+//! Waiters get hints, even from clients that had not learned of them. The marker shows that there
+//! are waiters and keeps its other fields.
 
-// 0 history  1 since  2 floor  3 length  4 agreed until  5 awaited until  6 how it began
+// Marker fields: 0 history, 1 since, 2 floor, 3 length, 4 agreed until, 5 awaited until, 6
+// beginning.
 
 use palisade::node::spi::NodeSignal;
 
 use super::*;
 
-/// The marker's fields.
+/// Returns the marker's fields.
 fn marker(server: &Server) -> Vec<String> {
     let words = server.cli(&["get", "palisade:generation"]);
     words.split_whitespace().map(str::to_owned).collect()
@@ -28,7 +29,7 @@ fn release_plainly(name: &str, owner: OwnerToken) -> Op {
     Op::Release { keys: LockKeys::new(name), owner, meta: false }
 }
 
-/// The lock that the next hint is about.
+/// Returns the lock that the next hint is about.
 async fn hinted(events: &mut tokio::sync::broadcast::Receiver<NodeSignal>) -> Arc<str> {
     let hint = async {
         loop {
@@ -46,7 +47,7 @@ async fn a_client_that_does_not_know_that_somebody_waits_wakes_it_all_the_same()
     let server = Server::start(&[]);
     let (mine, other) = (fresh(&server), fresh(&server));
     let (a, b) = (owner(), owner());
-    // What this answers says that nobody waits, and is the last that `mine` gets.
+    // This answer shows that there are no waiters, and it is the last one that `mine` receives.
     fence(one(&mine, LONG, acquire("k", a)).await);
     assert_eq!(marker(&server)[5].parse(), Ok(0_u64), "nobody waits");
     let mut events = other.events();
@@ -54,7 +55,7 @@ async fn a_client_that_does_not_know_that_somebody_waits_wakes_it_all_the_same()
     assert!(matches!(held, Ok(Reply::Held { .. })), "{held:?}");
     assert_eq!(one(&mine, LONG, release_plainly("k", a)).await, Ok(Reply::Done));
     while &*hinted(&mut events).await != "k" {}
-    // From here on it knows, and wakes nobody who does not wait.
+    // Now `mine` has learned of the waiter, and it wakes no caller that does not wait.
     fence(one(&mine, LONG, acquire("l", a)).await);
     let mut events = other.events();
     fence(one(&mine, LONG, acquire("k", a)).await);
@@ -65,7 +66,7 @@ async fn a_client_that_does_not_know_that_somebody_waits_wakes_it_all_the_same()
     assert_eq!(&*hinted(&mut events).await, "k", "a hint that nobody asked for");
 }
 
-/// A client of another library, which knows nothing of a queue.
+/// A client of another library does not support the queue.
 #[tokio::test]
 async fn a_classic_client_does_not_take_a_lock_that_is_reserved() {
     let server = Server::start(&[]);
@@ -81,13 +82,13 @@ async fn a_classic_client_does_not_take_a_lock_that_is_reserved() {
         let waits = Op::Acquire { keys, owner, ttl, proposal, if_held: Some(IfHeld::Queue(place)) };
         one(&node, LONG, waits.clone()).await.unwrap();
         assert_eq!(one(&node, LONG, release_plainly(&name, a)).await, Ok(Reply::Done));
-        // Nothing is reserved for a handle that cannot be reached, and a reservation is over soon.
+        // Nothing is reserved for a handle that cannot be reached, and a reservation soon ends.
         if server.cli(&["set", &name, "classic", "NX", "PX", "60000"]) == "OK" {
             continue;
         }
         refused = true;
         while *hinted(&mut events).await != *name {}
-        // Nothing else is left of it.
+        // Nothing is left of the reservation.
         let gone = async {
             while !server.cli(&["get", &name]).is_empty() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -111,7 +112,7 @@ async fn the_marker_says_how_long_waiters_may_exist_and_keeps_its_other_fields()
     let until: u64 = after[5].parse().unwrap();
     let now = SystemEnv.wall_micros() / 1_000;
     assert!(until > now && until < now + 60_000, "{until} at {now}");
-    // Others who wait as long do not write it again, and a longer quarantine keeps it.
+    // Other waiters with the same time do not write the marker again; a longer quarantine keeps it.
     one(&node, SHORT, waiting("k", owner())).await.unwrap();
     assert_eq!(marker(&server), after);
     assert!(facts(&node, LONG).await.quarantine_raised);
@@ -139,7 +140,7 @@ async fn a_marker_that_nobody_of_us_wrote_is_a_lost_one() {
     }
 }
 
-/// A subscriber is cut off when much is sent to it: the connection that results travel on is none.
+/// Redis disconnects a subscriber that is sent too much, so results use another connection.
 #[tokio::test]
 async fn hints_come_on_a_connection_of_their_own() {
     let server = Server::start(&[]);
@@ -149,12 +150,12 @@ async fn hints_come_on_a_connection_of_their_own() {
     assert_eq!(server.cli(&["client", "list", "type", "pubsub"]), "", "nobody waits");
     let mut events = node.events();
     one(&node, LONG, waiting("k", b)).await.unwrap();
-    // A waiter from before the subscription is woken when it is ready.
+    // A waiter that came before the subscription is woken when the subscription is ready.
     assert_eq!(&*hinted(&mut events).await, "k");
     let subscribed = server.cli(&["client", "list", "type", "pubsub"]);
     assert_eq!(subscribed.lines().count(), 1, "{subscribed}");
     assert!(!subscribed.contains("cmd=evalsha"), "{subscribed}");
-    // It is lost: batches go on on theirs, and hints come again on a new one.
+    // When this connection breaks, batches continue on theirs, and hints come on a new one.
     let before = facts(&node, LONG).await;
     let list = |kind: &str| server.cli(&["client", "list", "type", kind]);
     let commands = list("normal");

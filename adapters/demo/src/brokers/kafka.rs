@@ -1,6 +1,6 @@
-//! Kafka: librdkafka's mock cluster, which lives in this process; its brokers are real sockets, so
-//! consumers are processes of their own. It has consumer groups, and it keeps nothing on a disk:
-//! instead of being killed, its brokers answer nothing for a while.
+//! Kafka: librdkafka's mock cluster. The cluster lives in this process, but its brokers listen on
+//! real sockets, so consumers run in processes of their own. The cluster has consumer groups, and
+//! it keeps nothing on disk: instead of being killed, its brokers stop answering for a while.
 
 use std::time::Duration;
 
@@ -23,12 +23,13 @@ const TOPIC: &str = "invoices";
 const GROUP: &str = "ledger";
 const BROKERS: i32 = 3;
 const PARTITIONS: i32 = 8;
-/// All requests of consumers and publishers but those for the brokers' addresses. During an outage
-/// each of them ends its connection.
+/// Requests that fail during an outage: all that consumers and publishers send, except those for
+/// the brokers' addresses. A failed request ends its connection.
 ///
-/// The brokers are not taken down: the mock cluster closes a broker's listener then, binds its port
-/// anew, and aborts the whole process if the port is in use (`Assertion mrkb->listen_s != -1`), for
-/// example by a child that has inherited the listener and has not begun its program yet.
+/// The brokers are not taken down, because the mock cluster then closes a broker's listener and
+/// later binds its port anew. If the port is in use, the cluster aborts the whole process
+/// (`Assertion mrkb->listen_s != -1`). A child process that has inherited the listener and has not
+/// begun its program yet still uses the port.
 const REQUESTS: [RDKafkaApiKey; 11] = [
     RDKafkaApiKey::Produce,
     RDKafkaApiKey::Fetch,
@@ -42,17 +43,20 @@ const REQUESTS: [RDKafkaApiKey; 11] = [
     RDKafkaApiKey::SyncGroup,
     RDKafkaApiKey::InitProducerId,
 ];
-/// More requests of each kind than an outage sees: clients wait between their connections.
+/// Errors for the next 1,000 requests of a kind, more than clients send during one outage.
 const OUTAGE: [RDKafkaRespErr; 1_000] = [RDKafkaRespErr::RD_KAFKA_RESP_ERR__TRANSPORT; 1_000];
-/// For how long no broker answers, and for how long after that they are asked in vain.
+/// Length of an outage.
 const AWAY: Duration = Duration::from_millis(1_500);
 const ASKED: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Who dies is thrown out of the group as soon as the mock cluster can. A session outlives the 3 s
-/// for which it lets the first members wait, and an outage of the brokers, with room
-/// for a busy machine: a member's name is its address in the mock cluster's memory, so a living
-/// member that was forgotten may come back under the name of a newer one, and then the mock cluster
-/// aborts (`Assertion !member->resp`). Brokers that come back are found soon.
+/// Settings of the consumers.
+///
+/// A dead consumer is removed from the group as early as the mock cluster permits. The session
+/// timeout is longer than the 3 s for which the cluster waits for the first members, and longer
+/// than an outage of the brokers on a busy machine. A shorter one would remove living members: the
+/// cluster names a member by its address in memory, so a removed member can return under the name
+/// of a newer one, and the cluster then aborts (`Assertion !member->resp`). The short backoff lets
+/// consumers reconnect soon after an outage.
 const SETTINGS: [(&str, &str); 4] = [
     ("session.timeout.ms", "7000"),
     ("heartbeat.interval.ms", "500"),
@@ -60,7 +64,7 @@ const SETTINGS: [(&str, &str); 4] = [
     ("reconnect.backoff.max.ms", "500"),
 ];
 
-/// The cluster.
+/// The mock cluster.
 pub(crate) struct Kafka {
     cluster: MockCluster<'static, DefaultProducerContext>,
 }
@@ -74,7 +78,7 @@ impl Kafka {
         Ok(Self { cluster })
     }
 
-    /// Asks how far the group is; no member of it.
+    /// Returns a consumer that reads the group's offsets without joining the group.
     fn observer(&self) -> Result<BaseConsumer, Failure> {
         Ok(config(&self.uri()).set("group.id", GROUP).create()?)
     }
@@ -111,7 +115,7 @@ impl Kafka {
         Ok(())
     }
 
-    /// What is behind the committed offsets.
+    /// Returns the number of messages after the committed offsets.
     pub(crate) fn left(&self) -> Result<usize, Failure> {
         block_in_place(|| {
             let (observer, mut asked) = (self.observer()?, TopicPartitionList::new());
@@ -162,7 +166,7 @@ fn config(brokers: &str) -> ClientConfig {
     config
 }
 
-/// What consumers consume.
+/// Returns the topic that the consumers read.
 pub(crate) fn topic(uri: &str) -> Topic {
     let topic = Topic::new(uri, TOPIC, GROUP);
     SETTINGS.iter().fold(topic, |topic, (name, value)| topic.set(name, value))

@@ -1,4 +1,4 @@
-//! The brokers: each a real server on a free loopback port, but for Kafka's.
+//! Brokers. All but Kafka's are real servers on free loopback ports.
 
 mod kafka;
 mod nats;
@@ -22,7 +22,7 @@ use nats::Nats;
 use rabbitmq::Rabbit;
 use streams::Streams;
 
-/// Which broker.
+/// The kind of a broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kind {
     Kafka,
@@ -31,10 +31,10 @@ pub(crate) enum Kind {
     Streams,
 }
 
-/// How many messages are on their way to the broker at once.
+/// Maximum number of messages that are published at the same time.
 const WINDOW: usize = 100;
 
-/// Publishes all, each again until that was confirmed.
+/// Publishes all letters, and each one again until the broker has confirmed it.
 async fn publish_all<F, Fut>(letters: &[Letter], publish: F)
 where
     F: Fn(Letter, SystemTime) -> Fut + Clone + Send + 'static,
@@ -47,7 +47,7 @@ where
         }
         let (publish, letter, made) = (publish.clone(), letter.clone(), SystemTime::now());
         under_way.spawn(async move {
-            // Not confirmed: perhaps there, so perhaps there twice.
+            // An unconfirmed message may have been stored; then the next try adds a second copy.
             while !publish(letter.clone(), made).await {
                 sleep(Duration::from_millis(200)).await;
             }
@@ -63,7 +63,7 @@ pub(crate) struct Dead {
     pub(crate) reason: String,
 }
 
-/// A broker that runs; ended on drop.
+/// A running broker. Dropping it ends its processes.
 pub(crate) enum Broker {
     Kafka(Kafka),
     Nats(Nats),
@@ -81,13 +81,14 @@ impl Kind {
         }
     }
 
-    /// By how much deaths of consumers are rarer. On Kafka's mock cluster each one stops the whole
-    /// group for 4 s when its successor joins, and again when it is thrown out.
+    /// Returns the factor by which consumers are killed less often. On Kafka's mock cluster each
+    /// death stops the whole group for 4 s when the successor joins, and again when the dead member
+    /// is removed.
     pub(crate) fn calmer(self) -> u32 {
         if self == Self::Kafka { 20 } else { 1 }
     }
 
-    /// Consumes until `stop` resolves.
+    /// Consumes messages until `stop` resolves.
     pub(crate) async fn consume(
         self,
         uri: &str,
@@ -133,7 +134,8 @@ impl Broker {
         }
     }
 
-    /// SIGKILL, and started again with its data. Kafka's mock cluster: away, and back.
+    /// Kills the broker with SIGKILL and starts it again with its data. Kafka's mock cluster stops
+    /// answering for a while instead.
     pub(crate) async fn restart(&self) -> Result<(), Failure> {
         match self {
             Self::Kafka(kafka) => kafka.restart().await,
@@ -143,7 +145,7 @@ impl Broker {
         }
     }
 
-    /// Publishes all; what was not confirmed is published again.
+    /// Publishes all letters, and each one again until the broker has confirmed it.
     pub(crate) async fn publish_all(&self, letters: &[Letter]) -> Result<(), Failure> {
         match self {
             Self::Kafka(kafka) => kafka.publish_all(letters).await,
@@ -153,7 +155,7 @@ impl Broker {
         }
     }
 
-    /// Messages that still have to be delivered, those that wait for their time included.
+    /// Returns the number of messages still to be delivered, including delayed ones.
     pub(crate) async fn left(&self) -> Result<usize, Failure> {
         match self {
             Self::Kafka(kafka) => kafka.left(),
@@ -163,7 +165,7 @@ impl Broker {
         }
     }
 
-    /// All dead letters.
+    /// Returns all dead letters.
     pub(crate) async fn dead_letters(&self) -> Result<Vec<Dead>, Failure> {
         match self {
             Self::Kafka(kafka) => kafka.dead_letters(),

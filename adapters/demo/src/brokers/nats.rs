@@ -1,4 +1,4 @@
-//! NATS: a server of its own with a stream in files.
+//! NATS: a server with a file-based stream, started by the demo.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -17,10 +17,10 @@ use crate::process::{self, Process, command};
 
 const STREAM: &str = "invoices";
 const DURABLE: &str = "ledger";
-/// How long the server may take to start.
+/// Maximum time for the server to start.
 const START: Duration = Duration::from_secs(30);
 
-/// A server; its process ends with it.
+/// A NATS server. Dropping it ends the process.
 pub(crate) struct Nats {
     dir: PathBuf,
     port: u16,
@@ -47,10 +47,10 @@ impl Nats {
     async fn answers(&self) -> Result<(), Failure> {
         let begun = Instant::now();
         loop {
-            // It is made only once.
+            // The server creates the stream only once, however often this loop asks for it.
             let config = stream::Config {
                 name: STREAM.to_owned(),
-                // The least there is: the duplicates are for the consumers.
+                // The shortest window the server accepts: duplicates are to reach the consumers.
                 duplicate_window: Duration::from_millis(100),
                 num_replicas: 1,
                 ..stream::Config::default()
@@ -84,7 +84,7 @@ impl Nats {
         Ok(())
     }
 
-    /// What nobody was given, and what somebody was and did not acknowledge.
+    /// Returns the number of messages that are not delivered or not acknowledged yet.
     pub(crate) async fn left(&self) -> Result<usize, Failure> {
         let context = self.connect().await?;
         let found = context.get_consumer_from_stream(DURABLE, STREAM).await;
@@ -123,9 +123,9 @@ fn server(dir: &Path, port: u16) -> Result<Process, Failure> {
     })
 }
 
-/// What consumers consume.
+/// Returns the durable consumer's configuration for the consumer processes.
 pub(crate) async fn durable(uri: &str) -> Result<Durable, Failure> {
-    // Consumers are started also while the server is not there.
+    // Consumer processes also start while the server is down.
     let client = async_nats::ConnectOptions::new().retry_on_initial_connect().connect(uri).await?;
     Ok(Durable::new(client, STREAM, DURABLE))
 }

@@ -1,4 +1,4 @@
-//! `RabbitMQ`: a node of its own, with a port mapper of its own, below a temporary directory.
+//! `RabbitMQ`: a node and its port mapper, below a temporary directory.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,21 +18,21 @@ use crate::Failure;
 use crate::invoices::Letter;
 use crate::process::{self, Process, command};
 
-/// As the adapter's own tests start it.
+/// The node's settings, shared with the adapter's tests.
 #[path = "../../../palisade-lapin/tests/server/node.rs"]
 mod settings;
 
 const QUEUE: &str = "invoices";
-/// How long the broker may take to start.
+/// Maximum time for the broker to start.
 const START: Duration = Duration::from_secs(120);
-/// How long it may take to let somebody in.
+/// Maximum time for the broker to accept a login.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// A broker; its processes end with it.
+/// A broker. Dropping it ends its processes.
 pub(crate) struct Rabbit {
     dir: PathBuf,
     ports: Ports,
-    // The node ends before its port mapper.
+    // Declared first, so that the node ends before its port mapper.
     node: Mutex<Process>,
     _mapper: Process,
 }
@@ -58,7 +58,7 @@ impl Rabbit {
         format!("amqp://guest:guest@127.0.0.1:{}/%2f", self.ports.amqp)
     }
 
-    /// Until it lets somebody in.
+    /// Waits until the broker accepts a login.
     async fn answers(&self) -> Result<(), Failure> {
         let begun = Instant::now();
         loop {
@@ -67,7 +67,7 @@ impl Rabbit {
                 let _ = connection.close(200, "it answers".into()).await;
                 Ok::<_, Failure>(())
             };
-            // While it starts it may take a connection, and then say nothing.
+            // A node that is still starting may accept a connection and then send nothing.
             let asked = timeout(ANSWER, asked).await;
             match asked.unwrap_or_else(|_| Err("it says nothing".into())) {
                 Ok(()) => return Ok(()),
@@ -109,7 +109,7 @@ impl Rabbit {
         let mut left = 0;
         let delays = (0..13).map(|n| retry_queue(QUEUE, 250 << n));
         for queue in std::iter::once(QUEUE.to_owned()).chain(delays) {
-            // A queue that is not there closes its channel.
+            // Declaring a missing queue passively closes the channel, so each queue gets its own.
             let channel = connection.create_channel().await?;
             let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
             let name = queue.as_str().into();
@@ -162,7 +162,7 @@ fn node(dir: &Path, ports: Ports) -> Result<Process, Failure> {
     Process::spawn(node)
 }
 
-/// What consumers consume.
+/// Returns the queue that the consumers read.
 pub(crate) fn queue(uri: &str) -> Queue {
     Queue::new(uri, QUEUE)
 }

@@ -1,4 +1,4 @@
-//! Redis Streams: a server of its own, which keeps everything that it confirmed.
+//! Redis Streams: a server that keeps every write it has confirmed, started by the demo.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -17,10 +17,10 @@ use crate::process::{self, Process, command};
 
 const STREAM: &str = "invoices";
 const GROUP: &str = "ledger";
-/// How long the server may take to start.
+/// Maximum time for the server to start.
 const START: Duration = Duration::from_secs(30);
 
-/// A server; its process ends with it.
+/// A Redis server. Dropping it ends the process.
 pub(crate) struct Streams {
     dir: PathBuf,
     port: u16,
@@ -47,7 +47,8 @@ impl Streams {
     async fn answers(&self) -> Result<(), Failure> {
         let begun = Instant::now();
         loop {
-            // LOADING is an error, too.
+            // While the server loads its data, it answers with the error LOADING: it is not ready
+            // yet.
             let asked = async { self.connect().await?.exists(STREAM).await.map_err(Failure::from) };
             let asked = asked.await;
             if self.server.lock().unwrap_or_else(PoisonError::into_inner).has_ended() {
@@ -81,7 +82,7 @@ impl Streams {
         Ok(())
     }
 
-    /// What nobody has read, and what somebody has and did not acknowledge.
+    /// Returns the number of messages that are not read or not acknowledged yet.
     pub(crate) async fn left(&self) -> Result<usize, Failure> {
         let mut connection = self.connect().await?;
         let groups: StreamInfoGroupsReply = connection.xinfo_groups(STREAM).await?;
@@ -115,7 +116,7 @@ fn server(dir: &Path, port: u16) -> Result<Process, Failure> {
     let mut server = command("redis-server");
     let port = port.to_string();
     server.args(["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "yes"]);
-    // What is confirmed is on disk.
+    // The server writes to disk before it confirms.
     server.args(["--appendfsync", "always", "--dir"]).arg(dir);
     Process::spawn({
         server.stdout(Stdio::null());
@@ -123,7 +124,7 @@ fn server(dir: &Path, port: u16) -> Result<Process, Failure> {
     })
 }
 
-/// What consumers consume.
+/// Returns the stream that the consumers read.
 pub(crate) fn stream(uri: &str) -> Stream {
     Stream::new(uri, STREAM, GROUP)
 }

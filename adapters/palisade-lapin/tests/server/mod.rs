@@ -1,5 +1,5 @@
-//! One RabbitMQ for all tests of this program: it takes seconds to start. Each test has a queue of
-//! its own. The broker ends by pid with the program, however that ends.
+//! One RabbitMQ for all tests of this program, because it takes seconds to start. Each test has its
+//! own queue. However the program ends, the broker is killed by its process id.
 
 mod node;
 
@@ -18,7 +18,7 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-/// How long the broker may take to start.
+/// Maximum time for the broker to start.
 const START: Duration = Duration::from_secs(120);
 
 fn free_port() -> u16 {
@@ -26,14 +26,14 @@ fn free_port() -> u16 {
     listener.local_addr().expect("an address").port()
 }
 
-/// Starts it; the port for clients.
+/// Starts the broker and returns its port for clients.
 fn start() -> u16 {
     let ports = Ports { amqp: free_port(), mapper: free_port(), dist: free_port() };
     let name = format!("palisade-rabbit-{}", std::process::id());
     let dir = std::env::temp_dir().join(name);
     std::fs::create_dir_all(&dir).expect("a directory below the temporary one");
     std::fs::write(dir.join("enabled_plugins"), "[].\n").expect("a file below it");
-    // The shell's standard input ends with this process, however that ends.
+    // When this process ends, the shell reads the end of its standard input and kills the broker.
     let script = r#"
 epmd -port "$2" -address 127.0.0.1 </dev/null >/dev/null 2>&1 & m=$!
 "$3" -noinput </dev/null >"$1/out" 2>&1 & p=$!
@@ -44,13 +44,13 @@ rm -rf "$1""#;
     let mut shell = Command::new("sh");
     shell.args(["-c", script, "sh"]).arg(&dir).arg(ports.mapper.to_string()).arg(PROGRAM);
     apart(&mut shell, &dir, ports);
-    // Kept open by a child that is never dropped.
+    // Leak the shell, so that its standard input stays open as long as this process runs.
     let shell = shell.stdin(Stdio::piped()).spawn().expect("a shell");
     std::mem::forget(shell);
     ports.amqp
 }
 
-/// A queue at the broker, and a look at it beside the consumer.
+/// A queue at the broker, with a connection that observes it beside the consumer.
 pub(crate) struct Queue {
     pub(crate) name: String,
     pub(crate) uri: String,
@@ -73,7 +73,7 @@ impl Queue {
         Self { name: name.to_owned(), uri, connection }
     }
 
-    /// How many messages are ready in this queue; none if it is not there.
+    /// Returns the number of ready messages in this queue, or 0 if the queue does not exist.
     pub(crate) async fn ready(&self, queue: &str) -> u32 {
         self.found(queue).await.unwrap_or(0)
     }
@@ -83,7 +83,7 @@ impl Queue {
     }
 
     async fn found(&self, queue: &str) -> Option<u32> {
-        // A queue that is not there closes its channel.
+        // Declaring a missing queue passively closes the channel, so each call opens one.
         let channel = self.channel().await;
         let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
         let found = channel.queue_declare(queue.into(), passive, FieldTable::default()).await;
@@ -94,7 +94,7 @@ impl Queue {
         self.connection.create_channel().await.expect("a channel")
     }
 
-    /// Takes the next dead letter.
+    /// Takes the next dead letter from its queue.
     pub(crate) async fn dead(&self) -> Option<BasicGetMessage> {
         let (channel, queue) = (self.channel().await, palisade_lapin::dead_letters(&self.name));
         let got = channel.basic_get(queue.as_str().into(), BasicGetOptions::default()).await;
@@ -103,7 +103,7 @@ impl Queue {
         Some(got)
     }
 
-    /// The address of the broker through a line that can be cut.
+    /// Returns the broker's address through a proxy whose connections can be cut.
     pub(crate) async fn through_a_line(&self) -> (String, Line) {
         let broker = self.uri.split('@').nth(1).and_then(|rest| rest.split('/').next());
         let broker = broker.expect("host and port").to_owned();
@@ -128,7 +128,7 @@ impl Queue {
     }
 }
 
-/// The connections through it break when it is cut; new ones can be made at once.
+/// A proxy. Cutting it breaks its connections; new ones can be made at once.
 pub(crate) struct Line {
     cuts: watch::Sender<u32>,
 }

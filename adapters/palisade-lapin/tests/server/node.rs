@@ -1,23 +1,25 @@
-//! A RabbitMQ node apart from all others: its own port mapper, ports, directory and settings.
+//! A RabbitMQ node that shares nothing with others: it has its own port mapper, ports, directory
+//! and settings.
 
 use std::path::Path;
 use std::process::Command;
 
-/// Debian's script.
+/// The server's start script on Debian.
 pub(super) const PROGRAM: &str = "/usr/lib/rabbitmq/bin/rabbitmq-server";
 
-/// Ports on 127.0.0.1.
+/// Ports of a node on 127.0.0.1.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ports {
-    /// Where clients connect.
+    /// Port for clients.
     pub(super) amqp: u16,
-    /// Of the port mapper, `epmd -port … -address 127.0.0.1`.
+    /// Port of the port mapper, `epmd -port … -address 127.0.0.1`.
     pub(super) mapper: u16,
-    /// Where other nodes would connect.
+    /// Port for other nodes of a cluster.
     pub(super) dist: u16,
 }
 
-/// Adds to a command that starts `PROGRAM` what keeps the node to this directory and these ports.
+/// Adds the environment variables that confine a node started by `PROGRAM` to this directory and
+/// these ports.
 pub(super) fn apart(node: &mut Command, dir: &Path, ports: Ports) {
     node.env("HOME", dir)
         .env("RABBITMQ_NODENAME", format!("palisade-{}@localhost", ports.amqp))
@@ -33,6 +35,7 @@ pub(super) fn apart(node: &mut Command, dir: &Path, ports: Ports) {
         .env("RABBITMQ_CONFIG_FILE", dir.join("rabbitmq.conf"))
         .env("RABBITMQ_CONF_ENV_FILE", dir.join("no-such-file"))
         .env("RABBITMQ_ENABLED_PLUGINS_FILE", dir.join("enabled_plugins"))
-        // The shell script becomes the Erlang machine, so that its process is the child.
+        // The start script then replaces itself by the Erlang machine, which so is the child
+        // process.
         .env("RABBITMQ_ALLOW_INPUT", "1");
 }

@@ -1,5 +1,5 @@
-//! A NATS server of its own: on a port that it chose, below a temporary directory, ended by pid
-//! with its test, also when the test process is killed.
+//! A NATS server for one test, on a port that the server chose, below a temporary directory.
+//! However the test ends, the server is killed by its process id.
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ static COUNT: AtomicU32 = AtomicU32::new(0);
 pub(crate) const STREAM: &str = "orders";
 pub(crate) const DURABLE: &str = "billing";
 
-/// One server, with a stream; ended on drop.
+/// A server with a stream. Dropping it ends the process.
 pub(crate) struct Nats {
     dir: PathBuf,
     process: Child,
@@ -33,7 +33,7 @@ impl Nats {
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
         let dir = std::env::temp_dir().join(format!("palisade-nats-{}-{n}", std::process::id()));
         std::fs::create_dir_all(&dir).expect("a directory below the temporary one");
-        // Ends with the thread that starts it, so with its test.
+        // The kernel kills the server when the thread that started it ends, so with its test.
         let mut server = Command::new("setpriv");
         server.args(["--pdeathsig", "KILL", "--", "nats-server", "--addr", "127.0.0.1"]);
         server.args(["--port", "-1", "--jetstream", "--store_dir"]).arg(&dir);
@@ -51,8 +51,8 @@ impl Nats {
         Self { dir, process, client, context }
     }
 
-    /// Publishes with the key `key`, which is in the header `order` as well: by that one the stream
-    /// itself does not drop a copy.
+    /// Publishes a message whose key is in the header `order`. Unlike `Nats-Msg-Id`, this header
+    /// does not make the stream drop a copy.
     pub(crate) async fn publish(&self, key: &str, body: &str) {
         let mut headers = async_nats::HeaderMap::new();
         headers.insert("order", key);
@@ -61,7 +61,7 @@ impl Nats {
         sent.expect("sent").await.expect("confirmed");
     }
 
-    /// What consumers consume.
+    /// Returns the durable consumer's configuration.
     pub(crate) fn durable(&self) -> Durable {
         Durable::new(self.client.clone(), STREAM, DURABLE)
     }
@@ -70,19 +70,19 @@ impl Nats {
         Publisher::new(self.client.clone(), STREAM)
     }
 
-    /// What the server knows of the durable consumer.
+    /// Returns the server's information about the durable consumer.
     pub(crate) async fn info(&self) -> Info {
         let found = self.context.get_consumer_from_stream(DURABLE, STREAM).await;
         let mut found: PullConsumer = found.expect("it is there");
         found.info().await.expect("an answer").clone()
     }
 
-    /// Until everything is acknowledged.
+    /// Waits until all messages are acknowledged.
     pub(crate) fn drained(&self) -> Pin<Box<dyn Future<Output = ()> + '_>> {
         Box::pin(async {
             loop {
                 let found = self.context.get_consumer_from_stream(DURABLE, STREAM).await;
-                // It is made by the first consumer that runs.
+                // The durable consumer is created by the first consumer that runs.
                 if found.is_ok_and(|_: PullConsumer| true) {
                     let info = self.info().await;
                     if info.num_pending == 0 && info.num_ack_pending == 0 {
@@ -104,7 +104,7 @@ impl Nats {
     }
 }
 
-/// From the file that the server writes when it listens.
+/// Returns the server's address from the file that it writes when it listens.
 async fn address(dir: &std::path::Path, pid: u32) -> Option<String> {
     let file = dir.join(format!("nats-server_{pid}.ports"));
     let begun = Instant::now();

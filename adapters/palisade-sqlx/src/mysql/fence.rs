@@ -7,34 +7,37 @@ use sqlx::mysql::MySqlQueryResult;
 use crate::error::{self, Changed, Stale};
 use crate::fence::value;
 
-/// What an `UPDATE … WHERE … AND fence <= ?` did. sqlx counts the rows that were found, also where
-/// nothing was changed in them.
+/// Checks the result of an `UPDATE … WHERE … AND fence <= ?`. sqlx counts the rows that were found,
+/// even if nothing in them was changed.
 ///
 /// # Errors
-/// [`Stale`] if it found no row. A resource that is not there at all looks the same.
+/// [`Stale`] if the statement found no row. This is also the error if the resource does not exist.
 pub fn applied(done: &MySqlQueryResult, resource: &str, token: FencingToken) -> Result<(), Stale> {
     error::not_stale(done.rows_affected(), resource, token)
 }
 
-/// As [`fence::unchanged`](crate::fence::unchanged).
+/// Checks the result of an `UPDATE` of a versioned row, as
+/// [`fence::unchanged`](crate::fence::unchanged) does.
 ///
 /// # Errors
-/// [`Changed`] if it found no row. A resource that is not there at all looks the same.
+/// [`Changed`] if the statement found no row. This is also the error if the resource does not
+/// exist.
 pub fn unchanged(done: &MySqlQueryResult, resource: &str, version: i64) -> Result<(), Changed> {
     error::unchanged(done.rows_affected(), resource, version)
 }
 
-/// Raises the token that the resource has seen, and holds it until the transaction ends: whatever
-/// the transaction writes after this is written under a token that nobody has overtaken.
+/// Raises the token that the resource has seen, and locks it until the transaction ends. Everything
+/// that the transaction writes afterwards is written under a token that no newer holder has
+/// overtaken.
 ///
-/// Call it first in a transaction. Outside of one it holds nothing.
+/// Call it first in a transaction. Outside of a transaction it locks nothing.
 ///
 /// # Errors
-/// The outer one is the database's. The inner one is [`Stale`]: a newer holder was here, so roll
-/// back.
+/// The outer error is the database's. The inner error is [`Stale`]: a newer holder has raised the
+/// token, so roll back.
 ///
 /// # Cancellation safety
-/// If dropped, the transaction may or may not have raised the token; roll it back.
+/// If the future is dropped, the transaction may or may not have raised the token; roll it back.
 pub async fn raise(
     conn: &mut MySqlConnection,
     resource: &str,
@@ -48,7 +51,7 @@ pub async fn raise(
     .bind(value(token))
     .execute(&mut *conn)
     .await?;
-    // The row is this transaction's by now; a locking read sees it as it is.
+    // The transaction has locked the row, and a locking read returns the row's current state.
     let seen: i64 =
         sqlx::query_scalar("SELECT fence FROM palisade_fence WHERE resource = ? FOR UPDATE")
             .bind(resource.as_bytes())

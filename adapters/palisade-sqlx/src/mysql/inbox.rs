@@ -11,15 +11,17 @@ use crate::error::InboxError;
 use crate::fence;
 use crate::row::{self, Found, Rows, SPARE, UNNAMED, micros, record};
 
-/// As [`inbox::once`](crate::inbox::once). While another attempt at the key is in an open
-/// transaction, this waits for its end; `innodb_lock_wait_timeout` bounds that wait. A deadlock
-/// that the server reports has rolled back the whole transaction: run it again.
+/// Runs `effect` and writes the key's row with its result, unless the row exists; see
+/// [`inbox::once`](crate::inbox::once). If another attempt at the key is in an open transaction,
+/// this call waits for its end; `innodb_lock_wait_timeout` bounds that wait. When the server
+/// reports a deadlock, it has rolled back the whole transaction: run it again.
 ///
 /// # Errors
-/// Those of `effect`, and [`InboxError`].
+/// The errors of `effect`, and [`InboxError`].
 ///
 /// # Cancellation safety
-/// If dropped, nothing is left of it once the transaction ends: sqlx rolls back.
+/// If the future is dropped, neither the effect nor the row is left after the transaction has
+/// ended: sqlx rolls back.
 pub async fn once<T, E, F>(conn: &mut MySqlConnection, cx: &Context, effect: F) -> Result<T, E>
 where
     T: Serialize + DeserializeOwned,
@@ -29,15 +31,15 @@ where
     row::once::<MySql, _, _, _>(conn, cx, effect).await
 }
 
-/// As [`inbox::probe`](crate::inbox::probe).
+/// Answers the probe of a key; see [`inbox::probe`](crate::inbox::probe).
 ///
 /// # Cancellation safety
-/// Reads only.
+/// The call only reads, so the future may be dropped at any time.
 pub async fn probe<T: DeserializeOwned>(conn: &mut MySqlConnection, cx: &Context) -> Probed<T> {
     row::probe::<MySql, T>(conn, cx).await
 }
 
-/// As [`inbox::prober`](crate::inbox::prober).
+/// Returns [`probe`] as a function with this pool; see [`inbox::prober`](crate::inbox::prober).
 pub fn prober<T>(
     pool: MySqlPool,
 ) -> impl Fn(Context) -> BoxFuture<'static, Probed<T>> + Clone + Send + Sync + 'static
@@ -47,13 +49,13 @@ where
     row::prober::<MySql, T>(pool)
 }
 
-/// As [`inbox::purge`](crate::inbox::purge).
+/// Deletes rows of a namespace; see [`inbox::purge`](crate::inbox::purge).
 ///
 /// # Errors
-/// Those of the database.
+/// The errors of the database.
 ///
 /// # Cancellation safety
-/// If dropped, it may or may not have deleted them; it may be called again.
+/// If the future is dropped, the rows may or may not be deleted; the call may be repeated.
 pub async fn purge(
     conn: &mut MySqlConnection,
     namespace: &str,
@@ -82,7 +84,7 @@ pub async fn purge(
 
 impl Rows for MySql {
     async fn enter(conn: &mut MySqlConnection, cx: &Context) -> Result<bool, sqlx::Error> {
-        // Not `INSERT IGNORE`, which hides other errors, too.
+        // `INSERT IGNORE` would also hide other errors.
         let entered = sqlx::query(
             "INSERT INTO palisade_inbox (record, namespace, `key`, fingerprint, fence, attempt, \
              done_at, counts_until) \
@@ -116,7 +118,8 @@ impl Rows for MySql {
         entered: bool,
     ) -> Result<Option<Found>, sqlx::Error> {
         type Row = (Option<Vec<u8>>, Option<Vec<u8>>, bool);
-        // In the transaction a locking read: its snapshot may be older than the row.
+        // In the transaction of `enter`, the read must be a locking one: the transaction's snapshot
+        // may be older than the row.
         let sql = if entered {
             "SELECT result, fingerprint, \
              counts_until > UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND \
@@ -155,16 +158,16 @@ impl Rows for MySql {
     }
 }
 
-/// Takes the place of a row that counts no longer; false if there is one that counts.
+/// Overwrites a row that is no longer valid. Returns false if the row is still valid.
 async fn enter_again(conn: &mut MySqlConnection, cx: &Context) -> Result<bool, sqlx::Error> {
-    // Only a row that is over is locked for writing: two that find one which counts read it.
+    // Lock only an expired row for writing: two transactions that find a valid row both read it.
     let over = "SELECT 1 FROM palisade_inbox WHERE record = ? \
                 AND counts_until <= UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND LOCK IN SHARE MODE";
     let over = sqlx::query(over).bind(record(cx).into_bytes()).bind(micros(cx.elapsed()));
     if over.fetch_optional(&mut *conn).await?.is_none() {
         return Ok(false);
     }
-    // The transaction has a lock on the row, so it is still the one that is over.
+    // The transaction holds a lock on the row, so the row is still the expired one.
     let done = sqlx::query(
         "UPDATE palisade_inbox SET fingerprint = ?, fence = ?, attempt = ?, result = NULL, \
          done_at = UTC_TIMESTAMP(6), \

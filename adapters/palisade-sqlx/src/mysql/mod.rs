@@ -1,4 +1,4 @@
-//! The same for MariaDB and MySQL (feature `mysql`), on InnoDB tables.
+//! The inbox and the fence for MariaDB and MySQL (feature `mysql`), on InnoDB tables.
 //!
 //! ```no_run
 //! # async fn demo(mut conn: sqlx::MySqlConnection, token: palisade::FencingToken)
@@ -19,20 +19,20 @@ pub mod inbox;
 
 use sqlx::MySqlConnection;
 
-/// The tables as SQL, to copy into your own migrations. It may be run again.
+/// SQL of the tables, to copy into your own migrations. It may be run again.
 pub const MIGRATION: &str = include_str!("../../migrations/mysql.sql");
 
-/// Makes the tables where they are not there. Not within a transaction: making a table ends it.
+/// Creates the missing tables. Do not call it in a transaction: creating a table commits it.
 ///
 /// # Errors
-/// Those of the database: most often the user may not create tables.
+/// The errors of the database; most often the user may not create tables.
 ///
 /// # Cancellation safety
-/// If dropped, one of the tables may be missing; it may be called again.
+/// If the future is dropped, one of the tables may be missing; the call may be repeated.
 pub async fn migrate(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
     let first = sqlx::raw_sql(MIGRATION).execute(&mut *conn).await;
     if let Err(sqlx::Error::Database(_)) = first {
-        // Another program may have renamed the table of the first form in between.
+        // Another program may have renamed the first form's table in between, so try once more.
         sqlx::raw_sql(MIGRATION).execute(conn).await?;
         return Ok(());
     }

@@ -52,7 +52,7 @@ async fn effect(tx: &mut MySqlConnection, item: String) -> Result<u64, BoxError>
 
 async fn book(pool: &MySqlPool, cx: &Context) -> Result<u64, BoxError> {
     let mut tx = pool.begin().await?;
-    // A snapshot from before the other attempt's row.
+    // This read takes the transaction's snapshot before the other attempt writes its row.
     sqlx::query("SELECT count(*) FROM palisade_inbox").execute(&mut *tx).await?;
     let item = cx.key().to_owned();
     let id = inbox::once(&mut tx, cx, |tx| Box::pin(effect(tx, item))).await?;
@@ -78,7 +78,7 @@ async fn an_attempt_that_died_after_its_commit_is_not_repeated_and_the_row_answe
     };
     assert_eq!(run("k").await.expect("answered"), Outcome::Replayed(id));
     assert!(run("another").await.expect("answered").is_executed());
-    // Bytes, not a collation: these are two keys.
+    // Keys are compared as bytes and not by a collation, so "K" and "k " are other keys.
     assert!(run("K").await.expect("answered").is_executed());
     assert!(run("k ").await.expect("answered").is_executed());
     assert_eq!(lab.effects("another").await, 1);
@@ -91,7 +91,7 @@ async fn concurrent_attempts_take_effect_once() {
     let lab = Lab::new().await;
     let attempts = (0..10).map(|_| {
         let pool = lab.pool.clone();
-        // Each has nodes of its own, so nothing but the inbox keeps them apart.
+        // Each attempt has its own nodes, so only the inbox keeps them apart.
         async move {
             at_least_once().key("k").run(async move |cx: Context| book(&pool, &cx).await).await
         }
@@ -102,7 +102,7 @@ async fn concurrent_attempts_take_effect_once() {
     assert_eq!(lab.effects("k").await, 1);
 }
 
-/// Writes the row of an attempt that another program made.
+/// Writes the row of another program's attempt.
 async fn write(conn: &mut MySqlConnection, cx: &Context, result: &str) -> Result<(), BoxError> {
     let row = "INSERT INTO palisade_inbox \
                (record, namespace, `key`, fence, attempt, result, done_at, counts_until) \
@@ -121,7 +121,7 @@ async fn a_row_that_is_younger_than_the_snapshot_of_the_transaction_is_found() {
         let mut other = pool.begin().await?;
         write(&mut other, &cx, "7").await?;
         let mut tx = pool.begin().await?;
-        // From here on plain reads see the table as it is now.
+        // The snapshot is taken here: later plain reads do not see the row.
         let rows = sqlx::query_scalar::<_, i64>("SELECT count(*) FROM palisade_inbox");
         assert_eq!(rows.fetch_one(&mut *tx).await?, 0);
         let _ = begun.send(other);
@@ -188,7 +188,7 @@ async fn rows_that_are_over_are_purged_a_few_at_a_time() {
     assert_eq!(deleted, [4, 3, 0], "those of a day and more ago, and one of the first form");
 }
 
-/// Sells under a key, with a fingerprint: the request's own receipt, or why not.
+/// Sells under a key with a fingerprint, and returns the request's own receipt or the error.
 async fn sell(prefix: &str, pool: &MySqlPool, request: &str) -> Result<String, String> {
     let redlock = Redlock::builder().node(MemoryNode::new()).prefix(prefix).build();
     let keys = redlock.expect("settings").idempotency("orders").at_least_once().build();
@@ -248,7 +248,7 @@ async fn a_row_older_than_the_retention_answers_no_probe_and_lets_only_another_r
     let parked = again(&keys, "two chairs").await;
     assert!(matches!(parked, Outcome::Parked(_)), "{parked:?}");
     assert_eq!(lab.effects("k").await, 1, "no second handler");
-    // The nodes know another request, which died; the row is not its own.
+    // On these nodes another request has died; the row belongs to the first one.
     let keys = at_least_once();
     let died = keys.key("k").fingerprint("a piano");
     assert!(died.run(async |_| Err::<u64, BoxError>("died".into())).await.is_err());
@@ -301,7 +301,7 @@ async fn an_older_token_is_refused_by_column_and_by_table() {
         let done = write.execute(&lab.pool).await.expect("it writes");
         assert_eq!(fence::applied(&done, "stock 42", token).is_ok(), written, "{rest}");
     }
-    // By version, the second who read the same one is refused.
+    // Of two writes that read the same version, the second is refused.
     for written in [true, false] {
         let write = "UPDATE stock SET rest = rest - 1, fence = fence + 1 WHERE fence = ?";
         let write = sqlx::query(write).bind(palisade_sqlx::fence::value(new));

@@ -1,5 +1,5 @@
-//! A MariaDB server of its own: on a free loopback port, below a temporary directory, ended by pid
-//! with its test, also when the test process is killed.
+//! A MariaDB server for one test, on a free loopback port, below a temporary directory. However the
+//! test ends, the server is killed by its process id.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
@@ -9,18 +9,18 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 const START: Duration = Duration::from_mins(1);
-/// Two that make their tables at the same time get in each other's way.
+/// Lock for `mariadb-install-db`: two runs at the same time disturb each other.
 static INSTALL: Mutex<()> = Mutex::new(());
-/// Several servers on one machine: the kernel has few contexts for asynchronous IO, and a server's
-/// default buffers are for a machine of its own.
+/// Options that let several servers run on one machine. The kernel has few contexts for
+/// asynchronous IO, and the default buffers would use the whole machine.
 const MODEST: &[&str] = &["--innodb-use-native-aio=0", "--innodb-buffer-pool-size=32M"];
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// One server; ended on drop.
+/// A server. Dropping it ends the process.
 pub(crate) struct MariaDb {
     dir: PathBuf,
     port: u16,
-    /// The shell that watches over it.
+    /// The shell that ends the server together with this process.
     shell: Option<Child>,
 }
 
@@ -29,7 +29,7 @@ impl MariaDb {
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
         let dir = std::env::temp_dir().join(format!("palisade-my-{}-{n}", std::process::id()));
         std::fs::create_dir_all(&dir).expect("a directory below the temporary one");
-        // From here on its drop removes the directory, also if it does not start.
+        // Created early, so that its drop removes the directory even if the server does not start.
         let mut server = Self { dir, port: 0, shell: None };
         let dir = &server.dir;
         let root = is_root();
@@ -40,7 +40,8 @@ impl MariaDb {
         let user =
             if root { "mysql".to_owned() } else { std::env::var("USER").unwrap_or_default() };
         let data = dir.join("data");
-        // Servers that share a directory for temporary files remove each other's.
+        // Each server needs its own directory for temporary files: servers remove each other's
+        // files.
         let tmp = dir.join("tmp");
         std::fs::create_dir_all(&tmp).expect("a directory in its own");
         if root {
@@ -78,7 +79,8 @@ impl MariaDb {
     }
 
     fn run(&mut self, user: &str) -> bool {
-        // The shell's standard input ends with this process, however that ends.
+        // When this process ends, the shell reads the end of its standard input and kills the
+        // server.
         let script = r#"
 "$@" </dev/null >>log 2>&1 & p=$!
 read _

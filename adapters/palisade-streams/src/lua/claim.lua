@@ -1,10 +1,12 @@
--- Takes over what was left pending for too long, with how often each was delivered.
--- KEYS: the stream. ARGV: group, consumer, how long in ms, where to begin, how many at most; then
--- in bytes how large one entry may be, all of them together, and what each name and value adds.
--- Returns where to go on, and {id, fields, deliveries, size if it is too large, else 0} for each.
--- Of an entry that is too large only short fields that name it are returned. An entry beyond the
--- byte budget stays claimable at once, and its delivery is not counted. Those that were deleted
--- from the stream are acknowledged.
+-- Takes over entries that were pending for too long, with the delivery count of each.
+-- KEYS: the stream. ARGV: group, consumer, idle time in ms, start position, maximum number of
+-- entries; then in bytes: the maximum size of an entry, of all entries together, and the size added
+-- for each name and value.
+-- Returns the next start position, and for each entry {id, fields, deliveries, size if it is too
+-- large, else 0}.
+-- An entry that is too large is returned only with the short fields that identify it. An entry
+-- beyond the byte budget stays claimable at once, and its delivery is not counted. Entries that
+-- were deleted from the stream are acknowledged.
 local stream, group, me, idle = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 local largest, left, piece = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
 

@@ -1,6 +1,6 @@
--- Removes consumers that have nothing pending: a name is used by one process, once.
--- KEYS: the stream. ARGV: group, for how long in ms they must have been idle, the consumer or ''
--- for all. Returns how many were removed.
+-- Removes consumers that have nothing pending. A consumer name is never used again.
+-- KEYS: the stream. ARGV: group, minimum idle time in ms, the consumer's name or '' for all.
+-- Returns the number of consumers removed.
 local removed = 0
 for _, facts in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do
   local of = {}

@@ -1,16 +1,17 @@
--- Moves dead letters that were forgotten back into their stream, in one step, without the fields
--- that made them dead letters.
--- KEYS: the stream of dead letters, the stream. ARGV: where to begin, where to end, how many are
--- looked at. Returns where to go on (empty: nowhere), how many were moved, and how many stay for
--- their entry is not whole.
+-- Moves dead letters with the reason 'forgotten' back into their stream, in one step, without the
+-- fields that were added to make them dead letters.
+-- KEYS: the stream of dead letters, the stream. ARGV: start position, end position, maximum number
+-- of dead letters to look at.
+-- Returns the next start position (empty at the end), the number of moved entries, and the number
+-- of dead letters that stay because they do not contain their whole entry.
 local looked = redis.call('XRANGE', KEYS[1], ARGV[1], ARGV[2], 'COUNT', ARGV[3])
 local on, moved, stay = '', 0, 0
 for _, entry in ipairs(looked) do
   local id, all = entry[1], entry[2]
-  -- The last three fields are the dead letter's own; behind them what an entry is that has no room.
+  -- The last three fields were added to the entry; an incomplete entry has `left_out` behind them.
   local whole = #all - 5
   if all[whole] == 'reason' and all[whole + 1] == 'forgotten' and whole > 1 then
-    -- First: if it fails, the dead letter is still there.
+    -- Add first: if XADD fails, the dead letter is still there.
     redis.call('XADD', KEYS[2], '*', unpack(all, 1, whole - 1))
     redis.call('XDEL', KEYS[1], id)
     moved = moved + 1

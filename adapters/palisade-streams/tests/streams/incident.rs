@@ -1,5 +1,5 @@
-//! Entries whose keys the nodes forgot: held, and after a decision run once; or parked by one
-//! decision, moved back after another, and then run once.
+//! Entries whose keys the nodes have forgotten. They are held and run once after a decision; or a
+//! first decision parks them, a second one moves them back, and then they run once.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
@@ -16,7 +16,7 @@ use crate::held::Held;
 use crate::server::Server;
 use crate::{ask, drained, stream};
 
-/// What takes longer hangs.
+/// Timeout that only a hang exceeds.
 const HANG: Duration = Duration::from_secs(200);
 
 #[tokio::test]
@@ -86,18 +86,18 @@ async fn entries_are_held_parked_by_a_decision_and_run_once_after_a_redrive() {
         let seen = incidents(&of).await.incidents;
         seen[0].decide(&of, Decision::Park, false, &audit).await.unwrap();
         until("they are dead letters", || dead() == OLD.to_string()).await;
-        // Others than those that were forgotten stay.
+        // Dead letters that are not forgotten, or are incomplete, must stay.
         let other = ["key", "x", "body", "y", "reason", "refused", "detail", "no", "id", "1-1"];
         ask(&server, &[&["XADD", "{orders}:dead", "*"][..], &other].concat());
         let left =
             ["key", "x", "reason", "forgotten", "detail", "no", "id", "1-1", "left_out", "y"];
         ask(&server, &[&["XADD", "{orders}:dead", "*"][..], &left].concat());
         seen[0].decide(&of, Decision::Run, true, &audit).await.unwrap();
-        // A decision is cached for some seconds.
+        // Nodes cache a decision for some seconds.
         sleep(Duration::from_secs(6)).await;
         let url = server.url();
         let moves = || redrive(&url, "orders");
-        // It may be stopped anywhere.
+        // A redrive may be stopped at any moment.
         for n in 0..20 {
             let _ = timeout(Duration::from_micros(200 * n), moves()).await;
         }

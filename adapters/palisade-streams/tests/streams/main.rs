@@ -1,4 +1,5 @@
-//! Redis Streams on a real server: who dies leaves nothing behind, who is late takes nothing away.
+//! Redis Streams on a real server: a dead consumer leaves no entry behind, and a late one takes
+//! none away.
 
 #[path = "../../examples/orders.rs"]
 #[allow(dead_code, reason = "its `main` is not called here")]
@@ -42,7 +43,7 @@ fn orders() -> Idempotency {
     redlock.idempotency("orders").at_most_once().build().unwrap()
 }
 
-/// What consumers consume.
+/// Returns the stream that the consumers read.
 pub(crate) fn stream(server: &Server) -> Stream {
     Stream::new(&server.url(), "orders", "billing")
 }
@@ -58,7 +59,7 @@ async fn add(server: &Server, keys: &[&str]) {
     }
 }
 
-/// What `redis-cli` answers.
+/// Returns the answer of `redis-cli`.
 pub(crate) fn ask(server: &Server, words: &[&str]) -> String {
     let port = server.port().to_string();
     let mut cli = std::process::Command::new("redis-cli");
@@ -66,7 +67,7 @@ pub(crate) fn ask(server: &Server, words: &[&str]) -> String {
     String::from_utf8_lossy(&out.stdout).trim().to_owned()
 }
 
-/// Until nothing is pending and nothing is unread.
+/// Waits until no entry is pending and this number of entries was read.
 pub(crate) async fn drained(server: &Server, entries: usize) {
     loop {
         let groups = ask(server, &["XINFO", "GROUPS", "orders"]);
@@ -85,7 +86,7 @@ async fn what_a_dead_consumer_left_is_taken_over_and_its_copies_have_one_effect(
     let (server, of) = (Server::start(&[]), orders());
     add(&server, &["order-1", "order-2", "order-1"]).await;
     ask(&server, &["XGROUP", "CREATE", "orders", "billing", "0"]);
-    // It reads all and is never heard of again.
+    // This consumer reads all entries and then does nothing more.
     let read = ["XREADGROUP", "GROUP", "billing", "dead", "STREAMS", "orders", ">"];
     assert!(ask(&server, &read).contains("order-2"));
     let effects = Arc::new(Mutex::new(Vec::new()));
@@ -98,7 +99,7 @@ async fn what_a_dead_consumer_left_is_taken_over_and_its_copies_have_one_effect(
     effects.lock().unwrap().sort();
     assert_eq!(*effects.lock().unwrap(), ["order-1", "order-2"], "{run:?}");
     assert_eq!((run.acked, run.parked), (3, 0));
-    // Its name goes with its last entry; the dead one's after an hour.
+    // A consumer's name is removed with its last entry, the dead consumer's only after an hour.
     let names = ask(&server, &["XINFO", "CONSUMERS", "orders", "billing"]);
     assert_eq!(names.lines().filter(|l| *l == "name").count(), 1, "{names}");
     assert!(names.contains("dead"), "{names}");
@@ -118,7 +119,7 @@ async fn a_long_handler_keeps_its_entry() {
     assert_eq!((a.delivered + b.delivered, a.acked + b.acked), (1, 1), "{a:?} {b:?}");
 }
 
-/// Runs a consumer whose handler waits until it is let go, and takes its entry away while it waits.
+/// Runs a consumer whose handler waits, and takes its entry away meanwhile.
 async fn late(answer: Result<(), Failed>) -> (Server, ConsumerReport) {
     let (server, of) = (Server::start(&[]), orders());
     add(&server, &["order-1"]).await;
@@ -145,7 +146,7 @@ async fn late(answer: Result<(), Failed>) -> (Server, ConsumerReport) {
         let id = ask(&server, &["XPENDING", "orders", "billing", "-", "+", "1"]);
         let id = id.lines().next().unwrap().to_owned();
         ask(&server, &["XCLAIM", "orders", "billing", "other", "0", &id]);
-        // The other one has put it aside.
+        // The other consumer has settled the entry.
         ask(&server, &["XACK", "orders", "billing", &id]);
         let_go.send(()).unwrap();
         sleep(Duration::from_millis(300)).await;
@@ -157,12 +158,12 @@ async fn late(answer: Result<(), Failed>) -> (Server, ConsumerReport) {
 
 #[tokio::test]
 async fn who_is_late_takes_nothing_away_from_others() {
-    // A retry of what somebody else has settled.
+    // The handler asks for a retry of an entry that another consumer has settled.
     let (server, ended) = late(Err(Failed::no_effect("the bank is closed"))).await;
     assert_eq!((ended.unsettled, ended.retried), (1, 0), "{ended:?}");
     let pending = ask(&server, &["XPENDING", "orders", "billing"]);
     assert!(pending.starts_with('0'), "{pending}");
-    // A dead letter of what somebody else has settled: there is no second one.
+    // The handler asks for a dead letter of such an entry: no second one is added.
     let (server, _) = late(Err(Failed::permanent("no such customer"))).await;
     assert_eq!(ask(&server, &["XLEN", "{orders}:dead"]), "0");
 }
@@ -198,7 +199,7 @@ async fn a_dead_letter_that_cannot_be_written_stays_in_the_queue() {
     let handler =
         |_: Context, _: Arc<Message>| async { Err::<(), _>(Failed::permanent("unknown")) };
     let run = consumer.run(handler, std::future::pending());
-    // It ends with an error, or goes on trying.
+    // The consumer ends with an error, or continues to try.
     let ended = timeout(Duration::from_secs(3), run).await;
     assert!(!matches!(ended, Ok(Ok(_))), "{ended:?}");
     let pending = ask(&server, &["XPENDING", "orders", "billing"]);
@@ -217,7 +218,7 @@ async fn a_refusal_ends_the_consumer_with_what_to_check() {
     assert!(text.contains("stream \"orders\"") && text.contains("check the login"), "{text}");
 }
 
-/// Entries that come again and again, as those that are held, are claimable at each look.
+/// Entries that are delivered again and again, such as held ones, are claimable at each read.
 #[tokio::test]
 async fn new_entries_go_on_beside_many_that_were_left() {
     let (server, of) = (Server::start(&[]), orders());
@@ -248,13 +249,13 @@ async fn the_example_runs_on_a_server_that_was_marked() {
     let server = Server::start(&[]);
     let deployment = palisade_ops::Deployment::new().node(server.url());
     assert!(palisade_ops::init(&deployment, "").await.unwrap().is_done());
-    // Twice on one server: it leaves nothing behind that is in its own way.
+    // Run it twice on one server: its leftovers must not disturb it.
     for _ in 0..2 {
         example::run(server.url()).await.unwrap();
     }
 }
 
-/// Adds dead letters that were forgotten.
+/// Adds dead letters with the reason `forgotten`.
 fn add_letters(server: &Server, n: u32) {
     let add = "for n = 1, ARGV[1] do redis.call('XADD', KEYS[1], '*', 'key', n, 'reason', \
                'forgotten', 'detail', 'd', 'id', '1-1') end";
@@ -289,6 +290,6 @@ async fn a_redrive_logs_what_it_moved_also_if_it_fails_or_is_dropped() {
     assert!(lines().len() == 3 && line.contains("done=false"), "{line}");
     let moved = line.split_once("moved=").unwrap().1.split(' ').next().unwrap();
     let (moved, back) = (moved.parse::<u32>().unwrap(), back() - 120);
-    // The step whose answer was not awaited, and one that is under way.
+    // Up to two steps are not logged: one whose answer was not awaited, and one still in progress.
     assert!(moved <= back && back <= moved + 100 && back < most, "{moved} of {back}");
 }
