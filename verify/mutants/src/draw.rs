@@ -8,12 +8,12 @@ use rand::seq::SliceRandom;
 
 use crate::Mutant;
 
-/// Changes in a shard that was not named.
+/// Number of changes that a run without `--shard` tries.
 const USUAL: usize = 100;
-/// Changes that are drawn for it, as not all of them build.
+/// Number of changes that are drawn for such a run, as not all of them build.
 const DRAWN: usize = 2 * USUAL;
 
-/// The `k`th of `n` equal parts, from 1.
+/// The `k`th of `n` equal parts; `k` counts from 1.
 #[derive(Clone, Copy)]
 pub(crate) struct Shard {
     k: usize,
