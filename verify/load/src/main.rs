@@ -28,7 +28,7 @@ use tokio::time::sleep;
 
 use crate::server::Server;
 
-/// Time for which one of three servers is frozen, and leaders lead.
+/// Time for which one of three servers is frozen, and for which leaders lead.
 const SPAN: Duration = Duration::from_secs(60);
 /// Number of callers that acquire at the same time.
 const CALLERS: usize = 256;
@@ -72,7 +72,7 @@ async fn servers(n: usize) -> (Vec<Server>, Redlock) {
     (servers, redlock)
 }
 
-/// Holds `n` locks while one of three servers is frozen; true if none was lost.
+/// Holds `n` locks while one of three servers is frozen; returns true if none was lost.
 async fn guards(n: usize) -> bool {
     let (servers, redlock) = servers(3).await;
     let (next, begun) = (Arc::new(AtomicUsize::new(0)), Instant::now());
@@ -193,7 +193,7 @@ async fn waiters(n: usize) -> bool {
     before == n
 }
 
-/// Leads `n` elections; true if no leadership was lost.
+/// Leads `n` elections; returns true if no leadership was lost.
 async fn elections(n: usize) -> bool {
     let (_servers, redlock) = servers(1).await;
     let lost = Arc::new(AtomicUsize::new(0));

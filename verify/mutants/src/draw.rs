@@ -33,8 +33,8 @@ impl FromStr for Shard {
     }
 }
 
-/// Shuffles the list by the seed and takes the shard, or the first hundred that build. Returns
-/// the changes to build, and how many of them to try at most.
+/// Shuffles the list by the seed and takes the shard, or the first hundred that build. Returns the
+/// changes to build, and the largest number of them to try.
 pub(crate) fn draw(mut all: Vec<Mutant>, seed: u64, shard: Option<Shard>) -> (Vec<Mutant>, usize) {
     all.shuffle(&mut StdRng::seed_from_u64(seed));
     let Some(Shard { k, n }) = shard else {

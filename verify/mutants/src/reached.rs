@@ -32,7 +32,8 @@ pub(crate) fn on(id: usize) -> bool {
     *ON == Some(id)
 }
 
-/// Returns the script's text, with the change of one of its files that is turned on.
+/// Returns the script's text. If the change that is turned on belongs to one of the script's files,
+/// the text contains this change.
 pub(crate) fn script(text: &'static str) -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
     let Some((old, new)) = ON.and_then(changed_file) else { return text };

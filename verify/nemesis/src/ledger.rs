@@ -76,7 +76,7 @@ impl Log {
     }
 }
 
-/// The ledger as tasks share it.
+/// The ledger, as tasks share it.
 pub(crate) type Shared = Rc<RefCell<Ledger>>;
 
 impl Ledger {

@@ -13,7 +13,7 @@ use crate::judge::{Violation, story};
 /// Time after the end of a fault during which its effects continue: a failover and a quarantine.
 const AFTER: Nanos = 10 * SECOND;
 
-/// A fault that took place.
+/// A fault that took place, with its beginning and its end.
 #[derive(Clone, Debug)]
 pub(crate) struct Fault {
     pub(crate) kind: Arc<str>,

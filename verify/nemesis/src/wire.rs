@@ -53,7 +53,7 @@ pub(crate) struct Item {
     pub(crate) made_ms: u64,
 }
 
-/// The ledger's answer.
+/// An answer of the ledger.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Told {

@@ -20,7 +20,7 @@ use crate::process::{Gated, Process};
 use crate::trace::{Event, HoldId};
 use crate::world::World;
 
-/// One task of one client process.
+/// A task of a client process.
 #[derive(Clone)]
 pub(crate) struct Actor {
     pub(crate) world: Arc<World>,

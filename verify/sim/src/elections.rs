@@ -30,8 +30,8 @@ impl Actor {
         ms((self.settings.max_ttl - self.settings.ttl) / 2)
     }
 
-    /// Campaigns for at most `wait`, leads for `span` with a proclamation every `every`, and gives
-    /// the leadership up.
+    /// Campaigns for at most `wait`, leads for `span` with a proclamation after each `every`, and
+    /// gives the leadership up.
     pub(crate) async fn lead(
         &self,
         seat: usize,

@@ -30,7 +30,7 @@ pub(crate) fn is_key(number: u16) -> bool {
     (200..300).contains(&number) || (400..999).contains(&number)
 }
 
-/// Returns the number of a key, without its prefix.
+/// Returns the number of a key and ignores the key's prefix.
 pub(crate) fn number_of(key: &str) -> u16 {
     let name = key.rsplit(':').next().unwrap_or(key);
     let Some((kind, n)) = name.split_once('-') else { return 999 };

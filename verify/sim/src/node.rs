@@ -234,7 +234,7 @@ impl Node {
         granted
     }
 
-    /// Answers a barrier: confirms that the replicas have all grants of the client's server. A
+    /// Answers a barrier by confirming that the replicas have all grants of the client's server. A
     /// former master confirms nothing new, because its replicas follow another server. Returns
     /// `None` if there is no answer.
     pub(crate) fn confirm(

@@ -152,7 +152,7 @@ pub(crate) enum Fault {
     Flush { node: usize },
     /// A server is frozen; requests that arrive are executed when it thaws.
     Freeze { node: usize, server: usize, span: Ms },
-    /// A server stops for at most `span` in the middle of the next batch that has two ops.
+    /// A server stops for at most `span`, in the middle of the next batch with two or more ops.
     Halt { node: usize, server: usize, span: Ms },
     /// Messages from a client to a node (`requests`), or back, are lost.
     Cut { client: usize, node: usize, requests: bool, span: Ms },
@@ -191,8 +191,8 @@ impl Fault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Act {
     Think(Ms),
-    /// Acquires a lock (for at most `wait`; 0 = one attempt), and writes to the resource every
-    /// `every` for `hold`.
+    /// Acquires a lock (for at most `wait`; 0 = one attempt), holds it for `hold`, and writes to
+    /// the resource at intervals of `every`.
     Lock {
         name: usize,
         wait: Ms,
@@ -208,7 +208,7 @@ pub(crate) enum Act {
         wait: Ms,
         handler: HandlerPlan,
     },
-    /// Campaigns, proclaims every `every`, and gives the leadership up after `span`.
+    /// Campaigns, proclaims at intervals of `every`, and gives the leadership up after `span`.
     Lead {
         seat: usize,
         wait: Ms,

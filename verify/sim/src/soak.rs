@@ -34,9 +34,9 @@ pub struct Soak<'a> {
     pub seeds: u64,
     /// Number of threads.
     pub jobs: usize,
-    /// Called on each thread before it starts.
+    /// Function that each thread calls before it starts.
     pub prepare: &'a (dyn Fn() + Sync),
-    /// Called after each seed.
+    /// Function that is called after each seed.
     pub tick: &'a (dyn Fn() + Sync),
     /// Distance between two seeds. Seeds with the same last three bits have the same theme, so 8
     /// keeps the theme.
@@ -46,7 +46,7 @@ pub struct Soak<'a> {
 }
 
 impl Soak<'_> {
-    /// Runs until a seed fails or all are done.
+    /// Runs seeds until one fails or all are done.
     ///
     /// # Panics
     /// If a thread cannot be joined.

@@ -222,7 +222,7 @@ pub(crate) enum Event {
         executed: bool,
         kept: bool,
     },
-    /// A caller was told that a result exists but was not kept.
+    /// A caller received the answer that a result exists but was not kept.
     NotKept {
         client: usize,
         name: u16,
@@ -249,8 +249,8 @@ pub(crate) enum Event {
         name: u16,
         decision: Decision,
     },
-    /// A client was told that a name has no holder. `hold` was valid from before the question
-    /// (`asked`) until the answer.
+    /// A client received the answer that a name has no holder. `hold` was valid from before the
+    /// question (`asked`) until the answer.
     Vacant {
         client: usize,
         name: u16,

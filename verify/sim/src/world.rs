@@ -163,7 +163,8 @@ impl World {
         hold
     }
 
-    /// Records that a client was told, after its question at `asked`, that a name has no holder.
+    /// Records that a client received "no holder" for a name, as the answer to its question at
+    /// `asked`.
     pub(crate) fn vacant(&self, (client, name): (usize, u16), asked: u64) {
         let at = self.micros();
         let mut inner = self.inner();

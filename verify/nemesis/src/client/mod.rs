@@ -30,7 +30,7 @@ const TTL: Duration = Duration::from_millis(1_500);
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// The settings of a client.
+/// Settings of a client.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[arg(long)]

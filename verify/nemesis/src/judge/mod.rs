@@ -18,7 +18,7 @@ use crate::event::{Event, Nanos, SECOND, What};
 
 pub(crate) use holders::{Hold, holds, judge as holders};
 
-/// A promise that was broken.
+/// A broken promise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Violation {
     pub(crate) rule: &'static str,

@@ -35,8 +35,8 @@ pub(super) struct Row {
     /// Number of parked requests, out of 1,000 that were made before the event and delivered after
     /// it.
     pub(super) backlog_parked: usize,
-    /// Time for which requests are parked as forgotten, in seconds: until the last parked one, and
-    /// as long as others would have been parked from then on.
+    /// Time for which requests are parked as forgotten, in seconds: until the last parked request,
+    /// plus the time for which new requests would still have been parked then.
     pub(super) unborn_refused_s: f64,
     /// Longest loss of the first node that the node itself proves, in seconds, including L but not
     /// the clocks' error; `None` if nothing proves a limit.

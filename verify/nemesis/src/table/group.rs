@@ -42,7 +42,7 @@ impl Shape {
     }
 }
 
-/// Receives the signal to end.
+/// Receiver of the signals that end the program.
 pub(super) struct Stop(pub(super) Signals);
 
 impl Stop {

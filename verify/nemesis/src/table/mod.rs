@@ -52,7 +52,7 @@ pub(crate) struct Args {
     /// Longest lease of the clients, in milliseconds; the quarantine is longer by L.
     #[arg(long, default_value_t = 12_000)]
     max_ttl: u64,
-    /// Clients count a yes only when every replica has it.
+    /// Count a yes only when every replica has it.
     #[arg(long)]
     all_replicas: bool,
     /// Turn all safety checks off, to test that the judge finds the consequences.

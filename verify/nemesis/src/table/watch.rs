@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_millis(250);
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// The settings of the watcher.
+/// Settings of the watcher.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Socket of the ledger.
@@ -200,7 +200,7 @@ fn quarantine(marker: &str) -> Option<(Nanos, Nanos)> {
     Some(if since == 0 { (0, 0) } else { (at(since)?, at(since + length)?) })
 }
 
-/// A server's reply.
+/// A server's reply to one command.
 #[derive(Debug)]
 pub(super) enum Reply {
     Ok(String),

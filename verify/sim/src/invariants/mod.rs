@@ -25,7 +25,7 @@ mod waiters;
 use crate::plan::{Clocks, Promises};
 use crate::trace::Event;
 
-/// A promise that was broken.
+/// A broken promise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// Name of the promise.
@@ -36,7 +36,7 @@ pub struct Violation {
     pub what: String,
 }
 
-/// A promise.
+/// A promise that must hold in a run.
 pub(crate) trait Invariant: Send {
     fn name(&self) -> &'static str;
     /// Returns the document or item that makes the promise.

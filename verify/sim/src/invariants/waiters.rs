@@ -4,7 +4,7 @@
 use super::Invariant;
 use crate::trace::Event;
 
-/// True if a free lock must be granted.
+/// Invariant with its setting: true if a free lock must be granted.
 #[derive(Debug)]
 pub(crate) struct Waiters(bool);
 

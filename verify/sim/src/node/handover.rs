@@ -12,7 +12,7 @@ use crate::plan::Ms;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Closing {
     server: usize,
-    /// Data history of the closed master.
+    /// Data history of the closed master, by number.
     life: u64,
     /// End of the closing, which identifies it in the data of every server that has it.
     till: u64,

@@ -13,7 +13,7 @@ use crate::dice::Dice;
 /// Subject of a run; the seed's last three bits select it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Theme {
-    /// Lone servers that crash and freeze, clients that stop and die.
+    /// Lone servers that crash and freeze, and clients that stop and die.
     Mixed,
     /// Groups that fail over; the clocks and the L of their servers differ.
     Failovers,

@@ -126,7 +126,7 @@ impl Plan {
         }
         self.faults.sort_by_key(|(at, _)| *at);
         if d.chance(600) {
-            // The smallest value exceeds the age of a note (up to one second) plus E and L.
+            // A loss counts from a note that is up to a second old, and E and L are added to it.
             self.orders.accepts = d.pick(&[1_200, 1_600, 2_000, 3_000]);
             return;
         }

@@ -20,7 +20,7 @@ pub enum Order {
     NodesAdded,
     /// A node is replaced. Unsafe: in one step.
     NodeReplaced,
-    /// A node is replaced. Unsafe: the old one leaves before a retention has passed.
+    /// A node is replaced. Unsafe: the old node leaves before a retention has passed.
     NodeLeavesEarly,
     /// A node is added. Unsafe: declared as new.
     NodeJoinsAsNew,

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::dice::Dice;
 
-/// Subject of a plan.
+/// Scene of a plan: the rule that matters, and its setup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scene {
     /// Replies that take as long as allowed, to holders that do not renew.
