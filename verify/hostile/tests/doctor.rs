@@ -36,7 +36,7 @@ pub(crate) const SENTINEL_PHASES: &[Phase] = &[
 
 const LIMIT: Duration = Duration::from_millis(300);
 
-/// A bad lone server beside an honest one.
+/// Runs the doctor on a bad lone server beside an honest one.
 pub(crate) async fn node(phase: Phase, kind: Arc<Kind>) -> (usize, Vec<String>) {
     let what = format!("doctor, {phase:?}, {}", kind.name);
     let bad = Server::start(DataServer::new(), Some((phase, kind)));
@@ -47,7 +47,7 @@ pub(crate) async fn node(phase: Phase, kind: Arc<Kind>) -> (usize, Vec<String>) 
     (bad.struck(), wrong.into_iter().collect())
 }
 
-/// A bad Sentinel of three.
+/// Runs the doctor on three Sentinels, one of which is bad.
 pub(crate) async fn sentinel(phase: Phase, kind: Arc<Kind>) -> (usize, Vec<String>) {
     let what = format!("doctor, Sentinel, {phase:?}, {}", kind.name);
     let master = Server::start(DataServer::new(), None);
@@ -61,7 +61,8 @@ pub(crate) async fn sentinel(phase: Phase, kind: Arc<Kind>) -> (usize, Vec<Strin
 }
 
 async fn examine(what: &str, all: Deployment, honest: &Server) -> Result<(), String> {
-    // Sentinels, those that they name, servers, and the trial lock.
+    // The doctor asks Sentinels, those that these name, and servers, and takes the trial lock; so
+    // it has five times the limit.
     let report = within(what, 5 * LIMIT, Doctor::new(all).examine()).await?;
     let report: Report = report.map_err(|e| format!("{what}: {e}"))?;
     JUDGE.text(what, Shown::Doctor, &report.to_string());

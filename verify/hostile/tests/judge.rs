@@ -1,4 +1,4 @@
-//! What is looked at while everything else goes on: what is shown, and what is used up.
+//! The checks that run beside all cases: the texts that are shown, and the resources that are used.
 
 use std::collections::BTreeSet;
 use std::fmt::{Debug, Display};
@@ -12,32 +12,32 @@ use tokio::time::Instant;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// The password of every server and Sentinel here.
+/// Password of every server and Sentinel in these tests.
 pub(crate) const PASSWORD: &str = "s3cr3t-of-ours";
-/// Longest sentence, log line and finding.
+/// Largest length of a sentence, log line or finding, in bytes.
 const SENTENCE_MAX: usize = 2_000;
-/// By how much the process may grow, in KiB.
+/// Largest growth of the process's memory, in KiB.
 const GROWTH_MAX: usize = 64 << 10;
-/// Cases at once.
+/// Number of cases that run at once.
 pub(crate) const AT_ONCE: u32 = 12;
-/// Sockets and the like at once; a case has servers, handles and their connections.
+/// Largest number of open files, mostly sockets; a case has servers, handles and their connections.
 const FILES_MAX: usize = AT_ONCE as usize * 80;
-/// Of those that other tests use, and their runtimes.
+/// Number of files that other tests and their runtimes may still have open.
 const FILES_LEFT: usize = 40;
-/// Log lines of a case, on average.
+/// Largest average number of log lines for each case.
 const LINES_MAX: usize = 30;
 
-/// What may be wrong with a text.
+/// A flaw of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Flaw {
-    /// It shows the password.
+    /// The text shows the password.
     Secret,
-    /// It has characters that forge lines, or that nobody sees.
+    /// The text has control or invisible characters, which can forge lines.
     Control,
     Long,
 }
 
-/// Where a text was shown.
+/// Place where a text was shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Shown {
     Error,
@@ -46,7 +46,7 @@ pub(crate) enum Shown {
     Doctor,
 }
 
-/// What everything here shares.
+/// State that all cases share.
 pub(crate) struct Judge {
     pub(crate) places: Semaphore,
     flaws: Mutex<BTreeSet<(Shown, Flaw, String)>>,
@@ -54,9 +54,9 @@ pub(crate) struct Judge {
     lines: AtomicUsize,
     files: AtomicUsize,
     panics: AtomicUsize,
-    /// Tests that have not ended.
+    /// Number of tests that have not ended.
     running: AtomicUsize,
-    /// In KiB, before anything was done.
+    /// Memory of the process before the first case, in KiB.
     resident: usize,
     files_before: usize,
 }
@@ -87,20 +87,20 @@ impl Judge {
         self.flaws.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A test that ends with [`Self::verdict`].
+    /// Registers a test, which must end with [`Self::verdict`].
     pub(crate) fn starts(&self) {
         self.running.fetch_add(1, Relaxed);
     }
 
-    /// One more case; counts what is open now.
+    /// Counts a new case and the files that are open now.
     pub(crate) fn begins(&self) {
         self.cases.fetch_add(1, Relaxed);
         self.files.fetch_max(open_files(), Relaxed);
     }
 
-    /// Looks at a text of a case.
+    /// Checks a text of a case.
     pub(crate) fn text(&self, case: &str, at: Shown, text: &str) {
-        // A pretty text has lines of its own.
+        // Only the doctor's text consists of several lines.
         let unseen = ['\u{200b}'..='\u{200f}', '\u{2028}'..='\u{202e}', '\u{2066}'..='\u{2069}'];
         let invisible = |c: char| {
             (c.is_control() && !(at == Shown::Doctor && c == '\n'))
@@ -133,7 +133,7 @@ impl Judge {
         self.text(case, Shown::Debug, &format!("{what:?}"));
     }
 
-    /// What holds for all cases so far.
+    /// Checks what must hold for all cases so far.
     pub(crate) async fn verdict(&self, wrong: &[String]) {
         if self.running.fetch_sub(1, Relaxed) == 1 {
             self.closed().await;
@@ -151,7 +151,7 @@ impl Judge {
         assert!(flaws.is_empty(), "{flaws:#?}");
     }
 
-    /// Sockets close a moment after their ends are dropped.
+    /// Waits for sockets to close, which takes a moment after their ends are dropped.
     async fn closed(&self) {
         let most = self.files_before + FILES_LEFT;
         let end = Instant::now() + Duration::from_secs(5);
@@ -163,8 +163,8 @@ impl Judge {
     }
 }
 
-/// Runs the test of this name in a process of its own, whose allocator gives back at once what is
-/// freed: what it would keep is not what a bad server costs. `false` in that process.
+/// Runs the test of this name in a separate process, whose allocator returns freed memory at once;
+/// memory that an allocator keeps is not a cost of a bad server. Returns `false` in that process.
 pub(crate) fn elsewhere(name: &str) -> bool {
     const CHILD: &str = "PALISADE_HOSTILE_CHILD";
     if std::env::var_os(CHILD).is_some() {
@@ -180,7 +180,7 @@ pub(crate) fn elsewhere(name: &str) -> bool {
     true
 }
 
-/// A line of this process's status, in KiB.
+/// Returns a value of this process's status, in KiB.
 fn status(field: &str) -> usize {
     let all = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = all.lines().find_map(|l| l.strip_prefix(field)?.strip_prefix(':'));
@@ -192,7 +192,7 @@ fn open_files() -> usize {
     std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
 }
 
-/// Looks at every line and keeps none.
+/// A writer that checks every log line and keeps none.
 #[derive(Clone, Copy)]
 struct Log;
 

@@ -1,4 +1,4 @@
-//! How a server misbehaves, in any phase of a conversation.
+//! Kinds of misbehaviour of a server, in any phase of a conversation.
 
 use std::io;
 use std::time::Duration;
@@ -9,22 +9,22 @@ use tokio::time::sleep;
 
 use crate::fake::{Command, bulk, message};
 
-/// What it does.
+/// Action of a misbehaving server.
 #[derive(Debug)]
 pub(crate) enum Act {
-    /// Says this in place of the answer.
+    /// Sends these bytes in place of the answer.
     Say(Vec<u8>),
-    /// Says what becomes of the command and the right answer.
+    /// Sends bytes computed from the command and the right answer.
     Twist(fn(&Command, &[u8]) -> Vec<u8>),
-    /// Ends the connection: after no byte of the answer, or after half of them.
+    /// Closes the connection: before the answer, or after half of it.
     HangUp { half: bool, reset: bool },
-    /// Nothing any more.
+    /// Sends nothing any more.
     Silence,
-    /// The right answer, a byte at a time.
+    /// Sends the right answer, one byte at a time with this pause.
     Slow(Duration),
-    /// This, and then that for ever: so many bytes at once, the rest slowly.
+    /// Sends `head`, and then `piece` for ever: the first `burst` bytes at once, the rest slowly.
     Flood { head: Vec<u8>, piece: Vec<u8>, burst: usize },
-    /// This, and then that, over and over, never much at once.
+    /// Sends `head` and then `piece`, over and over, never much at once.
     Drip { head: Vec<u8>, piece: Vec<u8> },
 }
 
@@ -32,13 +32,13 @@ pub(crate) enum Act {
 pub(crate) struct Kind {
     pub(crate) name: String,
     pub(crate) act: Act,
-    /// The right answer is in it, so it may be understood.
+    /// True if the bytes contain the right answer, so that a client may accept them.
     pub(crate) honest: bool,
-    /// It costs much, and is tried at few phases.
+    /// True if the kind is expensive; it is tried in few phases.
     pub(crate) rare: bool,
 }
 
-/// Whether the connection goes on.
+/// Result of a strike: true if the connection continues.
 pub(crate) type Strike = io::Result<bool>;
 
 impl Kind {
@@ -55,7 +55,7 @@ impl Kind {
                 let sent = if *half { &honest[..honest.len() / 2] } else { &[] };
                 to.write_all(sent).await?;
                 if *reset {
-                    // Unread bytes and no lingering: the other side gets a reset.
+                    // Closing a socket with unread bytes and without lingering sends a reset.
                     to.as_ref().set_zero_linger()?;
                 }
                 return Ok(false);
@@ -90,7 +90,7 @@ impl Kind {
     }
 }
 
-/// All of them.
+/// Returns all kinds.
 pub(crate) fn all() -> Vec<Kind> {
     let mut all = Vec::new();
     let mut add = |name: &str, act: Act| {
@@ -135,7 +135,7 @@ pub(crate) fn all() -> Vec<Kind> {
     all
 }
 
-/// What fills all that an answer to a batch may have.
+/// Returns the kinds that fill the largest allowed answer to a batch.
 pub(crate) fn largest() -> Vec<Kind> {
     let (head, piece) = (b"$9999990\r\n".to_vec(), vec![b'a'; 1 << 16]);
     let act = Act::Flood { head, piece, burst: 12 << 20 };
@@ -182,7 +182,7 @@ fn floods(add: &mut impl FnMut(&str, Act)) {
     add("drips of hints", drip(b"", &hint));
 }
 
-/// All words of the command, the password among them.
+/// Returns all words of the command, including the password.
 fn echo(command: &Command) -> Vec<u8> {
     command.join(&b' ')
 }

@@ -1,5 +1,5 @@
-//! Bad servers and Sentinels at every phase of a conversation: each costs its own vote and nothing
-//! else. Nobody panics or hangs; memory, sockets and log lines stay bounded; no secret is shown.
+//! Bad servers and Sentinels in every phase of a conversation: each costs its own vote and nothing
+//! else. No client panics or hangs; memory, sockets and log lines stay bounded; no secret is shown.
 
 mod doctor;
 #[path = "../../../tests/support/fake.rs"]
@@ -25,7 +25,7 @@ use judge::{AT_ONCE, JUDGE, elsewhere};
 use kinds::{Act, Kind};
 use server::{DataServer, Phase, Server};
 
-/// Every kind at every phase; those that cost much are not neighbours.
+/// Returns every kind in every phase, in an order in which expensive ones are not neighbours.
 fn mixed(phases: &[Phase], large: &[Phase]) -> Vec<(Phase, Arc<Kind>)> {
     let mut all = Vec::new();
     for kind in kinds::all().into_iter().map(Arc::new) {
@@ -37,7 +37,7 @@ fn mixed(phases: &[Phase], large: &[Phase]) -> Vec<(Phase, Arc<Kind>)> {
     (0..count).map(|i| all[i * stride % count].clone()).collect()
 }
 
-/// Tries every kind at every phase.
+/// Tries every kind in every phase.
 async fn everything<F, R>(phases: &[Phase], large: &[Phase], case: F)
 where
     F: Fn(Phase, Arc<Kind>) -> R,
@@ -47,7 +47,8 @@ where
     judge.starts();
     let mut cases = JoinSet::new();
     for (phase, kind) in mixed(phases, large) {
-        // Before the case is made: so many of them at once would be what takes memory.
+        // The place is acquired before the case is created, because too many cases at once would
+        // use much memory themselves.
         let place = judge.places.acquire().await.expect("it stays open");
         judge.begins();
         let run = case(phase, Arc::clone(&kind));
@@ -65,7 +66,8 @@ where
             again.push((phase, kind));
         }
     }
-    // A machine that pauses for a moment breaks deadlines, too, but not the same ones twice.
+    // A pause of the machine breaks deadlines, too, but not the same ones twice, so failed cases
+    // run again.
     let mut wrong = Vec::new();
     for (phase, kind) in again {
         let _place = judge.places.acquire_many(AT_ONCE).await.expect("it stays open");
@@ -76,7 +78,7 @@ where
     judge.verdict(&wrong).await;
 }
 
-/// What fills memory, one after the other.
+/// Tries the kinds that fill memory, one after another.
 async fn largest() {
     let mut wrong = Vec::new();
     for phase in nodes::LARGE {
@@ -140,7 +142,7 @@ async fn a_server_that_falls_silent_while_nothing_is_asked_is_noticed() {
     drop(held);
 }
 
-/// At full speed, whatever can be sent that no limit ends.
+/// Every kind of flood that no limit ends is sent at full speed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_at_full_speed_holds_up_nobody_else() {
     if elsewhere("a_flood_at_full_speed_holds_up_nobody_else") {

@@ -1,4 +1,4 @@
-//! One bad data server: as one of three nodes, and alone.
+//! Tests of one bad data server: as one of three nodes, and as the only one.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -14,14 +14,15 @@ use crate::judge::{JUDGE, PASSWORD};
 use crate::kinds::Kind;
 use crate::server::{DataServer, Phase, Server, TAKEN};
 
-/// How long a lone node may take, as its handle says it.
+/// Deadline of a handle with a lone node.
 pub(crate) const NODE: Duration = Duration::from_millis(300);
-/// Where others decide, who answers in time must have the time on a busy machine.
+/// Deadline of a handle with several nodes; it is longer, so that the honest nodes answer in time
+/// even on a busy machine.
 pub(crate) const SHARED: Duration = Duration::from_secs(1);
-/// What a call on a machine that does other things, too, may take beyond its deadline.
+/// Additional time of a call on a busy machine, beyond its deadline.
 pub(crate) const GRACE: Duration = Duration::from_secs(4);
 
-/// Connections to a bad server in one case.
+/// Largest number of connections to a bad server in one case.
 const CONNECTIONS_MAX: usize = 60;
 
 pub(crate) const PHASES: &[Phase] = &[
@@ -41,24 +42,25 @@ pub(crate) const PHASES: &[Phase] = &[
     Phase::Idle,
 ];
 
-/// Those in which large answers are tried.
+/// Phases in which large answers are tried.
 pub(crate) const LARGE: &[Phase] = &[Phase::Load, Phase::Batch, Phase::Idle];
 
-/// One case: what is wrong.
+/// Runs one case; returns the number of strikes and what went wrong.
 pub(crate) async fn case(phase: Phase, kind: Arc<Kind>) -> (usize, Vec<String>) {
     let what = format!("{phase:?}, {}", kind.name);
     let bad = Server::start(DataServer::new(), Some((phase, Arc::clone(&kind))));
     let both = (one_of_three(&what, phase, &bad), alone(&what, phase, &kind, &bad));
     let (trio, lone) = tokio::join!(both.0, both.1);
     let mut wrong: Vec<String> = trio.err().into_iter().chain(lone.err()).collect();
-    // Two handles, each with connections for batches, hints and barriers, and tries after pauses.
+    // The limit covers two handles, each with connections for batches, hints and barriers, and with
+    // new attempts after pauses.
     if bad.connections() > CONNECTIONS_MAX {
         wrong.push(format!("{what}: {} connections", bad.connections()));
     }
     (bad.struck(), wrong)
 }
 
-/// The same one after the other, for what fills memory; by itself.
+/// Runs the two parts of a case one after the other, for kinds that fill memory.
 pub(crate) async fn large(phase: Phase, kind: Kind) -> Vec<String> {
     let what = format!("{phase:?}, {}", kind.name);
     let kind = Arc::new(kind);
@@ -73,7 +75,7 @@ fn node(bad: &Server) -> RedisNode {
     node.trust_fresh(true).connect_timeout(NODE).build().expect("an address")
 }
 
-/// The others decide, whatever it does.
+/// Checks that the other two nodes decide, whatever the bad server does.
 async fn one_of_three(what: &str, phase: Phase, bad: &Server) -> Result<(), String> {
     let bad = Arc::new(node(bad));
     let redlock = Redlock::builder().node_deadline(SHARED).node_arc(bad.clone());
@@ -115,7 +117,7 @@ async fn one_of_three(what: &str, phase: Phase, bad: &Server) -> Result<(), Stri
     Ok(())
 }
 
-/// Alone it decides, and what it does becomes an error that says so, in time.
+/// Checks that a lone bad server leads to an error in time, which names the fault.
 async fn alone(what: &str, phase: Phase, kind: &Kind, bad: &Server) -> Result<(), String> {
     let bad = node(bad);
     let name = bad.name();
@@ -139,7 +141,8 @@ async fn alone(what: &str, phase: Phase, kind: &Kind, bad: &Server) -> Result<()
             if !matches!(e, AcquireError::NoQuorum(_)) || !e.to_string().contains(&*name) {
                 return Err(format!("{what}: {e}"));
             }
-            // Its length alone is too much, so this program ends the connection, not the server.
+            // The answer exceeds the size limit, so the client closes the connection, not the
+            // server.
             let is_too_long = phase == Phase::Batch && kind.name == "a text without end";
             let said = e.to_string();
             if is_too_long && said.contains("connection lost") && !said.contains("answer of more") {
@@ -149,7 +152,7 @@ async fn alone(what: &str, phase: Phase, kind: &Kind, bad: &Server) -> Result<()
         }
     }
     if matches!(phase, Phase::Subscribe | Phase::Pushes) {
-        // Hints are asked for.
+        // A waiting acquire subscribes to hints.
         let wait = Duration::from_millis(250);
         match within(
             &what,
@@ -175,7 +178,8 @@ async fn alone(what: &str, phase: Phase, kind: &Kind, bad: &Server) -> Result<()
     Ok(())
 }
 
-/// The answer, if it comes by its deadline.
+/// Returns the result of a call, or an error if the call does not end by its deadline and
+/// [`GRACE`].
 pub(crate) async fn within<T>(
     what: &str,
     deadline: Duration,

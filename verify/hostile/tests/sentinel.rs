@@ -9,7 +9,7 @@ pub(crate) struct SentinelServer {
 }
 
 impl SentinelServer {
-    /// One of three, each with its own `id`.
+    /// Creates one of three Sentinels, each with a different `id`.
     pub(crate) fn new(id: char, master: &str) -> Self {
         Self { id, view: View { master: master.to_owned(), epoch: 1, ..View::default() } }
     }

@@ -1,4 +1,4 @@
-//! A data server that answers as it should, but for one phase of the conversation.
+//! A data server that answers correctly, except in one phase of the conversation.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use crate::fake::{Command, Fake, array, bulk, command, integer, map, ok, subscribed};
 use crate::kinds::Kind;
 
-/// Where it misbehaves.
+/// Phase of a conversation in which a server misbehaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
     Connect,
@@ -22,23 +22,23 @@ pub(crate) enum Phase {
     InfoMemory,
     Role,
     Load,
-    /// A batch without ops: the marker is touched, the clock is read, a heartbeat.
+    /// Batch without ops: it touches the marker, reads the clock, or is a heartbeat.
     Greeting,
     Batch,
     BarrierWrite,
     Wait,
     Subscribe,
-    /// Behind the answer to a subscription.
+    /// After the answer to a subscription.
     Pushes,
-    /// Behind the answer to a batch.
+    /// After the answer to a batch.
     Idle,
-    /// What only the doctor asks.
+    /// Question that only the doctor asks; the same for the next four.
     Time,
     Info,
     Get,
     Config,
     Acl,
-    /// What only Sentinels are asked.
+    /// Question that only Sentinels receive; the same for the next five.
     MyId,
     Master,
     Address,
@@ -47,13 +47,13 @@ pub(crate) enum Phase {
     Quorum,
 }
 
-/// What a fake answers.
+/// A fake server's right answers.
 pub(crate) trait Honest: Send + Sync + 'static {
-    /// In which phase this is asked, and the right answer.
+    /// Returns the phase in which a command is sent, and the right answer.
     fn answer(&self, command: &Command) -> (Phase, Vec<u8>);
 }
 
-/// A listener whose answers are right, but for one phase; it ends with the value.
+/// A listener whose answers are right, except in one phase; it ends when this value is dropped.
 pub(crate) struct Server {
     fake: Fake,
     pub(crate) at: String,
@@ -62,7 +62,7 @@ pub(crate) struct Server {
 
 struct Shared {
     honest: Box<dyn Honest>,
-    /// `None`: it is honest.
+    /// Phase and kind of the misbehaviour; `None` for an honest server.
     wrong: Option<(Phase, Arc<Kind>)>,
     struck: AtomicUsize,
 }
@@ -76,12 +76,12 @@ impl Server {
         Self { at: fake.at.clone(), fake, shared }
     }
 
-    /// How often it misbehaved.
+    /// Returns the number of times that the server misbehaved.
     pub(crate) fn struck(&self) -> usize {
         self.shared.struck.load(Relaxed)
     }
 
-    /// How many connections were made to it.
+    /// Returns the number of connections that were made to the server.
     pub(crate) fn connections(&self) -> usize {
         self.fake.connections()
     }
@@ -129,12 +129,12 @@ async fn serve(socket: TcpStream, shared: Arc<Shared>) -> Option<()> {
     }
 }
 
-/// A master with one replica, that grants whatever is asked for.
+/// A master with one replica, which grants every request.
 pub(crate) struct DataServer {
     run_id: String,
 }
 
-/// Its data history.
+/// Data history of every data server.
 const HISTORY: &str = "0123456789abcdef0123456789abcdef01234567";
 
 impl DataServer {
@@ -200,7 +200,7 @@ impl Honest for DataServer {
     }
 }
 
-/// The word at `at` as text, in capitals.
+/// Returns the word at `at` as text, in capitals.
 fn word(command: &Command, at: usize) -> String {
     let word = command.get(at).map_or(&[][..], |word| &word[..]);
     String::from_utf8_lossy(word).to_uppercase()
@@ -210,10 +210,10 @@ fn micros() -> u128 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_micros()
 }
 
-/// A lock that somebody else holds.
+/// Name of a lock that another client holds.
 pub(crate) const TAKEN: &str = "taken";
 
-/// Everything else is granted as asked for.
+/// Answers a batch: [`TAKEN`] is held, and every other lock is granted as requested.
 fn batch(asked: &Command) -> (Phase, Vec<u8>) {
     let text = |at: usize| asked.get(at).map_or("", |w| std::str::from_utf8(w).unwrap_or(""));
     let number = |at: usize| text(at).parse::<usize>().unwrap_or(0);
@@ -225,10 +225,10 @@ fn batch(asked: &Command) -> (Phase, Vec<u8>) {
     while at < asked.len() {
         let (code, skip) = match text(at) {
             kind @ ("A" | "V" | "W") => {
-                // One who waits says with which place.
+                // A request that waits also carries its place in the queue.
                 let size = if kind == "W" { 9 } else { 4 + 2 * number(at + 1) };
                 if is_taken {
-                    // Somebody else's, for so many milliseconds more.
+                    // The reply for a lock of another client is -3 and the remaining milliseconds.
                     codes.push(integer(-3));
                     (9_000, size)
                 } else {
@@ -240,7 +240,7 @@ fn batch(asked: &Command) -> (Phase, Vec<u8>) {
             "R" => (1, 3),
             "X" => (1, 7),
             "I" => (-1, 2),
-            // Not worth knowing: a fault of this op, and of those behind it.
+            // An unknown op gets a fault, and the ops after it are not parsed.
             _ => (-5, 0),
         };
         codes.push(integer(code));

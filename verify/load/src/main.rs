@@ -1,4 +1,5 @@
-//! Very many locks, waiters and leaders in one process, on real servers that it starts itself.
+//! A load test with very many locks, waiters and leaders in one process, on real servers that the
+//! program starts itself.
 //!
 //! ```text
 //! cargo run --release -p load -- guards 40000 3
@@ -6,11 +7,11 @@
 //! cargo run --release -p load -- elections 10000
 //! ```
 //!
-//! The first holds 40,000 locks while one of three servers is frozen for a minute, three times. In
-//! the second 100,000 wait for one lock on one server; the third leads 10,000 elections for a
-//! minute.
+//! The first command holds 40,000 locks while one of three servers is frozen for a minute, three
+//! times. In the second, 100,000 callers wait for one lock on one server. The third leads 10,000
+//! elections for a minute.
 //!
-//! Exit code 1: a lock or leadership was lost, or a waiter did not get the lock.
+//! The exit code is 1 if a lock or leadership was lost, or a waiter did not get the lock.
 
 #[path = "../../../tests/support/server.rs"]
 #[allow(dead_code, unreachable_pub, missing_docs, reason = "shared with the tests")]
@@ -27,9 +28,9 @@ use tokio::time::sleep;
 
 use crate::server::Server;
 
-/// Time for which one of three servers is frozen, and leaders lead.
+/// Time for which one of three servers is frozen, and for which leaders lead.
 const SPAN: Duration = Duration::from_secs(60);
-/// Callers that acquire at the same time.
+/// Number of callers that acquire at the same time.
 const CALLERS: usize = 256;
 
 #[tokio::main]
@@ -60,18 +61,18 @@ fn handle(servers: &[Server]) -> Redlock {
     Redlock::from_urls(urls.join(" ")).expect("addresses of servers")
 }
 
-/// Servers that grant, because a first use and one quarantine are behind them.
+/// Starts servers, and waits until their first quarantine has ended.
 async fn servers(n: usize) -> (Vec<Server>, Redlock) {
     let servers: Vec<Server> = (0..n).map(|_| Server::start(&[])).collect();
     let redlock = handle(&servers);
     let first = redlock.mutex("first").acquire_timeout(SPAN).build().expect("a mutex");
     drop(first.acquire().await.expect("after the quarantine"));
-    // All of them, and not only a majority.
+    // The quarantine of all servers must have ended, not only that of a majority.
     sleep(Duration::from_secs(2)).await;
     (servers, redlock)
 }
 
-/// Holds `n` locks while one of three servers is frozen; true if none was lost.
+/// Holds `n` locks while one of three servers is frozen; returns true if none was lost.
 async fn guards(n: usize) -> bool {
     let (servers, redlock) = servers(3).await;
     let (next, begun) = (Arc::new(AtomicUsize::new(0)), Instant::now());
@@ -113,7 +114,7 @@ async fn guards(n: usize) -> bool {
     lost == 0
 }
 
-/// Prints every five seconds what is left of the leases, and what becomes of new work.
+/// Prints the smallest remaining validity every five seconds, and the results of new attempts.
 async fn watch(phase: &str, held: &[LockGuard], span: Duration, redlock: &Redlock) {
     let begun = Instant::now();
     let (mut granted, mut refused, mut why) = (0, 0, None);
@@ -150,7 +151,7 @@ async fn watch(phase: &str, held: &[LockGuard], span: Duration, redlock: &Redloc
     }
 }
 
-/// `n` wait for one lock; true if each had it.
+/// Lets `n` callers wait for one lock; returns true if each acquired it.
 async fn waiters(n: usize) -> bool {
     let (_servers, redlock) = servers(1).await;
     let (turns, failed) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
@@ -170,7 +171,7 @@ async fn waiters(n: usize) -> bool {
             }
         });
     }
-    // Each has found the lock taken.
+    // By now each caller has found the lock taken.
     sleep(Duration::from_secs(5 + n as u64 / 10_000)).await;
     drop(first.release().await);
     let begun = Instant::now();
@@ -192,7 +193,7 @@ async fn waiters(n: usize) -> bool {
     before == n
 }
 
-/// Leads `n` elections; true if no leadership was lost.
+/// Leads `n` elections; returns true if no leadership was lost.
 async fn elections(n: usize) -> bool {
     let (_servers, redlock) = servers(1).await;
     let lost = Arc::new(AtomicUsize::new(0));

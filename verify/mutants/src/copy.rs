@@ -1,4 +1,4 @@
-//! A copy of the repository in which the changes are made.
+//! A copy of the repository in which changes are made.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -6,13 +6,14 @@ use std::process::Command;
 
 use crate::Mutant;
 
-/// The script's assembly, whose text is exchanged when the tests run.
+/// Source of the function that assembles the script, whose text is replaced when the tests run.
 const SCRIPT: &str = "src/node/redis/script.rs";
 
-/// The copy, below `target`.
+/// A copy of the repository, below `target`.
 pub(crate) struct Copy {
     dir: PathBuf,
-    /// Its build folder. In that of the repository, programs of both would have the same names.
+    /// Build folder of the copy. In the repository's own folder, programs of both would have the
+    /// same names.
     target: PathBuf,
 }
 
@@ -26,7 +27,7 @@ impl Copy {
             .output()
             .map_err(|e| format!("git: {e}"))?;
         let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
-        // Files of an earlier run may be gone since.
+        // The repository may have lost files since an earlier run, so the old copy is deleted.
         let _ = std::fs::remove_dir_all(&dir);
         for file in listed.split('\0').filter(|f| root.join(f).is_file()) {
             let (from, to) = (root.join(file), dir.join(file));
@@ -45,7 +46,7 @@ impl Copy {
         &self.target
     }
 
-    /// Adds the switches' module to the library, with these changes of the scripts.
+    /// Adds the module of the switches to the library, with these changes of the scripts.
     pub(crate) fn add_module<'m>(
         &self,
         scripts: impl Iterator<Item = &'m (usize, &'m Mutant)>,

@@ -8,12 +8,12 @@ use rand::seq::SliceRandom;
 
 use crate::Mutant;
 
-/// Changes in a shard that was not named.
+/// Number of changes that a run without `--shard` tries.
 const USUAL: usize = 100;
-/// Changes that are drawn for it, as not all of them build.
+/// Number of changes that are drawn for such a run, as not all of them build.
 const DRAWN: usize = 2 * USUAL;
 
-/// The `k`th of `n` equal parts, from 1.
+/// The `k`th of `n` equal parts; `k` counts from 1.
 #[derive(Clone, Copy)]
 pub(crate) struct Shard {
     k: usize,
@@ -33,8 +33,8 @@ impl FromStr for Shard {
     }
 }
 
-/// Shuffles the list by the seed and takes the shard, or the first hundred that build. Returns
-/// the changes to build, and how many of them to try at most.
+/// Shuffles the list by the seed and takes the shard, or the first hundred that build. Returns the
+/// changes to build, and the largest number of them to try.
 pub(crate) fn draw(mut all: Vec<Mutant>, seed: u64, shard: Option<Shard>) -> (Vec<Mutant>, usize) {
     all.shuffle(&mut StdRng::seed_from_u64(seed));
     let Some(Shard { k, n }) = shard else {

@@ -1,5 +1,5 @@
-//! Changes of the scripts that run in the server: an operator, a bound or a condition at a time,
-//! or a command left out.
+//! Changes of the scripts that run in the server: an operator, a bound or a condition is changed,
+//! or a command is left out, one at a time.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use crate::Mutant;
 
 const SCRIPTS: &str = "src/node/lua";
 
-/// Texts and what is put in their place.
+/// Texts and their replacements.
 const SWAPS: [(&str, &str); 14] = [
     (" == ", " ~= "),
     (" ~= ", " == "),
@@ -25,7 +25,7 @@ const SWAPS: [(&str, &str); 14] = [
     ("true", "false"),
 ];
 
-/// Lists the changes.
+/// Lists the changes of the scripts.
 pub(crate) fn list(root: &Path) -> Result<Vec<Mutant>, String> {
     let dir = root.join(SCRIPTS);
     let entries = dir.read_dir().map_err(|e| format!("{}: {e}", dir.display()))?;

@@ -2,18 +2,18 @@
 //! tests do not notice.
 //!
 //! ```text
-//! list     cargo-mutants names the changes of the Rust files, lua.rs those of the scripts
-//! draw     the list is shuffled by the seed, and a shard of it taken
-//! switch   a copy of the repository gets all of them, each behind a switch, and is built once; a
-//!          change that does not build is replaced by the next of the list
-//! reach    the suites run without any change and record which test reaches which change
-//! try      each change is turned on, and the tests that reach it run, those of the quickest suite
-//!          first, until one of them fails twice
+//! list      cargo-mutants names the changes of the Rust files, lua.rs those of the scripts
+//! draw      the list is shuffled by the seed, and a shard of it is taken
+//! switch    a copy of the repository gets all these changes, each behind a switch, and is built
+//!           once; a change that does not build is replaced by the next of the list
+//! reach     the suites run without any change and record which test reaches which change
+//! try       each change is turned on, and the tests that reach it run, those of the quickest suite
+//!           first, until one of them fails twice
 //! ```
 //!
-//! A change that no test notices either shows a missing test, or it is equivalent: nothing that is
-//! promised depends on it. Those are listed with their reasons in `equivalent.txt`. The last line
-//! is JSON; the exit code is 1 if any other change was not noticed.
+//! A change that no test notices shows a missing test, or the change is equivalent: no promise
+//! depends on it. Equivalent changes are listed with their reasons in `equivalent.txt`. The last
+//! line is JSON; the exit code is 1 if any other change was not noticed.
 
 mod copy;
 mod draw;
@@ -37,13 +37,13 @@ use crate::draw::Shard;
 use crate::suites::{Program, Verdict};
 use crate::switches::Switched;
 
-/// Tries whether the tests notice small changes of the code.
+/// Tests whether the library's tests notice small changes of the code.
 #[derive(Parser)]
 struct Args {
-    /// The part of the shuffled list to try, as `k/n`; by default a hundred changes.
+    /// Part of the shuffled list to try, as `k/n`; by default a hundred changes.
     #[arg(long)]
     shard: Option<Shard>,
-    /// Shuffles the list.
+    /// Seed that shuffles the list.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Only changes whose name contains one of these texts, such as `src/quorum`.
@@ -54,27 +54,27 @@ struct Args {
     list: bool,
 }
 
-/// Changes that are tried at the same time. The tests wait most of their time.
+/// Number of changes that are tried at the same time; the tests wait most of their time.
 const AT_A_TIME: usize = 3;
 
-/// One change: a range of a file, and what to put there.
+/// A change: a range of a file, and its replacement.
 pub(crate) struct Mutant {
     file: PathBuf,
-    /// Line and column, from 1.
+    /// Line and column of the change, from 1.
     place: (usize, usize),
-    /// The change, and its function or line.
+    /// Description of the change, and its function or line.
     change: String,
-    /// In bytes.
+    /// Replaced range of the file, in bytes.
     range: Range<usize>,
     replacement: String,
 }
 
 impl Mutant {
-    /// Returns true if the list of equivalent changes has it. Lines move, so places are not
-    /// compared.
+    /// Returns true if the list of equivalent changes contains this one. Places are not compared,
+    /// because lines move.
     fn is_equivalent(&self) -> bool {
         let name = format!("{}: {}", self.file.display(), self.change);
-        // Each has its reason above it.
+        // The reason of each change stands above it in the list.
         include_str!("../equivalent.txt").lines().any(|l| l.trim() == name)
     }
 
@@ -82,7 +82,7 @@ impl Mutant {
         self.file.extension().is_some_and(|e| e == "lua")
     }
 
-    /// Makes the change in a part of the file that begins at this offset.
+    /// Returns the part of the file that begins at `offset`, with the change made.
     fn made(&self, part: &str, offset: usize) -> String {
         let mut text = part.to_owned();
         text.replace_range(self.range.start - offset..self.range.end - offset, &self.replacement);
@@ -99,7 +99,7 @@ impl fmt::Display for Mutant {
 
 #[derive(Default, serde::Serialize)]
 struct Sum {
-    /// Changes that build.
+    /// Number of tried changes, all of which build.
     mutants: usize,
     found: usize,
     equivalent: usize,
@@ -138,7 +138,8 @@ fn run(args: &Args) -> Result<Sum, String> {
     let tried: Vec<usize> = built.into_iter().take(wanted).collect();
     eprintln!("{} of {total} changes", tried.len());
     let mut programs = suites::build(&copy)?;
-    // All at once: most of them wait. A program that fails in this crowd runs again alone.
+    // All programs run at once, since most of them wait. A program that fails under this load runs
+    // again alone.
     let explored: Vec<_> = std::thread::scope(|scope| {
         let explore = |program| scope.spawn(|| Program::explore(program, &copy));
         let explorers: Vec<_> = programs.iter_mut().map(explore).collect();
@@ -156,7 +157,7 @@ fn run(args: &Args) -> Result<Sum, String> {
     Ok(sum)
 }
 
-/// Writes the changes into the copy. Returns the numbers of those that build.
+/// Writes the changes into the copy; returns the numbers of those that build.
 fn put_switches(copy: &Copy, drawn: &[Mutant]) -> Result<BTreeSet<usize>, String> {
     let mut files: BTreeMap<&Path, Vec<(usize, &Mutant)>> = BTreeMap::new();
     for (id, mutant) in drawn.iter().enumerate() {
@@ -192,7 +193,7 @@ fn put_switches(copy: &Copy, drawn: &[Mutant]) -> Result<BTreeSet<usize>, String
     }
 }
 
-/// Tries the changes, some at a time, and prints what became of each.
+/// Tries the changes, some at a time, and prints the result of each.
 fn try_all(drawn: &[Mutant], tried: Vec<usize>, programs: &[Program]) -> Result<Sum, String> {
     let (next, sum) = (Mutex::new(tried.into_iter()), Mutex::new(Sum::default()));
     let work = || {

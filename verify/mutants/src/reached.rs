@@ -1,15 +1,15 @@
-//! Put into the copy of the library by `mutants`: which change is turned on, and which ones a test
-//! reaches.
+//! Module that `mutants` puts into the copy of the library: it tells which change is turned on, and
+//! records which changes a test reaches.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::io::Write as _;
 use std::sync::{LazyLock, OnceLock};
 
-/// The number of the change that is turned on.
+/// Number of the change that is turned on.
 static ON: LazyLock<Option<usize>> =
     LazyLock::new(|| std::env::var("MUTANT").ok().and_then(|id| id.parse().ok()));
-/// File to which every change that a thread reaches is written.
+/// File in which every change that a thread reaches is recorded.
 static REACHED: LazyLock<Option<String>> = LazyLock::new(|| std::env::var("MUTANTS_REACHED").ok());
 
 thread_local! {
@@ -32,7 +32,8 @@ pub(crate) fn on(id: usize) -> bool {
     *ON == Some(id)
 }
 
-/// Returns the script's text, with the change of one of its files that is turned on.
+/// Returns the script's text. If the change that is turned on belongs to one of the script's files,
+/// the text contains this change.
 pub(crate) fn script(text: &'static str) -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
     let Some((old, new)) = ON.and_then(changed_file) else { return text };

@@ -1,4 +1,4 @@
-//! Changes of Rust files, as `cargo mutants --list` names them.
+//! Changes of Rust files, as `cargo mutants --list` lists them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::Mutant;
 
-/// The modules that decide who holds what.
+/// Modules that decide who holds a lease.
 const FILES: [&str; 5] = [
     "src/quorum/**/*.rs",
     "src/node/**/*.rs",
@@ -16,7 +16,7 @@ const FILES: [&str; 5] = [
     "src/election/**/*.rs",
 ];
 
-/// What only tests use.
+/// Files that only tests use.
 const EXCEPT: [&str; 2] = ["**/fuzz.rs", "**/tests.rs"];
 
 #[derive(Deserialize)]
@@ -33,7 +33,7 @@ struct Span {
     end: Place,
 }
 
-/// Counted from 1, in characters.
+/// A position in a file, counted from 1, in characters.
 #[derive(Deserialize)]
 struct Place {
     line: usize,
@@ -49,7 +49,7 @@ impl Place {
     }
 }
 
-/// Lists the changes.
+/// Lists the changes of the Rust files.
 pub(crate) fn list(root: &Path) -> Result<Vec<Mutant>, String> {
     let mut cargo = Command::new("cargo");
     cargo.current_dir(root).args(["mutants", "--list", "--json", "--package", "palisade"]);
@@ -74,7 +74,7 @@ impl Listed {
         let text = std::fs::read_to_string(&file).map_err(|e| format!("{}: {e}", self.name))?;
         let (start, end) = (self.span.start.offset(&text), self.span.end.offset(&text));
         let range = start.zip(end).ok_or_else(|| format!("{}: no such place", self.name))?;
-        // It begins with file, line and column.
+        // The name begins with file, line and column.
         let change = self.name.splitn(4, ':').last().unwrap_or_default().trim().to_owned();
         Ok(Mutant {
             place: (self.span.start.line, self.span.start.column),

@@ -1,5 +1,5 @@
-//! The suites that have to notice a change, the quickest first, and how their programs are built
-//! and run.
+//! The suites that must notice a change, the quickest first, with the building and running of their
+//! programs.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{BufRead as _, BufReader};
@@ -15,24 +15,24 @@ use crate::Mutant;
 use crate::copy::Copy;
 use crate::switches::Switched;
 
-/// Largest factor by which a change may prolong a suite: one that a change makes hang has noticed
-/// it.
+/// Largest factor by which a change may prolong a suite; a suite that hangs has noticed the change.
 const PATIENCE: u32 = 5;
-/// Longest run without any change.
+/// Longest run of a program without any change.
 const UNKNOWN: Duration = Duration::from_secs(1_800);
-/// A quick suite may wait for the other programs of the machine.
+/// Shortest time limit of a suite, because even a quick one may wait for other programs of the
+/// machine.
 const SHORTEST: Duration = Duration::from_secs(60);
 
 struct Suite {
     name: &'static str,
     build: &'static [&'static str],
-    /// Arguments of its programs.
+    /// Arguments of the suite's programs.
     args: &'static [&'static str],
-    /// The script runs there.
+    /// True if the suite runs the script on servers.
     on_servers: bool,
 }
 
-/// In this order.
+/// All suites, in the order in which they run.
 const SUITES: [Suite; 5] = [
     Suite {
         name: "unit",
@@ -42,7 +42,7 @@ const SUITES: [Suite; 5] = [
     },
     Suite {
         name: "contract",
-        // Both packages, so that the library is built as for the other suites.
+        // Both packages are named, so that the library is built as for the other suites.
         build: &[
             "test",
             "--no-run",
@@ -93,9 +93,9 @@ const SUITES: [Suite; 5] = [
     },
 ];
 
-/// Result of a change.
+/// Result of trying a change.
 pub(crate) enum Verdict {
-    /// The suite that failed, or that did not end.
+    /// The change was noticed; names the suite that failed or did not end.
     Found(String),
     /// All suites passed.
     Unnoticed,
@@ -104,19 +104,19 @@ pub(crate) enum Verdict {
 /// An error of the compiler.
 pub(crate) struct BuildError {
     pub(crate) message: String,
-    /// Files and offsets of which it speaks, the place of the error first.
+    /// Files and offsets that the message names, the place of the error first.
     places: Vec<(PathBuf, usize)>,
 }
 
 impl BuildError {
-    /// Returns the changes that the error is about.
+    /// Returns the changes that the error concerns.
     pub(crate) fn changes(&self, files: &BTreeMap<&Path, Switched>) -> Vec<usize> {
         let found = self.places.iter().find_map(|(file, at)| files.get(&**file)?.at(*at));
         found.unwrap_or_default().to_vec()
     }
 }
 
-/// A line of cargo's JSON.
+/// One line of cargo's JSON output.
 #[derive(Deserialize)]
 struct Line {
     message: Option<Message>,
@@ -138,7 +138,7 @@ struct Span {
     is_primary: bool,
 }
 
-/// Runs cargo in the copy. Returns what it built, and the compiler's errors.
+/// Runs cargo in the copy; returns the built artifacts and the compiler's errors.
 fn cargo(copy: &Copy, args: &[&str]) -> Result<(Vec<Line>, Vec<BuildError>), String> {
     let mut command = Command::new("cargo");
     command.current_dir(copy.dir()).args(args).arg("--message-format=json");
@@ -188,28 +188,29 @@ pub(crate) fn build(copy: &Copy) -> Result<Vec<Program>, String> {
     Ok(programs)
 }
 
-/// One program with tests.
+/// One test program of a suite.
 pub(crate) struct Program {
     suite: &'static Suite,
     path: PathBuf,
-    /// Folder in which it runs.
+    /// Folder in which the program runs.
     dir: PathBuf,
-    /// Per change, the names of the threads that reach it.
+    /// Names of the threads that reach each change.
     reached: HashMap<usize, BTreeSet<String>>,
     longest: Duration,
 }
 
-/// End of a run of a program.
+/// End of a program's run.
 enum End {
     Passed,
-    /// With the tests that failed, if the program named any.
+    /// Some tests failed; holds their names, if the program printed any.
     Failed(Vec<String>),
-    /// It took longer than it may, and was ended.
+    /// The program exceeded its time limit and was killed.
     Hangs,
 }
 
 impl Program {
-    /// Runs the program without any change, and notes what its tests reach and how long they take.
+    /// Runs the program without any change, and records what its tests reach and how long they
+    /// take.
     pub(crate) fn explore(&mut self, copy: &Copy) -> Result<(), String> {
         let name = self.path.file_name().expect("a program has a name");
         let file = copy.dir().join(name).with_extension("reached");
@@ -217,7 +218,7 @@ impl Program {
         let reached = ("MUTANTS_REACHED", file.display().to_string());
         let end = self.run(&reached, self.suite.args, usize::MAX)?;
         let took = began.elapsed();
-        // A suite that fails without a change shows nothing.
+        // A suite that fails without a change proves nothing.
         if self.fails(&reached, self.suite.args, &end)? {
             let tests = if let End::Failed(tests) = end { tests.join(" ") } else { String::new() };
             return Err(format!("`{}` fails without a change: {tests}", self.path.display()));
@@ -234,15 +235,15 @@ impl Program {
         Ok(())
     }
 
-    /// Runs the tests that reach the change, or all where that is not known. Returns the word for a
-    /// run that noticed it.
+    /// Runs the tests that reach the change, or all tests if these are not known. Returns the word
+    /// for a run that noticed the change.
     fn notices(&self, id: usize, mutant: &Mutant) -> Result<Option<String>, String> {
         let on = ("MUTANT", id.to_string());
         let mut args = self.suite.args.to_vec();
         if !mutant.is_script() {
             let Some(threads) = self.reached.get(&id) else { return Ok(None) };
-            // A test's thread has its name. The other threads that reach the change mostly work for
-            // the same tests.
+            // The thread of a test has the test's name. Other threads that reach the change mostly
+            // work for the same tests.
             let tests: Vec<_> =
                 threads.iter().map(String::as_str).filter(|t| t.contains("::")).collect();
             if !tests.is_empty() {
@@ -266,7 +267,7 @@ impl Program {
         Ok(None)
     }
 
-    /// Runs the tests that failed once more, as the machine may have been slow. Returns true if one
+    /// Runs the failed tests once more, as the machine may have been slow; returns true if one
     /// fails again.
     fn fails(&self, env: &(&str, String), args: &[&str], end: &End) -> Result<bool, String> {
         let again = match end {
@@ -280,12 +281,13 @@ impl Program {
         Ok(!matches!(again, End::Passed))
     }
 
-    /// Runs the program until so many of its tests have failed.
+    /// Runs the program until `most` of its tests have failed.
     fn run(&self, env: &(&str, String), args: &[&str], most: usize) -> Result<End, String> {
         let mut command = Command::new(&self.path);
         command.current_dir(&self.dir).env("CARGO_MANIFEST_DIR", &self.dir).env(env.0, &env.1);
         command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-        // A group of its own, so that the servers that it starts end with it.
+        // The program gets a separate process group, so that the servers that it starts end with
+        // it.
         let started = command.process_group(0).spawn();
         let mut child = started.map_err(|e| format!("{}: {e}", self.path.display()))?;
         let output = failed_tests(&mut child);
@@ -294,7 +296,7 @@ impl Program {
             match output.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok(test) => failed.push(test),
                 Err(RecvTimeoutError::Timeout) => break End::Hangs,
-                // It prints nothing more, so it has ended.
+                // The output has ended, so the program has ended.
                 Err(RecvTimeoutError::Disconnected) => {
                     let status = child.wait().map_err(|e| e.to_string())?;
                     break if status.success() { End::Passed } else { End::Failed(failed) };
@@ -311,7 +313,7 @@ impl Program {
     }
 }
 
-/// Sends the names of the tests that fail, until the output ends.
+/// Sends the names of the failed tests, until the output ends.
 fn failed_tests(child: &mut Child) -> mpsc::Receiver<String> {
     let stdout = child.stdout.take().expect("it is piped");
     let (sender, receiver) = mpsc::channel();
@@ -326,7 +328,7 @@ fn failed_tests(child: &mut Child) -> mpsc::Receiver<String> {
     receiver
 }
 
-/// Turns a change on, and runs what may notice it.
+/// Turns a change on, and runs the tests that may notice it.
 pub(crate) fn judge(programs: &[Program], id: usize, mutant: &Mutant) -> Result<Verdict, String> {
     for program in programs {
         if let Some(word) = program.notices(id, mutant)? {

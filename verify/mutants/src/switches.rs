@@ -1,12 +1,12 @@
-//! All drawn changes of a file in one text, each behind a switch that the environment turns on, so
-//! that one build serves them all: a function's body stands there once for each of its changes.
+//! All drawn changes of a file in one text, each behind a switch that an environment variable turns
+//! on. One build serves all changes: a function's body is repeated for each of its changes.
 //!
 //! ```text
 //! fn f() { a < b }    fn f() { if on(7) { a <= b } else if on(8) { a > b } else { a < b } }
 //! ```
 //!
-//! Changes that do not build so are not tried: of constants, of a `const fn`, and of a function
-//! that returns an `impl Trait` whose type has no name.
+//! Changes that do not build in this form are not tried: changes of constants, of a `const fn`, and
+//! of a function that returns an `impl Trait` whose type has no name.
 
 use std::fmt::Write as _;
 use std::ops::Range;
@@ -19,8 +19,8 @@ use crate::Mutant;
 /// A file's text with its switches.
 pub(crate) struct Switched {
     pub(crate) text: String,
-    /// Ranges of the text with the changes that they belong to: one change, and around these all
-    /// changes of a function.
+    /// Ranges of the text with the changes that they belong to: a range of one change, and around
+    /// such ranges one with all changes of a function.
     parts: Vec<(Range<usize>, Vec<usize>)>,
 }
 
@@ -55,19 +55,20 @@ impl Switched {
         Ok(Self { text: new, parts })
     }
 
-    /// The changes that have a switch.
+    /// Returns the changes that have a switch.
     pub(crate) fn ids(&self) -> impl Iterator<Item = usize> {
         self.parts.iter().flat_map(|(_, ids)| ids.iter().copied())
     }
 
-    /// Returns the changes that an error at this offset of the new text is about.
+    /// Returns the changes that an error at this offset of the new text concerns.
     pub(crate) fn at(&self, offset: usize) -> Option<&[usize]> {
         let part = self.parts.iter().find(|(range, _)| range.contains(&offset));
         part.map(|(_, ids)| &ids[..])
     }
 }
 
-/// The functions of a file that are in no other, whole and their bodies, in the order of the text.
+/// The functions of a file that are not inside another one: the range of each and of its body, in
+/// the order of the text.
 struct Functions(Vec<(Range<usize>, Range<usize>)>);
 
 impl<'ast> Visit<'ast> for Functions {

@@ -1,5 +1,5 @@
-//! The client processes: started, killed, stopped, continued; and watched, for one that ends by
-//! itself is a finding.
+//! The client processes: they are started, killed, stopped and continued. They are also watched,
+//! because a client that ends by itself breaks a promise.
 
 use std::cell::RefCell;
 use std::process::{Child, Stdio};
@@ -12,7 +12,7 @@ use crate::world::{Failure, World, signal};
 struct Client {
     process: Option<Child>,
     life: u16,
-    /// Since when it is stopped.
+    /// Time since which the process is stopped.
     frozen: Option<u64>,
 }
 
@@ -20,13 +20,13 @@ pub(crate) struct Clients {
     world: Rc<World>,
     ledger: Shared,
     seed: u64,
-    /// What each process is started as.
+    /// Subcommand that each process runs.
     verb: &'static str,
     list: RefCell<Vec<Client>>,
 }
 
 impl Clients {
-    /// Starts so many.
+    /// Starts `n` clients.
     pub(crate) fn start(
         world: Rc<World>,
         ledger: Shared,
@@ -36,7 +36,7 @@ impl Clients {
         Self::start_as("client", world, ledger, seed, n)
     }
 
-    /// Starts so many of another kind.
+    /// Starts `n` processes that run the subcommand `verb`.
     pub(crate) fn start_as(
         verb: &'static str,
         world: Rc<World>,
@@ -56,7 +56,7 @@ impl Clients {
         self.list.borrow().len() as u8
     }
 
-    /// Starts a client that does not run.
+    /// Starts a client, if it is not running.
     pub(crate) fn spawn(&self, n: u8) -> Result<(), Failure> {
         let mut list = self.list.borrow_mut();
         let client = &mut list[usize::from(n) - 1];
@@ -79,14 +79,14 @@ impl Clients {
         Ok(())
     }
 
-    /// A signal of its own, if it runs.
+    /// Sends a signal to a client, if it is running.
     pub(crate) fn signal(&self, n: u8, name: &str) {
         if let Some(process) = &self.list.borrow()[usize::from(n) - 1].process {
             signal(process.id(), name);
         }
     }
 
-    /// SIGKILL.
+    /// Kills a client with SIGKILL.
     pub(crate) fn kill(&self, n: u8) -> Result<(), Failure> {
         self.go_on(n)?;
         let mut list = self.list.borrow_mut();
@@ -98,7 +98,7 @@ impl Clients {
         Ok(())
     }
 
-    /// SIGSTOP; false if it is stopped already or does not run.
+    /// Stops a client with SIGSTOP; returns false if it is stopped already or not running.
     pub(crate) fn freeze(&self, n: u8) -> bool {
         let mut list = self.list.borrow_mut();
         let client = &mut list[usize::from(n) - 1];
@@ -112,7 +112,7 @@ impl Clients {
         }
     }
 
-    /// SIGCONT, if it is stopped.
+    /// Continues a stopped client with SIGCONT.
     pub(crate) fn go_on(&self, n: u8) -> Result<(), Failure> {
         let mut list = self.list.borrow_mut();
         let client = &mut list[usize::from(n) - 1];
@@ -125,7 +125,7 @@ impl Clients {
         Ok(())
     }
 
-    /// Notes who ended by itself, and starts it again.
+    /// Reports clients that ended by themselves, and starts them again.
     pub(crate) fn look(&self) -> Result<(), Failure> {
         for n in 1..=self.count() {
             let ended = {

@@ -1,6 +1,6 @@
-//! Singleton cron under faults: three processes run the same job with ticks of one second, and the
-//! one that leads is killed, frozen, cut off or resigned every 20 s, over real Sentinel groups. A
-//! ledger outside of them says which ticks took effect, and how often.
+//! Singleton cron under faults: three processes run the same job with ticks of one second, over
+//! real Sentinel groups. Every 20 s the leading process is killed, frozen, cut off or made to
+//! resign. A ledger outside of these processes records which ticks took effect, and how often.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -27,23 +27,23 @@ use crate::wire::{Ask, Ledger, Told};
 use crate::world::{Failure, Place, World};
 
 const PROCESSES: u8 = 3;
-/// A strike comes so often, and lasts so long.
+/// Interval between two strikes; each strike lasts for [`LASTS`].
 const EVERY: Duration = Duration::from_secs(20);
 const LASTS: Duration = Duration::from_secs(6);
-/// What is late is run until this is over; then it is counted.
+/// Longest delay after which a late tick still runs.
 const LATE: Duration = Duration::from_secs(60);
 const CALM: Duration = Duration::from_secs(15);
 const LEAD: &str = "cron";
 
-/// The run's settings.
+/// Settings of the run.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// How long faults come.
+    /// Duration of the faults, in seconds.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
 }
 
-/// One process: runs the job, and reports to the ledger while it leads.
+/// Runs one process: it runs the job, and reports to the ledger while it leads.
 pub(crate) fn run_client(args: &client::Args) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(LocalSet::new().run_until(work(args)))
@@ -59,7 +59,7 @@ async fn work(args: &client::Args) -> Result<(), Failure> {
     let run = cron.run(job, |tick: Tick| effect(args, who, tick));
     let report = async {
         loop {
-            // The time is taken first: what is seen was so then or later.
+            // The time is read first, so the term was held at that time or later.
             let at = now();
             if let Some(term) = cron.term() {
                 let valid = What::Valid { name: LEAD.into(), token: term.get(), until: at };
@@ -79,7 +79,8 @@ async fn work(args: &client::Args) -> Result<(), Failure> {
     }
 }
 
-/// The job: asks whether an earlier attempt took effect, and takes effect under the tick's token.
+/// Runs one tick of the job: asks whether an earlier attempt took effect, and if not, takes effect
+/// under the tick's token.
 async fn effect(args: &client::Args, who: Who, tick: Tick) -> Result<(), Failed> {
     let mut ledger = Ledger::connect(&args.ledger, who).await?;
     let key: Arc<str> = tick.unix_seconds().to_string().into();
@@ -88,7 +89,7 @@ async fn effect(args: &client::Args, who: Who, tick: Tick) -> Result<(), Failed>
     if matches!(asked, Told::Value(Some(_))) {
         return Ok(());
     }
-    // Long enough to be struck in the middle now and then.
+    // The pause is long enough for a strike to hit some ticks in the middle.
     sleep(Duration::from_millis(100)).await;
     let value = format!("{}.{}.{}", who.client, who.life, tick.attempt()).into();
     if ledger.yes(Ask::Book { key, token, value }).await? {
@@ -98,7 +99,7 @@ async fn effect(args: &client::Args, who: Who, tick: Tick) -> Result<(), Failed>
     }
 }
 
-/// A run: true if every tick took effect once.
+/// Performs a run; returns true if every tick took effect once.
 pub(crate) fn demo(args: &Args, out: &Path) -> Result<bool, Failure> {
     std::fs::create_dir_all(out)?;
     let ledger = Book::new(&out.join("cron.jsonl"), StdRng::seed_from_u64(1))?;
@@ -111,7 +112,7 @@ pub(crate) fn demo(args: &Args, out: &Path) -> Result<bool, Failure> {
     Ok(judge(&events, end))
 }
 
-/// The tick up to which all have to be there.
+/// Runs the processes and the faults; returns the last tick that must have taken effect.
 async fn run(length: Duration, out: &Path, ledger: Shared) -> Result<u64, Failure> {
     let mut signals = Signals::new()?;
     let world = Rc::new(World::up(PROCESSES, out)?);
@@ -120,7 +121,7 @@ async fn run(length: Duration, out: &Path, ledger: Shared) -> Result<u64, Failur
     let clients =
         Clients::start_as("cron-client", Rc::clone(&world), Rc::clone(&ledger), 1, PROCESSES)?;
     let begun = Instant::now();
-    // The first ticks come when the new servers grant.
+    // The first ticks need servers whose first quarantine has ended.
     while leader(&ledger).is_none() && begun.elapsed() < LATE {
         sleep(Duration::from_millis(100)).await;
     }
@@ -150,7 +151,7 @@ async fn run(length: Duration, out: &Path, ledger: Shared) -> Result<u64, Failur
     Ok(end)
 }
 
-/// One strike, from its beginning to its end.
+/// Performs one strike, from its beginning to its end.
 async fn strike(n: u32, p: u8, world: &World, clients: &Clients) -> Result<&'static str, Failure> {
     Ok(match n % 4 {
         0 => {
@@ -182,7 +183,8 @@ async fn strike(n: u32, p: u8, world: &World, clients: &Clients) -> Result<&'sta
     })
 }
 
-/// The client that most recently reported, not long ago, that it leads.
+/// Returns the client that most recently reported that it leads, if the report is less than one
+/// second old.
 fn leader(ledger: &Shared) -> Option<u8> {
     let ledger = ledger.borrow();
     let last = ledger.so_far().iter().rev().find(|e| matches!(e.what, What::Valid { .. }))?;
@@ -194,10 +196,11 @@ fn wall_seconds() -> u64 {
     since.unwrap_or_default().as_secs()
 }
 
-/// Counts, and prints the last line.
+/// Counts ticks and terms, and prints the last line; returns true if no promise was broken.
 fn judge(events: &[Event], end: u64) -> bool {
     let mut booked: BTreeMap<u64, u32> = BTreeMap::new();
-    // From when to when each term was believed in, and by how many.
+    // By term: the first and last time at which it was reported, and the processes that reported
+    // it.
     let mut terms: BTreeMap<u64, (u64, u64, BTreeSet<Who>)> = BTreeMap::new();
     for e in events {
         match &e.what {
@@ -213,7 +216,7 @@ fn judge(events: &[Event], end: u64) -> bool {
         }
     }
     let first = booked.keys().next().copied().unwrap_or(end);
-    // In the order of terms: nobody leads before who led before has stopped.
+    // In the order of terms, each leader must have stopped before the next one leads.
     let spans: Vec<_> = terms.values().collect();
     let overlaps = spans.windows(2).filter(|w| w[0].1 >= w[1].0).count();
     let shared = spans.iter().filter(|span| span.2.len() > 1).count();

@@ -1,9 +1,9 @@
-//! Cuts in the network. Packets are dropped where they arrive, so that a sender learns nothing, as
-//! on a cut wire; each direction is cut by itself.
+//! Cuts in the network. Packets are dropped at the receiver, so the sender notices nothing, as with
+//! a broken cable. Each direction is cut separately.
 
 use crate::world::{Failure, Place, World};
 
-/// A cut: everything from one of `from` to one of `to` is lost.
+/// A cut: all packets from the places `from` to the places `to` are lost.
 #[derive(Clone, Debug)]
 pub(crate) struct Cut {
     pub(crate) from: Vec<Place>,
@@ -52,7 +52,7 @@ pub(crate) async fn cut(world: &World, id: u32, cuts: &[Cut]) -> Result<(), Fail
     Ok(())
 }
 
-/// Ends them. All of them are tried; the first failure is returned.
+/// Ends the cuts of fault `id`. Tries to end all of them, and returns the first error.
 pub(crate) async fn mend(world: &World, id: u32, cuts: &[Cut]) -> Result<(), Failure> {
     let mut result = Ok(());
     for (n, cut) in cuts.iter().enumerate() {

@@ -1,7 +1,7 @@
-//! What happened, as it is written down: one line of JSON an event, in the order of arrival.
+//! The events as they are logged: one line of JSON for each event, in the order of arrival.
 //!
-//! All processes are on one machine and share `CLOCK_BOOTTIME`, so times of different processes
-//! can be compared exactly. The names say what was *observed*; what it means is for the judge.
+//! All processes run on one machine and share `CLOCK_BOOTTIME`, so times of different processes can
+//! be compared exactly. The names describe *observations*; the judge interprets them.
 
 use std::sync::Arc;
 
@@ -17,20 +17,20 @@ pub(crate) fn now() -> Nanos {
     SystemEnv.now().as_nanos()
 }
 
-/// The source: a task of one process of a client. Client 0 is the nemesis itself.
+/// Source of an event: a task of one process of a client. Client 0 is the nemesis itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Who {
-    /// Client, from 1.
+    /// Number of the client, from 1.
     #[serde(rename = "c")]
     pub(crate) client: u8,
-    /// How often it was started before.
+    /// Number of the client's process; a restart increases it.
     #[serde(rename = "l")]
     pub(crate) life: u16,
     #[serde(rename = "t")]
     pub(crate) task: u8,
 }
 
-/// One thing that happened.
+/// An event with its time and source.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Event {
     pub(crate) at: Nanos,
@@ -39,7 +39,7 @@ pub(crate) struct Event {
     pub(crate) what: What,
 }
 
-/// A verb of the library.
+/// An operation of the library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Verb {
@@ -84,109 +84,113 @@ impl Verb {
     }
 }
 
-/// How a verb ended.
+/// Result of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Answer {
-    /// What was asked for.
+    /// The operation did what was requested.
     Done,
-    /// A regular no: somebody else holds, leads or works.
+    /// Regular refusal: another client holds, leads or works.
     Taken,
-    /// Too few nodes; right while groups are away.
+    /// Too few nodes answered; correct while groups are down.
     Refused,
-    /// It is over: the lease was lost.
+    /// The lease was lost.
     Lost,
-    /// The client itself broke off.
+    /// The client itself dropped the call.
     Dropped,
 }
 
-/// A server's answer to a plain write.
+/// Reply of a server to a plain write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ToWrite {
-    /// Done.
+    /// The write was executed.
     Yes,
-    /// `READONLY`: it is a replica.
+    /// `READONLY`: the server is a replica.
     Replica,
-    /// `NOREPLICAS` and other refusals.
+    /// `NOREPLICAS` or another refusal.
     No,
-    /// No answer, no connection.
+    /// No reply or no connection.
     Silent,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
 pub(crate) enum What {
-    /// A verb is called, and promises to answer within so many milliseconds.
+    /// An operation begins, and promises to answer within `within` milliseconds.
     Begin { verb: Verb, name: Arc<str>, within: u64 },
-    /// The verb has answered.
+    /// The operation has answered.
     End { verb: Verb, name: Arc<str>, answer: Answer },
     /// A lock or leadership was won by an attempt that began at `since`.
     Held { name: Arc<str>, token: u64, since: Nanos, until: Nanos },
-    /// The lock that was won under `token` was taken over from a holder at whose nodes the fence
-    /// was `fence`, and who believes in it until `closed` at most. Said after the new holder is.
+    /// The lock won under `token` was taken over from a holder; the nodes had the fence `fence`,
+    /// and the old holder may believe in the lock until `closed`. Reported after the taker's
+    /// `Held`.
     Took { name: Arc<str>, token: u64, fence: u64, closed: Nanos },
-    /// At `at` the guard said that it was valid, and afterwards that it was until `until`.
+    /// At the time of the event the guard reported that it was valid, and afterwards that it was
+    /// valid until `until`.
     Valid { name: Arc<str>, token: u64, until: Nanos },
-    /// The belief ended: `at` is before the release was called, or when the loss was reported.
+    /// A holder's belief ended: the time is before the release was called, or when the loss was
+    /// reported.
     Over { name: Arc<str>, token: u64, lost: bool },
     /// A write under a lock reached the resource.
     Write { name: Arc<str>, token: u64, accepted: bool },
-    /// The handler of an order was started; `valid` is what its context said at once afterwards.
+    /// The handler of an order was started; `valid` is its context's answer right after the start.
     Started { key: Arc<str>, token: u64, attempt: u32, valid: bool },
-    /// An effect reached the books, which took it if its token was not overtaken.
+    /// An effect reached the books, which accept it unless its token was overtaken.
     Booked { key: Arc<str>, token: u64, value: Arc<str>, accepted: bool },
-    /// A call answered with the result of an order.
+    /// A call returned the result of an order.
     Result { key: Arc<str>, value: Arc<str>, executed: bool },
-    /// A batch is about to be asked for, of which `turns` keys are claimed at once.
+    /// A batch is about to be requested; at most `turns` of its keys are claimed at once.
     Batch { keys: Vec<Arc<str>>, turns: u16 },
-    /// The effect of a key of a batch, which nothing holds back.
+    /// A handler performed the effect of a batch's key; no fence can refuse this effect.
     Acted { key: Arc<str>, token: u64, value: Arc<str> },
-    /// A call found the key parked: an attempt lapsed, or else was perhaps forgotten.
+    /// A call found the key parked: an attempt lapsed, or, if `lapsed` is false, may have been
+    /// forgotten.
     Parked { key: Arc<str>, lapsed: bool },
-    /// A call about the key may have left a claim without a handler: too few nodes answered, or
-    /// its claim was over before the handler began.
+    /// A call may have left a claim on the key without a handler: too few nodes answered, or the
+    /// claim ended before the handler began.
     Unclear { key: Arc<str> },
-    /// An operator decides about a parked key: to run it again, or to store the effect it had.
+    /// An operator decides about a parked key: to run it again, or to store the effect that it had.
     Decided { key: Arc<str>, rerun: bool },
-    /// This term of an election says this value from some moment after now.
+    /// The leader of this term publishes this value, at some time after this event.
     Says { name: Arc<str>, term: u64, value: Arc<str> },
-    /// An observer or reader was shown a leader.
+    /// An observer (`stream`) or a reader received this leader.
     Seen { name: Arc<str>, term: u64, value: Arc<str>, stream: bool },
-    /// The client stopped all its own work until `until` on purpose, as a long pause would.
+    /// The client deliberately stops all its work until `until`, as a long pause does.
     Stalled { until: Nanos },
-    /// A server (by its run id) said yes to a grant or renewal of this token that was sent at
+    /// A server (by its run id) confirmed a grant or renewal of this token, which was requested at
     /// `since`.
     Vote { name: Arc<str>, token: u64, since: Nanos, server: Arc<str>, grant: bool },
-    /// What a server (by address) answers to a plain write from now on; for a server that stops
-    /// saying yes, from just after its last yes.
+    /// A server (by address) gives this reply to plain writes from now on. If the server stops
+    /// accepting writes, the time is just after its last accepted write.
     Answers { server: Arc<str>, to_write: ToWrite },
     /// The server at this address is the process with this run id.
     Process { server: Arc<str>, run_id: Arc<str> },
-    /// Quarantine of the server as its own marker has it.
+    /// The server's own marker shows this quarantine.
     Quarantine { server: Arc<str>, from: Nanos, ends: Nanos },
     /// A Sentinel names this master from now on.
     Named { sentinel: u8, master: Arc<str> },
     /// A client was started.
     Born,
-    /// A client is gone since `at`; `wanted` unless it ended by itself.
+    /// A client ended; `wanted` unless it ended by itself.
     Died { wanted: bool },
-    /// Fault number `id` strikes.
+    /// Fault `id` strikes.
     Fault { id: u32, kind: Arc<str>, target: Arc<str> },
-    /// A client was stopped from `at` on, and continued at `until`.
+    /// A client was stopped at the time of the event, and continued at `until`.
     Frozen { until: Nanos },
-    /// Fault number `id` is undone (its consequences may last).
+    /// Fault `id` is undone; its consequences may last longer.
     Healed { id: u32 },
-    /// Fault number `id` could not be done after all.
+    /// Fault `id` could not be performed.
     Missed { id: u32 },
-    /// Everything is healed for good.
+    /// All faults have ended for good.
     Calm,
-    /// Everybody was served again after that.
+    /// Every client was served again after the end of all faults.
     Served,
 }
 
 impl What {
-    /// The name or key that it is about.
+    /// Returns the name or key that the event concerns.
     pub(crate) fn about(&self) -> Option<&Arc<str>> {
         match self {
             Self::Begin { name, .. }

@@ -18,10 +18,10 @@ use crate::ledger::Shared;
 use crate::machine::Part;
 use crate::world::{Failure, Group, Place, Server, World, signal};
 
-/// How long a master that stutters is stopped, and how long it runs in between.
+/// Time for which a stuttering master is stopped; it runs for a third of this time in between.
 const STUTTER: Duration = Duration::from_millis(180);
 
-/// What has to be done to end a fault.
+/// Action that ends a fault.
 enum Undo {
     Nothing,
     Restart(Vec<String>),
@@ -32,7 +32,7 @@ enum Undo {
     Machine(String, Part),
 }
 
-/// Becomes true when no more faults are to come.
+/// Signal that becomes true when no more faults must begin.
 pub(crate) type Stop = watch::Receiver<bool>;
 
 pub(crate) struct Faults {
@@ -41,7 +41,7 @@ pub(crate) struct Faults {
     pub(crate) ledger: Shared,
     begun: Instant,
     count: RefCell<u32>,
-    /// What a fault is busy with: the lanes do not touch each other's victims.
+    /// Victims of the current faults; two lanes never strike the same victim at once.
     busy: RefCell<BTreeSet<String>>,
 }
 
@@ -51,8 +51,8 @@ impl Faults {
         Self { world, clients, ledger, begun: Instant::now(), count, busy }
     }
 
-    /// Strikes one after the other until `stop`. What was struck is undone before it returns; no
-    /// script is broken off half way.
+    /// Strikes faults one after another until `stop`. Every fault is undone before this method
+    /// returns, and no script is stopped halfway.
     pub(crate) async fn run(&self, lane: Lane, mut stop: Stop) -> Result<(), Failure> {
         let rest = lane.rest;
         for draw in lane {
@@ -71,7 +71,7 @@ impl Faults {
         Ok(())
     }
 
-    /// One fault from strike to undoing; `None` if there was nothing to strike.
+    /// Performs one fault from strike to undoing; returns `None` if there was nothing to strike.
     async fn fault(&self, draw: &Draw, stop: &mut Stop) -> Result<Option<u32>, Failure> {
         let Some(victims) = self.victims(draw).await else { return Ok(None) };
         let names: BTreeSet<_> = victims.names().into_iter().collect();
@@ -84,7 +84,7 @@ impl Faults {
         if matches!(draw.kind, K::FlushTwo | K::EmptyTwo | K::FailoverTwo) {
             target = format!("{target} and {}", self.next_group(draw.group).name);
         }
-        // Written down first: nothing that follows from it is written before it.
+        // The fault is logged before the strike, so that none of its effects is logged before it.
         let kind = draw.kind.name().into();
         *self.count.borrow_mut() = id;
         self.ledger.borrow_mut().note(What::Fault { id, kind, target: (&*target).into() })?;
@@ -94,7 +94,7 @@ impl Faults {
         match struck {
             Ok(undo) => {
                 println!("{line}, {:.1} s", draw.length.as_secs_f64());
-                // A stutter has had its time when it returns.
+                // A stutter has lasted its full length when `strike` returns.
                 if draw.kind != K::StutterMaster {
                     wait(stop, draw.length).await;
                 }
@@ -207,7 +207,7 @@ impl Faults {
             K::KillBox => {
                 let sentinel = format!("s{}", master.id);
                 self.world.break_(&on_master("kill")).await?;
-                // The other row of faults may have killed it already.
+                // The other lane of faults may have killed the Sentinel already.
                 let too = self.world.break_(&["kill", name, "--server", &sentinel]).await.is_ok();
                 let sentinel = too.then_some(sentinel);
                 return Ok(Undo::Restart(
@@ -241,7 +241,7 @@ impl Faults {
         &self.world.groups[(group + 1) % self.world.groups.len()]
     }
 
-    /// The same to this master and to that of another group, at the same time.
+    /// Performs `action` on this master and on that of another group, at the same time.
     async fn both(
         &self,
         action: &str,
@@ -256,7 +256,7 @@ impl Faults {
         Ok(())
     }
 
-    /// A planned handover; in one case of four it is given up half way.
+    /// Performs a planned handover; one in four is given up halfway.
     async fn hand_over(&self, draw: &Draw) -> Result<(), Failure> {
         let mut running = Running::begin(&self.world, draw.group, CLOCK_ERROR)?;
         let step = match draw.pick >> 16 & 7 {
@@ -270,7 +270,8 @@ impl Faults {
         Ok(())
     }
 
-    /// A machine that has nearly no time for the server: it stops and goes on again and again.
+    /// Simulates a machine with almost no time for the server: stops and continues the server again
+    /// and again.
     async fn stutter(&self, draw: &Draw, master: &Server, stop: &mut Stop) {
         let until = Instant::now() + draw.length;
         while Instant::now() < until && !*stop.borrow() {
@@ -282,8 +283,8 @@ impl Faults {
         }
     }
 
-    /// The clock goes wrong by 0.1 s to 20 s, and back again in the end; or each flush of the disk
-    /// takes 0.3 s to 2.5 s.
+    /// Disturbs a machine until the end of the fault: its clock is wrong by 0.1 s to 20 s, or each
+    /// flush to disk takes 0.3 s to 2.5 s longer.
     fn machine(&self, draw: &Draw, id: &str, part: Part) -> Result<Undo, Failure> {
         let pick = i64::try_from(draw.pick >> 16).unwrap_or(0);
         let micros = match part {
@@ -301,7 +302,7 @@ impl Faults {
     async fn cut(&self, id: u32, cuts: Vec<Cut>) -> Result<Undo, Failure> {
         let made = cut(&self.world, id, &cuts).await;
         if made.is_err() {
-            // What was cut of it must not stay.
+            // A cut that was made only in part must not stay.
             let _ = mend(&self.world, id, &cuts).await;
         }
         made.map(|()| Undo::Mend(cuts))
@@ -333,10 +334,10 @@ impl Faults {
         }
     }
 
-    /// All that is still stopped or down is brought back.
+    /// Continues or restarts all servers that are still stopped or down.
     pub(crate) async fn heal(&self) {
         for group in &self.world.groups {
-            // Refused where there is nothing to do, which is what one hopes for.
+            // The script fails where there is nothing to do, which is the normal case.
             let _ = self.world.break_(&["resume", &group.name]).await;
             let _ = self.world.break_(&["restart", &group.name]).await;
         }
@@ -348,7 +349,7 @@ impl Faults {
     }
 }
 
-/// The target of a fault.
+/// Target of a fault.
 enum Victims {
     Server(Server),
     Sentinel(String),
@@ -365,7 +366,7 @@ impl Victims {
     }
 }
 
-/// Waits; true as soon as it is time to stop.
+/// Waits for `length`; returns true as soon as it is time to stop.
 async fn wait(stop: &mut Stop, length: Duration) -> bool {
     timeout(length, stop.wait_for(|stopped| *stopped)).await.is_ok()
 }

@@ -1,5 +1,5 @@
-//! A planned handover of a group, as `palisade handover` does it: a process in the groups' network,
-//! so that it can be killed half way.
+//! A planned handover of a group, as `palisade handover` does it, in a process of the groups'
+//! network, so that it can be killed halfway.
 
 use std::io::Write as _;
 use std::process::Stdio;
@@ -11,23 +11,24 @@ use tokio::process::{Child, ChildStdout};
 
 use crate::world::{Failure, World};
 
-/// Its settings.
+/// Settings of the handover.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[arg(long)]
     group: String,
-    /// `host:port`, each.
+    /// Address of a Sentinel, `host:port`; repeated for each.
     #[arg(long)]
     sentinel: Vec<String>,
-    /// E, as the clients have it, milliseconds.
+    /// E of the clients, in milliseconds.
     #[arg(long)]
     clock_error: u64,
-    /// D, milliseconds.
+    /// Length of the closing (D), in milliseconds.
     #[arg(long)]
     closed_for: u64,
 }
 
-/// One line a step, and one for the end; true if it was handed over.
+/// Performs the handover, and prints one line for each step and one for the result; returns true if
+/// the group was handed over.
 pub(crate) fn run(args: &Args) -> Result<bool, Failure> {
     let deployment = Deployment::new().groups(args.sentinel.clone(), [args.group.clone()]);
     let handover = Handover::new(deployment)
@@ -40,14 +41,14 @@ pub(crate) fn run(args: &Args) -> Result<bool, Failure> {
     Ok(matches!(done, HandedOver::Done { .. }))
 }
 
-/// A handover under way; killed with this value.
+/// A running handover; its process is killed when this value is dropped.
 pub(crate) struct Running {
     process: Child,
     lines: Lines<BufReader<ChildStdout>>,
 }
 
 impl Running {
-    /// Begins to hand over a group whose clients have this E.
+    /// Begins a handover of a group whose clients have this E.
     pub(crate) fn begin(
         world: &World,
         group: usize,
@@ -69,7 +70,7 @@ impl Running {
         Ok(Self { process, lines: BufReader::new(output).lines() })
     }
 
-    /// Waits until it has done a step; an error if it ends before.
+    /// Waits until the handover reports a step; returns an error if it ends before.
     pub(crate) async fn until(&mut self, step: &str) -> Result<(), Failure> {
         let mut last = String::new();
         while let Some(line) = self.lines.next_line().await? {
@@ -81,7 +82,8 @@ impl Running {
         Err(last.into())
     }
 
-    /// Waits until it has ended; an error with its last line if nothing was handed over.
+    /// Waits until the handover has ended; returns its last line as an error if nothing was handed
+    /// over.
     pub(crate) async fn end(mut self) -> Result<(), Failure> {
         let mut last = String::new();
         while let Some(line) = self.lines.next_line().await? {

@@ -1,4 +1,4 @@
-//! The kinds of faults, and how a seed deals them.
+//! The kinds of faults, and how a seed draws them.
 
 use std::time::Duration;
 
@@ -40,8 +40,8 @@ pub(crate) enum Kind {
 
 use Kind as K;
 
-/// What may cost a group its vote for a while. With two groups struck at once most of what was
-/// granted is lost, and only their silence afterwards is in the way of a second holder.
+/// Faults that may cost a group its vote for a while. If two groups are struck at once, most grants
+/// are lost, and only the groups' quarantines prevent a second holder.
 const HEAVY: &[Kind] = &[
     K::KillMaster,
     K::KillBox,
@@ -64,7 +64,7 @@ const HEAVY: &[Kind] = &[
     K::Handover,
 ];
 
-/// What a group survives without a failover, and what happens to clients.
+/// Faults that a group survives without a failover, and faults of clients.
 const LIGHT: &[Kind] = &[
     K::KillReplica,
     K::KillSentinel,
@@ -111,7 +111,8 @@ impl Kind {
         }
     }
 
-    /// Milliseconds between strike and undoing; nothing is undone where it is zero.
+    /// Returns the range of milliseconds between strike and undoing; a fault of length zero needs
+    /// no undoing.
     fn length(self) -> std::ops::Range<u64> {
         match self {
             K::Failover
@@ -130,23 +131,23 @@ impl Kind {
     }
 }
 
-/// One fault as the seed has it; who is master then shows only then.
+/// One fault as the seed draws it; the current master is determined only when the fault strikes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Draw {
     pub(crate) kind: Kind,
-    /// The group, from 0.
+    /// Group, from 0.
     pub(crate) group: usize,
-    /// Decides what is still to choose.
+    /// Random bits for the remaining choices.
     pub(crate) pick: u64,
     pub(crate) length: Duration,
-    /// Whether the group struck before is given time to come back first.
+    /// True if the group gets time to recover before the next fault.
     pub(crate) patient: bool,
-    /// Further wait before the next.
+    /// Additional wait before the fault.
     pub(crate) gap: Duration,
 }
 
-/// A lane: an endless row of faults, one after the other. Every kind comes once before any comes
-/// again.
+/// A lane: an endless sequence of faults, one after another. Each kind occurs once before any kind
+/// occurs again.
 pub(crate) struct Lane {
     kinds: Vec<Kind>,
     deck: Vec<Kind>,
@@ -156,7 +157,7 @@ pub(crate) struct Lane {
 
 impl Lane {
     pub(crate) fn heavy(seed: u64) -> Self {
-        // A failover and the quarantine after it: some ten seconds.
+        // A failover and its quarantine take about ten seconds.
         Self::new(HEAVY, seed, Duration::from_secs(10))
     }
 
@@ -169,7 +170,8 @@ impl Lane {
         Self { kinds: kinds.to_vec(), deck: Vec::new(), dice, rest }
     }
 
-    /// Only kinds whose name contains one of these words; all if there are none.
+    /// Keeps only the kinds whose name contains one of these words; keeps all if there are no
+    /// words.
     pub(crate) fn only(mut self, words: &[String]) -> Self {
         let wanted = |k: &Kind| words.iter().any(|w| k.name().contains(w.as_str()));
         self.kinds.retain(|k| words.is_empty() || wanted(k));

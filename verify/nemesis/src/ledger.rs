@@ -1,5 +1,5 @@
-//! The ledger: the outside world of the clients. It decides about writes and bookings, hands out
-//! orders at least once, and writes down the answers. It knows nothing of the library.
+//! The ledger: the world outside the clients. It decides about writes and bookings, hands out
+//! orders at least once, and logs its answers. It does not use the library.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -20,30 +20,31 @@ use crate::books::{Ledger as Books, Verdict};
 use crate::event::{Answer, Event, Verb, What, Who, now};
 use crate::wire::{Ask, Item, Line, Told};
 
-/// How many orders wait to be done at a time.
+/// Number of orders that are open at a time.
 const OPEN: usize = 24;
-/// How many that are done are handed out again now and then.
+/// Number of finished orders that may be handed out again.
 const DONE: usize = 200;
 
-/// Keys of batches that may come again, which spans some leases, and those that come often.
+/// Number of batch keys that may be handed out again, which span several leases; the newest
+/// [`YOUNG`] keys are handed out often.
 const KEYS: usize = 1_000;
 const YOUNG: usize = 60;
-/// Keys of a batch.
+/// Number of keys in a batch.
 const BATCH: usize = 10;
 
 /// The ledger and its log; shared by the tasks of one thread.
 pub(crate) struct Ledger {
     books: Books,
-    /// The largest token that wrote, by name.
+    /// Largest token that wrote, by name.
     fences: BTreeMap<Arc<str>, u64>,
     open: Vec<Arc<str>>,
     done: VecDeque<Arc<str>>,
     made: u64,
-    /// Keys of batches, the last ones.
+    /// Newest keys of batches.
     keys: VecDeque<Item>,
-    /// The first effect of a key of a batch.
+    /// First effect of each key of a batch.
     acted: BTreeMap<Arc<str>, Arc<str>>,
-    /// No new orders.
+    /// True if no new orders are created.
     closing: bool,
     dice: StdRng,
     log: Log,
@@ -53,7 +54,7 @@ pub(crate) struct Ledger {
 pub(crate) struct Log {
     events: Vec<Event>,
     file: BufWriter<File>,
-    /// Clients that got an answer of each kind of work since everything is calm.
+    /// Clients that received an answer since the end of all faults, each with the kind of work.
     served: BTreeSet<(u8, u8)>,
 }
 
@@ -75,7 +76,7 @@ impl Log {
     }
 }
 
-/// The ledger as tasks share it.
+/// The ledger, as tasks share it.
 pub(crate) type Shared = Rc<RefCell<Ledger>>;
 
 impl Ledger {
@@ -95,7 +96,7 @@ impl Ledger {
         })))
     }
 
-    /// Writes down what the nemesis itself does.
+    /// Logs an event of the nemesis itself.
     pub(crate) fn note(&mut self, what: What) -> io::Result<()> {
         self.note_of(0, 0, now(), what)
     }
@@ -104,20 +105,20 @@ impl Ledger {
         self.log.add(Event { at, who: Who { client, life, task: 0 }, what })
     }
 
-    /// From now on it is watched who is served, and no new orders come.
+    /// Begins the calm phase: records which clients are served, and creates no new orders.
     pub(crate) fn calm(&mut self) -> io::Result<()> {
         self.closing = true;
         self.log.served.clear();
         self.note(What::Calm)
     }
 
-    /// Whether every client was served in every kind of work, and all orders are done.
+    /// Returns true if every client was served in every kind of work, and all orders are done.
     pub(crate) fn all_served(&self, clients: u8) -> bool {
         let served = |c| (0..3).all(|work| self.log.served.contains(&(c, work)));
         self.open.is_empty() && (1..=clients).all(served)
     }
 
-    /// What is still missing, as text.
+    /// Returns the missing work as text.
     pub(crate) fn waiting_for(&self, clients: u8) -> String {
         let missing: Vec<_> = (1..=clients)
             .flat_map(|c| (0..3).map(move |work| (c, work)))
@@ -129,13 +130,13 @@ impl Ledger {
         format!("{} orders open {:?}; {}", self.open.len(), self.open, missing.join(", "))
     }
 
-    /// All events, when all is over.
+    /// Closes the log and returns all events.
     pub(crate) fn close(&mut self) -> io::Result<Vec<Event>> {
         self.log.file.flush()?;
         Ok(std::mem::take(&mut self.log.events))
     }
 
-    /// What was written down until now, in the order of arrival.
+    /// Returns the events logged so far, in the order of arrival.
     pub(crate) fn so_far(&self) -> &[Event] {
         &self.log.events
     }
@@ -192,7 +193,8 @@ impl Ledger {
         }
     }
 
-    /// A new key of a batch, or mostly one of the last.
+    /// Returns a key of a batch, which is mostly one of the newest. Half of the calls create a new
+    /// key first.
     fn next_key(&mut self) -> Item {
         if self.keys.is_empty() || self.dice.random_ratio(1, 2) {
             self.made += 1;
@@ -208,7 +210,7 @@ impl Ledger {
         self.keys[self.dice.random_range(oldest..all)].clone()
     }
 
-    /// Mostly an order that is not done, often the same to several; now and then a done one.
+    /// Returns an order, mostly one that is not done, often the same one to several clients.
     fn next_order(&mut self) -> Option<Arc<str>> {
         while self.open.len() < OPEN && !self.closing {
             self.made += 1;
@@ -223,12 +225,12 @@ impl Ledger {
     }
 }
 
-/// Takes connections until the future is dropped.
+/// Accepts connections until the future is dropped.
 pub(crate) async fn serve(ledger: Shared, listener: UnixListener) -> io::Result<()> {
     loop {
         let (stream, _) = listener.accept().await?;
         let ledger = Rc::clone(&ledger);
-        // A client that is killed in the middle of a line is no fault of anybody's.
+        // A client that is killed in the middle of a line is not an error.
         tokio::task::spawn_local(async move { talk(ledger, stream).await.ok() });
     }
 }

@@ -1,9 +1,10 @@
-// The machine under one server, with a clock that can be moved and a disk that can be slow.
-// Preloaded into the server. The file NEMESIS_MACHINE holds two numbers of 8 bytes: by how many
-// microseconds the wall clock is ahead, and how many microseconds a flush to disk takes more.
+// The machine under one server, with a clock that can be moved and a disk that can be slowed down.
+// This library is preloaded into the server. The file NEMESIS_MACHINE holds two numbers of 8 bytes:
+// the microseconds by which the wall clock is ahead, and the additional microseconds of each flush
+// to disk.
 //
-// Everything else is the kernel's word: raw system calls, so that an allocator may ask for the
-// time before anything is set up.
+// All other times and results come from the kernel by raw system calls, so that an allocator may
+// ask for the time before anything is set up.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdlib.h>

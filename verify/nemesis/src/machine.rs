@@ -1,7 +1,7 @@
 //! The machines under the servers: their wall clocks step and their disks are slow on command.
 //!
-//! A small library is preloaded into each data server and each client (`machine.c`). It is compiled
-//! when it is needed; where there is no C compiler all clocks are the same and no disk is slow.
+//! A small library (`machine.c`) is preloaded into each data server and each client. It is compiled
+//! when it is needed; without a C compiler, all clocks are equal and no disk is slow.
 
 use std::fs;
 use std::io::{self, Seek as _, SeekFrom, Write as _};
@@ -12,19 +12,19 @@ use std::process::Command;
 use crate::world::Failure;
 
 const SOURCE: &str = include_str!("machine.c");
-/// What is preloaded, beside the program.
+/// File name of the preloaded library, next to the program.
 const LIBRARY: &str = "machine.so";
 
-/// What to set.
+/// Part of a machine that can be disturbed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Part {
-    /// Microseconds that the wall clock is ahead.
+    /// Microseconds by which the wall clock is ahead.
     Clock,
-    /// Microseconds that a flush takes more.
+    /// Additional microseconds of each flush.
     Disk,
 }
 
-/// Makes the program to start servers with; `None` where it cannot be made.
+/// Makes the program that starts servers; returns `None` if there is no working C compiler.
 pub(crate) fn make(dir: &Path) -> io::Result<Option<PathBuf>> {
     let dir = dir.canonicalize()?;
     let (source, library, program) = (dir.join("machine.c"), dir.join(LIBRARY), dir.join("server"));
@@ -52,13 +52,13 @@ pub(crate) fn make(dir: &Path) -> io::Result<Option<PathBuf>> {
     Ok(Some(program))
 }
 
-/// The machine of the server in this directory; it outlasts the server's data.
+/// Returns the machine's file for the server in this folder; the file outlives the server's data.
 pub(crate) fn of(home: &Path) -> PathBuf {
     home.with_extension("machine")
 }
 
-/// Puts a program that is about to start on a machine whose clock is so far ahead. `server` is what
-/// `make` made.
+/// Places a program that is about to start on a machine whose clock is `ahead` µs ahead. `server`
+/// is the path that [`make`] returned.
 pub(crate) fn place(
     command: &mut Command,
     server: &Path,
@@ -72,7 +72,7 @@ pub(crate) fn place(
 
 /// Sets a part of a machine.
 pub(crate) fn set(machine: &Path, part: Part, micros: i64) -> io::Result<()> {
-    // In place: the server has it mapped.
+    // The server has mapped the file, so the file is changed in place.
     let mut file = fs::OpenOptions::new().write(true).open(machine)?;
     file.seek(SeekFrom::Start(if matches!(part, Part::Clock) { 0 } else { 8 }))?;
     file.write_all(&micros.to_ne_bytes())

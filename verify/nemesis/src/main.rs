@@ -1,11 +1,11 @@
-//! Faults on real processes, with an outside judge.
+//! Faults on real processes, with a separate judge.
 //!
 //! ```text
 //! nemesis --seconds 600             three Sentinel groups, eight clients, faults from a seed
-//! nemesis table                     what each fault does to one group, as a table
-//! nemesis ordinary                  what ordinary events cost ordinary deployments
+//! nemesis table                     effects of each fault on one group, as a table
+//! nemesis ordinary                  cost of ordinary events for ordinary deployments
 //! nemesis cron --seconds 600        ticks of a cron job while its leader is struck
-//! nemesis judge target/nemesis/events.jsonl    the judgement again
+//! nemesis judge target/nemesis/events.jsonl    the judgement of a log, again
 //! ```
 
 mod client;
@@ -26,7 +26,7 @@ mod timeline;
 mod wire;
 mod world;
 
-/// The books of the demo: the same downstream, with the same care.
+/// The books of the example `orders`: the same downstream system, with the same checks.
 #[path = "../../../examples/orders/ledger.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod books;
@@ -55,25 +55,26 @@ use ledger::{Ledger, Shared};
 use world::{CANNOT, Cannot, Failure, World};
 
 const CLIENTS: u8 = 8;
-/// How long it may take until everybody is served again: a failover that got stuck is tried again
-/// after 30 s.
+/// Longest time until every client is served again. A failover that got stuck is tried again after
+/// 30 s.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Faults on real Sentinel groups and real client processes; a ledger outside of them judges.
+/// Strikes real Sentinel groups and real client processes with faults; a ledger outside of them
+/// judges.
 #[derive(Debug, Parser)]
 struct Args {
     #[command(subcommand)]
     verb: Option<Verb>,
-    /// How long faults come.
+    /// Duration of the faults, in seconds.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// Decides faults and work. Default: random; it is printed.
+    /// Seed of faults and work. Default: random; it is printed.
     #[arg(long)]
     seed: Option<u64>,
-    /// Only kinds of faults whose name contains this, for example `clock`; may be given again.
+    /// Only kinds of faults whose name contains this, for example `clock`; can be repeated.
     #[arg(long)]
     only: Vec<String>,
-    /// Where the picture and the events go.
+    /// Folder for the picture and the events.
     #[arg(long, default_value = "target/nemesis")]
     out: PathBuf,
 }
@@ -82,31 +83,31 @@ struct Args {
 enum Verb {
     /// Judges the events of a run again.
     Judge { events: PathBuf },
-    /// What each fault of a Sentinel group does to those who use it, one row a fault.
+    /// Shows the effects of each fault of a Sentinel group on its users, one row for each fault.
     Table(table::Args),
-    /// What ordinary events cost ordinary deployments, on real servers.
+    /// Measures the cost of ordinary events for ordinary deployments, on real servers.
     Ordinary(ordinary::Args),
-    /// Ticks of one second on three processes, while the one that leads is struck.
+    /// Runs ticks of one second on three processes, and strikes the one that leads.
     Cron(cron::Args),
-    /// A process of `cron`; started by it.
+    /// Runs a process of `cron`; started by `cron`.
     #[command(hide = true)]
     CronClient(client::Args),
-    /// A client of the table; started by it.
+    /// Runs a client of the table; started by `table`.
     #[command(hide = true)]
     TableClient(table::client::Args),
-    /// The table's watcher; started by it.
+    /// Runs the table's watcher; started by `table`.
     #[command(hide = true)]
     TableWatch(table::watch::Args),
-    /// The table's plain writer; started by it.
+    /// Runs the table's plain writer; started by `table`.
     #[command(hide = true)]
     TableWriter(table::writer::Args),
-    /// A planned handover of a group; started by nemesis and table.
+    /// Hands a group over; started by nemesis and by `table`.
     #[command(hide = true)]
     Handover(handover::Args),
-    /// A client; started by the nemesis.
+    /// Runs a client; started by nemesis.
     #[command(hide = true)]
     Client(client::Args),
-    /// Keeps a network; started by the nemesis.
+    /// Keeps a network; started by nemesis.
     #[command(hide = true)]
     Hold,
 }
@@ -141,7 +142,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether networks can be made and cut here.
+/// Checks that networks can be made and cut on this machine.
 fn possible() -> Result<(), String> {
     let status = fs::read_to_string("/proc/self/status").map_err(|_| "needs Linux with /proc")?;
     if !status.lines().any(|l| l.starts_with("Uid:\t0\t")) {
@@ -158,7 +159,7 @@ fn possible() -> Result<(), String> {
     }
 }
 
-/// A run: true if no promise was broken.
+/// Performs a run; returns true if no promise was broken.
 fn torment(args: &Args) -> Result<bool, Failure> {
     let seed = args.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
     println!(
@@ -168,7 +169,7 @@ fn torment(args: &Args) -> Result<bool, Failure> {
     fs::create_dir_all(&args.out)?;
     let file = args.out.join("events.jsonl");
     let ledger = Ledger::new(&file, StdRng::seed_from_u64(seed))?;
-    // One thread: clients are killed when the thread that started them ends.
+    // There is one thread, because clients are killed when the thread that started them ends.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let ended = runtime.block_on(LocalSet::new().run_until(run(args, seed, Rc::clone(&ledger))));
     let mut events = ledger.borrow_mut().close()?;
@@ -230,7 +231,7 @@ async fn run(args: &Args, seed: u64, ledger: Shared) -> Result<(), Failure> {
     for n in 1..=CLIENTS {
         clients.kill(n)?;
     }
-    // What they wrote last is still in the sockets.
+    // The last lines of the clients are still in the sockets.
     let mut before = usize::MAX;
     while ledger.borrow().events() != before {
         before = ledger.borrow().events();
@@ -240,7 +241,7 @@ async fn run(args: &Args, seed: u64, ledger: Shared) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What asks this process to end; received from the first to the last moment.
+/// Signals that ask this process to end, received from its beginning to its end.
 struct Signals {
     int: Signal,
     term: Signal,
@@ -252,7 +253,7 @@ impl Signals {
         Ok(Self { int, term })
     }
 
-    /// Waits; true if somebody wants this to end.
+    /// Waits for `length`; returns true if a signal arrives first.
     async fn within(&mut self, length: Duration) -> bool {
         tokio::select! {
             biased;
@@ -262,7 +263,7 @@ impl Signals {
         }
     }
 
-    /// Waits until somebody wants this to end.
+    /// Waits until a signal arrives.
     async fn any(&mut self) {
         tokio::select! {
             biased;

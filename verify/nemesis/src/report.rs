@@ -1,5 +1,5 @@
-//! What is said at the end: faults by kind, verbs by answer, broken promises with their story, and
-//! one line of JSON.
+//! The report at the end: faults by kind, operations by answer, broken promises with their story,
+//! and one line of JSON.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -10,10 +10,10 @@ use serde::Serialize;
 use crate::event::{Answer, Event, Nanos, SECOND, Verb, What};
 use crate::judge::{Violation, story};
 
-/// How long after its end a fault is still felt: a failover and a quarantine.
+/// Time after the end of a fault during which its effects continue: a failover and a quarantine.
 const AFTER: Nanos = 10 * SECOND;
 
-/// A fault that took place.
+/// A fault that took place, with its beginning and its end.
 #[derive(Clone, Debug)]
 pub(crate) struct Fault {
     pub(crate) kind: Arc<str>,
@@ -22,7 +22,7 @@ pub(crate) struct Fault {
     pub(crate) to: Nanos,
 }
 
-/// The faults of a log.
+/// Returns the faults of a log.
 pub(crate) fn faults(events: &[Event]) -> Vec<Fault> {
     let end = events.last().map_or(0, |e| e.at);
     let mut faults = BTreeMap::new();
@@ -49,9 +49,9 @@ pub(crate) fn faults(events: &[Event]) -> Vec<Fault> {
 #[derive(Default)]
 struct Row {
     count: u32,
-    /// Longest time in which no client at all got something done.
+    /// Longest time in which no client completed any operation.
     silence: Nanos,
-    /// The same for one client that was not struck itself.
+    /// Longest such time for a single client that no fault struck.
     one: Nanos,
     refused: usize,
 }
@@ -68,7 +68,7 @@ struct Line {
     seed: u64,
 }
 
-/// The whole report; the line of JSON is the last.
+/// Returns the whole report; its last line is JSON.
 pub(crate) fn report(events: &[Event], found: &[Violation], seed: u64, seconds: u64) -> String {
     let faults = faults(events);
     let done = Done::of(events);
@@ -145,7 +145,7 @@ fn verbs(out: &mut String, events: &[Event]) {
             What::Decided { rerun: true, .. } => "parked keys that an operator ran again",
             What::Decided { rerun: false, .. } => "parked keys that an operator resolved",
             What::Seen { .. } => "leaders shown to observers and readers",
-            // In the end all of them are, which is no fault.
+            // At the end of the run all clients are killed, which is no fault.
             What::Died { .. } if !calm => "clients killed",
             What::Calm => {
                 calm = true;
@@ -175,7 +175,7 @@ fn verbs(out: &mut String, events: &[Event]) {
     }
 }
 
-/// When something was done, and when something was refused.
+/// Times of completed and of refused operations.
 struct Done {
     all: Vec<Nanos>,
     by_client: BTreeMap<u8, Vec<Nanos>>,
@@ -187,7 +187,8 @@ impl Done {
         let mut done = Self { all: Vec::new(), by_client: BTreeMap::new(), refused: Vec::new() };
         for e in events {
             let What::End { verb, answer, .. } = &e.what else { continue };
-            // A read may be cached, and the end of what was had before is nothing new.
+            // A read may come from a cache, and the end of an earlier lease or claim is no new
+            // success.
             let ends = matches!(
                 verb,
                 Verb::Release | Verb::Resign | Verb::ForceRelease | Verb::CompleteMany
@@ -209,7 +210,7 @@ impl Done {
         gap(&self.all, from, to)
     }
 
-    /// Of the clients that no fault hit around that time.
+    /// Returns the longest gap of any client that no fault struck around that time.
     fn one(&self, faults: &[Fault], from: Nanos, to: Nanos) -> Nanos {
         let struck = |n: &u8| {
             let name = format!("client {n}");
@@ -224,7 +225,7 @@ impl Done {
     }
 }
 
-/// The longest time between two beats that lies at least partly between the two moments.
+/// Returns the longest time between two beats that lies at least partly between `from` and `to`.
 fn gap(beats: &[Nanos], from: Nanos, to: Nanos) -> Nanos {
     let first = beats.partition_point(|b| *b < from).saturating_sub(1);
     let last = (beats.partition_point(|b| *b < to) + 1).min(beats.len());

@@ -1,4 +1,4 @@
-//! The picture: who held what and who led, and what was done to them, on one axis of time.
+//! The picture: holders, leaders and faults on one axis of time.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,10 +9,10 @@ use crate::report::{Fault, faults};
 
 const LEFT: f64 = 150.0;
 const ROW: f64 = 22.0;
-/// One colour a client.
+/// Colours of the clients.
 const COLOURS: [&str; 8] =
     ["#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb", "#dd8833"];
-/// What is drawn: the names that everybody wants.
+/// Names that are drawn: those that all clients use often.
 const NAMES: [&str; 5] = ["election-0", "election-1", "lock-0", "lock-1", "lock-2"];
 
 struct Axis {
@@ -28,7 +28,7 @@ impl Axis {
     }
 }
 
-/// An SVG.
+/// Draws the picture as SVG.
 pub(crate) fn draw(events: &[Event], found: &[Violation]) -> String {
     let (start, end) = (events.first().map_or(0, |e| e.at), events.last().map_or(1, |e| e.at));
     let seconds = (end - start) as f64 / SECOND as f64;
@@ -107,7 +107,7 @@ fn strike(out: &mut String, axis: &Axis, y: f64, fault: &Fault) {
         (to - from).max(2.0)
     );
     let (kind, target) = (&fault.kind, &fault.target);
-    // "freeze client" of "client 8".
+    // The target "client 8" contains the word, so "freeze client" becomes "freeze".
     let kind =
         if target.starts_with("client ") { kind.replace(" client", "") } else { kind.to_string() };
     text(out, from + 3.0, y + 12.0, &format!("{kind} {target}"));
@@ -131,7 +131,7 @@ fn lanes(faults: &[Fault]) -> Vec<(&Fault, usize)> {
     for fault in faults {
         let lane =
             (0..faults.len()).find(|l| free.get(l).is_none_or(|at| *at < fault.from)).unwrap_or(0);
-        // A label takes some 20 s of the axis.
+        // A label takes about 20 s of the axis.
         free.insert(lane, fault.to.max(fault.from + 20 * SECOND));
         placed.push((fault, lane));
     }

@@ -1,7 +1,8 @@
-//! How clients and the ledger talk: lines of JSON over a Unix socket, which no network fault cuts.
+//! The protocol between clients and the ledger: lines of JSON over a Unix socket, which no network
+//! fault cuts.
 //!
-//! Each task of a client has a connection of its own, so its lines stay in order, and what a
-//! killed client has written is still read.
+//! Each task of a client has its own connection, so its lines stay in order, and lines that a
+//! killed client has written are still read.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
 use crate::event::{Event, Nanos, What, Who, now};
 
-/// What a client writes. Only `Ask` is answered.
+/// A client's line; only `Ask` is answered.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Line {
@@ -26,21 +27,21 @@ pub(crate) enum Line {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Ask {
-    /// Write under a lock; answered with whether the fence let it pass.
+    /// Writes under a lock; answered with yes if the fence accepts the write.
     Write { name: Arc<str>, token: u64 },
-    /// Book an order.
+    /// Books an order.
     Book { key: Arc<str>, token: u64, value: Arc<str> },
-    /// What was booked as this order? Closes it to smaller tokens.
+    /// Asks for the value that was booked for this order, and closes the order to smaller tokens.
     Probe { key: Arc<str>, token: u64 },
-    /// Which order is to be done next?
+    /// Asks for the next order to do.
     Next,
-    /// A call answered with a result: the order need not be handed out again.
+    /// Reports that a call returned a result, so the order need not be handed out again.
     Settle { key: Arc<str> },
-    /// Keys for a batch.
+    /// Asks for the keys of a batch.
     Batch,
-    /// Do the work of a key of a batch; never refused.
+    /// Performs the work of a batch's key; never refused.
     Act { key: Arc<str>, token: u64, value: Arc<str> },
-    /// Asks for the effect of this parked key. Without one the operator decides to run it again.
+    /// Asks for the effect of this parked key. Without an effect the operator runs the key again.
     Decide { key: Arc<str> },
 }
 
@@ -48,11 +49,11 @@ pub(crate) enum Ask {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Item {
     pub(crate) key: Arc<str>,
-    /// Its creation, in milliseconds of the Unix epoch.
+    /// Time of the key's creation, in milliseconds of the Unix epoch.
     pub(crate) made_ms: u64,
 }
 
-/// The ledger's answer.
+/// An answer of the ledger.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Told {
@@ -62,7 +63,7 @@ pub(crate) enum Told {
     Batch(Vec<Item>),
 }
 
-/// A task's connection.
+/// A task's connection to the ledger.
 pub(crate) struct Ledger {
     who: Who,
     path: PathBuf,
@@ -76,17 +77,17 @@ impl Ledger {
         Ok(Self { who, path: path.to_owned(), read: BufReader::new(read).lines(), write })
     }
 
-    /// One more connection of the same task.
+    /// Opens one more connection for the same task.
     pub(crate) async fn again(&self) -> io::Result<Self> {
         Self::connect(&self.path, self.who).await
     }
 
-    /// Says what happens now.
+    /// Reports an event that happens now.
     pub(crate) async fn say(&mut self, what: What) -> io::Result<()> {
         self.say_at(now(), what).await
     }
 
-    /// Says what happened.
+    /// Reports an event that happened at `at`.
     pub(crate) async fn say_at(&mut self, at: Nanos, what: What) -> io::Result<()> {
         let who = self.who;
         self.line(&Line::Say(Event { at, who, what })).await

@@ -1,5 +1,5 @@
-//! The world: three Sentinel groups in a network of their own, and for each client a network of
-//! its own with one cable to the groups' network, so that each can be cut off alone.
+//! The world: three Sentinel groups in a separate network, and for each client a separate network
+//! with one link to the groups' network, so that each client can be cut off alone.
 //!
 //! ```text
 //! 10.77.<group>.<box>   servers and Sentinels, all in the groups' network
@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Nothing outlives the judge, however it ends: the groups have a watcher, a holder ends when its
-//! input does, clients are killed with their parent, and a network goes with its last process.
+//! input ends, clients are killed with their parent, and a network ends with its last process.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -24,15 +24,15 @@ use serde::Deserialize;
 
 use crate::machine::{self, Part};
 
-/// Between which numbers of seconds the servers' min-replicas-max-lag lies.
+/// Range of the servers' `min-replicas-max-lag`, in seconds.
 const LAGS: std::ops::RangeInclusive<u64> = 1..=2;
 
-/// The exit code of scripts and programs here for what is not possible on this machine.
+/// Exit code of scripts and programs for a task that is not possible on this machine.
 pub(crate) const CANNOT: u8 = 77;
 
 pub(crate) type Failure = Box<dyn Error + Send + Sync>;
 
-/// Not possible for this user or on this machine.
+/// Error of a task that is not possible for this user or on this machine.
 #[derive(Debug)]
 pub(crate) struct Cannot(pub(crate) String);
 
@@ -44,13 +44,13 @@ impl fmt::Display for Cannot {
 
 impl Error for Cannot {}
 
-/// Names the program that `sentinel-conf` starts as a server.
+/// Environment variable for the program that `sentinel-conf` starts as a server.
 const SERVER: &str = "PALISADE_REDIS_SERVER";
 
-/// A place on the network.
+/// A place in the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// A box of a group, both from 1.
+    /// A box of a group; both numbers are from 1.
     Box(usize, u8),
     /// A client, from 1.
     Client(u8),
@@ -92,10 +92,10 @@ pub(crate) struct World {
     dir: PathBuf,
     netns: String,
     holders: Vec<Child>,
-    /// What servers are started with, if their machines can be disturbed.
+    /// Program that starts servers, if their machines can be disturbed.
     server: Option<PathBuf>,
-    /// By how many microseconds the clock of a machine is ahead all the time, of those that are
-    /// named: addresses of servers, numbers of clients.
+    /// Constant clock offset of each machine, in microseconds; the keys are addresses of servers
+    /// and numbers of clients.
     ahead: BTreeMap<String, i64>,
 }
 
@@ -106,7 +106,7 @@ impl World {
         Self::of(clients, &shape, machine::make(out)?)
     }
 
-    /// Starts groups with these words to `up`, on machines that start servers with `server`.
+    /// Starts groups with these arguments of `up`, on machines that start servers with `server`.
     pub(crate) fn of(
         clients: u8,
         shape: &[&str],
@@ -136,8 +136,8 @@ impl World {
         Ok(world)
     }
 
-    /// Gives each server and each client a clock that is off by up to `clock_error`, and each
-    /// server a min-replicas-max-lag of its own. What it set, in one line.
+    /// Gives each server and each client a clock error of up to `clock_error`, and each server a
+    /// different `min-replicas-max-lag`. Returns a line that lists the settings.
     pub(crate) async fn make_unequal(
         &mut self,
         dice: &mut StdRng,
@@ -206,12 +206,12 @@ impl World {
         Ok(())
     }
 
-    /// The ledger's socket; goes with the groups' directory.
+    /// Returns the path of the ledger's socket, which is deleted with the groups' folder.
     pub(crate) fn socket(&self) -> PathBuf {
         self.dir.join("ledger.sock")
     }
 
-    /// A command that runs in the network of a client and is killed with this process.
+    /// Returns a command that runs in the network of a client and is killed with this process.
     pub(crate) fn in_client(&self, n: u8) -> Command {
         let pid = self.holders[usize::from(n) - 1].id();
         let mut command = Command::new("nsenter");
@@ -220,7 +220,7 @@ impl World {
         command
     }
 
-    /// Puts a client that is about to start on its own machine, if there are such.
+    /// Places a client that is about to start on a separate machine, if machines can be disturbed.
     pub(crate) fn place(&self, n: u8, command: &mut Command) -> Result<(), Failure> {
         let (Some(server), Some(ahead)) = (&self.server, self.ahead.get(&n.to_string())) else {
             return Ok(());
@@ -228,7 +228,7 @@ impl World {
         machine::place(command, server, &self.dir.join(format!("client{n}.machine")), *ahead)
     }
 
-    /// A command that runs in the groups' network and is killed with this process.
+    /// Returns a command that runs in the groups' network and is killed with this process.
     pub(crate) fn inside(&self) -> Command {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/run/netns/{}", self.netns));
@@ -236,7 +236,8 @@ impl World {
         command
     }
 
-    /// `sentinel-conf/break`, which says what went wrong. Not to be dropped half way.
+    /// Runs `sentinel-conf/break`; an error contains the script's words. The future must not be
+    /// dropped halfway.
     pub(crate) async fn break_(&self, words: &[&str]) -> Result<(), Failure> {
         let mut command = tokio::process::Command::new(script("break"));
         command.arg(&self.dir).args(words).process_group(0);
@@ -245,7 +246,7 @@ impl World {
         Ok(())
     }
 
-    /// What a server or Sentinel answers within a second; empty if it does not.
+    /// Returns the reply of a server or Sentinel within one second; empty if there is none.
     pub(crate) async fn ask(&self, addr: &str, words: &[&str]) -> String {
         let (host, port) = addr.rsplit_once(':').unwrap_or((addr, "0"));
         let mut command = tokio::process::Command::new("timeout");
@@ -255,7 +256,7 @@ impl World {
         out.map_or(String::new(), |o| String::from_utf8_lossy(&o.stdout).trim().to_owned())
     }
 
-    /// The server that most Sentinels of the group call master now.
+    /// Returns the server that at least two Sentinels of the group name as master now.
     pub(crate) async fn master(&self, group: usize) -> Option<Server> {
         let group = &self.groups[group];
         let mut votes = vec![0; group.servers.len()];
@@ -270,7 +271,7 @@ impl World {
         Some(group.servers[best].clone())
     }
 
-    /// The process of a server or Sentinel, if it runs and still is that process.
+    /// Returns the process id of a server or Sentinel, if that process is still running.
     pub(crate) fn pid(&self, group: usize, id: &str) -> Option<u32> {
         let text = std::fs::read_to_string(self.home(group, id).join("pid")).ok()?;
         let (pid, start) = text.trim().split_once(' ')?;
@@ -283,12 +284,12 @@ impl World {
         self.dir.join(&self.groups[group].name).join(id)
     }
 
-    /// Whether clocks can be moved and disks slowed here.
+    /// Returns true if clocks can be moved and disks slowed down on this machine.
     pub(crate) fn has_machines(&self) -> bool {
         self.server.is_some()
     }
 
-    /// Disturbs the machine of a server; its clock from where it is all the time.
+    /// Disturbs the machine of a server; a clock moves from its constant offset.
     pub(crate) fn machine(
         &self,
         group: usize,
@@ -302,13 +303,14 @@ impl World {
         Ok(machine::set(&machine::of(&self.home(group, id)), part, micros + ahead)?)
     }
 
-    /// Whether this server runs on a machine that can be disturbed, as its loaded libraries show.
+    /// Returns true if this server runs on a machine that can be disturbed, as its loaded libraries
+    /// show.
     pub(crate) fn on_machine(&self, group: usize, id: &str) -> bool {
         let maps = self.pid(group, id).map(|pid| format!("/proc/{pid}/maps"));
         maps.and_then(|m| std::fs::read_to_string(m).ok()).is_some_and(|m| m.contains("machine.so"))
     }
 
-    /// Rules for the places that packets arrive at: in the groups' network, or in a client's.
+    /// Applies packet-filter rules where packets arrive: in the groups' network, or in a client's.
     pub(crate) async fn rules(&self, client: Option<u8>, rules: &str) -> Result<(), Failure> {
         let net = match client {
             None => format!("--net=/run/netns/{}", self.netns),
@@ -334,7 +336,7 @@ impl Drop for World {
     }
 }
 
-/// How far a clock is off: sometimes as far as it may be.
+/// Draws a clock error; half of the draws have the largest size.
 fn off(dice: &mut StdRng, most: i64) -> i64 {
     match dice.random_range(0..4) {
         0 => most,
@@ -343,7 +345,7 @@ fn off(dice: &mut StdRng, most: i64) -> i64 {
     }
 }
 
-/// What a holder does: keeps its network until its input ends.
+/// Keeps the network of this holder process until its input ends.
 pub(crate) fn hold() -> io::Result<()> {
     io::copy(&mut io::stdin(), &mut io::sink()).map(|_| ())
 }

@@ -1,5 +1,5 @@
-//! One row of the failover table with short leases, and the same group without any guard: the judge
-//! passes the one and fails the other.
+//! One row of the failover table with short leases, and the same group without any safety check:
+//! the judge passes the first and fails the second.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -17,7 +17,7 @@ fn table(name: &str, args: &[&str]) -> Output {
         .expect("it can be run")
 }
 
-/// The row, or `None` where networks cannot be made.
+/// Returns the row, or `None` if networks cannot be made on this machine.
 fn row(out: &Output) -> Option<Value> {
     let words = String::from_utf8_lossy(&out.stderr);
     if out.status.code() == Some(77) {

@@ -1,21 +1,21 @@
-//! The harness is tested too: each rule of the design that is left out is found by the seeds.
+//! Tests of the simulator itself: for each rule of the design that is left out, some seed fails.
 //!
-//! Runs in the copy that `scripts/known-bugs` makes. `scripts/known-bugs --nocapture` prints how
-//! many seeds each took.
+//! These tests run in the copy that `scripts/known-bugs` makes. `scripts/known-bugs --nocapture`
+//! prints the number of seeds that each bug took.
 
 use palisade::bugs::{Bug, put_back};
 use sim::soak::{Soak, Sum};
 use sim::{Order, Scene, Tamper};
 
-/// Most seeds that are tried.
+/// Largest number of seeds that is tried for a bug.
 const WITHIN: u64 = 10_000;
 
-/// Where a bug is looked for.
+/// Seeds and plans in which a bug is searched for.
 #[derive(Clone, Copy)]
 enum Where {
-    /// Seeds with these last three bits, which say what a seed is about.
+    /// Seeds with these last three bits, which select the theme.
     Theme(u64),
-    /// Plans changed in this way.
+    /// Plans that are changed by this `Tamper`.
     Changed(Tamper),
 }
 
@@ -35,7 +35,7 @@ const CLASSIC: Where = Where::Changed(Tamper::Scene(Scene::Classic));
 const LOSSES: Where = Where::Changed(Tamper::Scene(Scene::Losses));
 const TICKS: Where = Where::Changed(Tamper::Scene(Scene::Ticks));
 
-/// Goes through the seeds until the bug is found.
+/// Runs seeds until one of them fails.
 fn hunt(bug: Option<Bug>, at: Where) -> Sum {
     let (first, tamper) = match at {
         Where::Theme(theme) => (theme, None),
@@ -126,7 +126,7 @@ known_bugs! {
     batches_overtake: BatchesOvertake in MIXED,
 }
 
-/// Settings that are changed in an order that the manual warns of.
+/// Changes of settings in an order that the manual warns against.
 mod unsafe_orders {
     use super::*;
 

@@ -1,4 +1,5 @@
-//! What client processes do with locks: ask, hold, write to a fenced resource, let go, or not.
+//! Actions of client processes on locks: they acquire a lock, hold it, write to a fenced resource,
+//! and release the lock, or do not.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -19,26 +20,27 @@ use crate::process::{Gated, Process};
 use crate::trace::{Event, HoldId};
 use crate::world::World;
 
-/// One task of one client process.
+/// A task of a client process.
 #[derive(Clone)]
 pub(crate) struct Actor {
     pub(crate) world: Arc<World>,
     pub(crate) plan: Arc<Plan>,
-    /// Of this process.
+    /// Settings of this process.
     pub(crate) settings: Settings,
     pub(crate) process: Arc<Process>,
     pub(crate) redlock: Redlock,
-    /// For what goes past the library.
+    /// Nodes for direct access, without the library.
     pub(crate) nodes: Vec<Arc<Node>>,
     pub(crate) client: usize,
     pub(crate) task: usize,
-    /// The next act; outlives the process, so that a new one goes on where the old one died.
+    /// Index of the next act. A restarted process continues with the act after the one that was
+    /// interrupted.
     pub(crate) next: Arc<AtomicUsize>,
-    /// Guards that the user forgot: they live as long as the process.
+    /// Guards that the user's code never drops; they live as long as the process.
     pub(crate) forgotten: Arc<Mutex<Vec<Arc<LockGuard>>>>,
 }
 
-/// Polls a future at most so many times; `None` if it was dropped.
+/// Polls a future at most `polls` times; returns `None` if it was not ready by then.
 pub(crate) async fn cut<F: Future>(polls: u32, future: F) -> Option<F::Output> {
     let mut future = Box::pin(future);
     let mut left = polls;
@@ -60,7 +62,7 @@ pub(crate) async fn cut<F: Future>(polls: u32, future: F) -> Option<F::Output> {
     .await
 }
 
-/// A hold under way.
+/// Lock that the actor holds.
 struct Hold {
     guard: Arc<LockGuard>,
     id: HoldId,
@@ -74,7 +76,7 @@ impl Actor {
         Dice::new(self.plan.seed, stream as u64)
     }
 
-    /// Goes through the acts that are left.
+    /// Performs the remaining acts in order.
     pub(crate) async fn work(self, acts: Vec<Act>) {
         loop {
             let at = self.next.fetch_add(1, Ordering::Relaxed);
@@ -152,7 +154,7 @@ impl Actor {
             mutex.acquire().await.map_err(|e| matches!(e, AcquireError::TimedOut { .. }))
         };
         let stood = Duration::from_nanos(self.process.stood_still().1 - lost);
-        // The last attempt begins inside the wait and ends with its own validity.
+        // The last attempt may begin at the end of the wait, and it takes at most its own validity.
         let allowed = ms(wait + self.settings.ttl + 20) + stood + stood / 8;
         let took = env.now().since(began);
         if took > allowed {
@@ -172,7 +174,7 @@ impl Actor {
         }
     }
 
-    /// An operator takes the lock from who holds it.
+    /// Takes the lock from its current holder, as an operator does.
     async fn take_over(
         &self,
         name: usize,
@@ -220,7 +222,7 @@ impl Actor {
         mut dice: Dice,
     ) -> Hold {
         let end = self.world.start.elapsed() + ms(span);
-        // Does not stop when it should, and goes on writing.
+        // A careless client goes on writing after it has lost the lock.
         let careless = dice.chance(250);
         loop {
             let careful = dice.chance(700);
@@ -242,7 +244,7 @@ impl Actor {
                 biased;
                 () = held.guard.lost() => {
                     self.reported(&held);
-                    // One more write, as of a process that has not looked.
+                    // The loop writes once more, as a process does that has not noticed the loss.
                     held.until_lost = true;
                 }
                 () = sleep(ms(every).min(end.saturating_sub(now))) => {}
@@ -250,7 +252,8 @@ impl Actor {
         }
     }
 
-    /// The write is a message of its own: it arrives even if its sender is paused.
+    /// Sends a write to the resource. The write is a separate message: it arrives even if its
+    /// sender is paused.
     fn write(&self, held: &Hold, delay: u64) {
         let (world, token) = (Arc::clone(&self.world), held.guard.fencing_token().get());
         let (id, name) = (held.id, held.name);
@@ -266,7 +269,8 @@ impl Actor {
         let now = Gated(Arc::clone(&self.process)).now();
         let late = now.since(held.guard.valid_until()).as_micros() as u64;
         let awake = self.world.nanos().saturating_sub(self.process.stood_still().0) / 1_000;
-        // Tokio's timers keep true time here, the process's clock does not: a simulated error only.
+        // Tokio's timers show true time and the process's clock does not. The difference exists in
+        // the simulation only.
         let skew =
             self.settings.ttl * self.plan.clients[self.client].clock.ppm.unsigned_abs() / 1_000;
         let late = late.min(awake).saturating_sub(skew);

@@ -1,10 +1,10 @@
-//! Dice that fall the same on every machine: `SplitMix64`.
+//! Pseudorandom numbers that are the same on every machine: `SplitMix64`.
 
-/// A seeded generator.
+/// A seeded random number generator.
 #[derive(Clone, Debug)]
 pub(crate) struct Dice(u64);
 
-/// Scrambles a number; the same input gives the same output for ever.
+/// Scrambles a number; the same input always gives the same output.
 pub(crate) fn mix(x: u64) -> u64 {
     let mut z = x.wrapping_add(0x9E37_79B9_7F4A_7C15);
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -13,8 +13,8 @@ pub(crate) fn mix(x: u64) -> u64 {
 }
 
 impl Dice {
-    /// Dice of a seed; `stream` separates dice of one seed, so that a part of the plan that is left
-    /// out does not shift the throws of the others.
+    /// Creates the generator of a seed. Each `stream` is independent, so removing a part of the
+    /// plan does not change the numbers of the other parts.
     pub(crate) fn new(seed: u64, stream: u64) -> Self {
         Self(mix(seed ^ mix(stream)))
     }
@@ -24,12 +24,12 @@ impl Dice {
         mix(self.0)
     }
 
-    /// From `low` to `high`, both included.
+    /// Returns a number from `low` to `high`, both included.
     pub(crate) fn range(&mut self, low: u64, high: u64) -> u64 {
         low + self.next() % (high - low + 1)
     }
 
-    /// True `permille` times out of a thousand.
+    /// Returns true with a probability of `permille` in a thousand.
     pub(crate) fn chance(&mut self, permille: u64) -> bool {
         self.next() % 1_000 < permille
     }

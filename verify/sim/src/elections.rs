@@ -1,4 +1,4 @@
-//! What clients do with elections: campaign, proclaim, resign or vanish, and watch.
+//! Actions of clients in elections: they campaign, proclaim, resign or vanish, and observe.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,19 +18,20 @@ impl Actor {
         let drain = self.drain();
         let election =
             election.ttl(ms(self.settings.ttl)).drain(drain).durability(self.plan.durability);
-        // A third of the clients sets none.
+        // A third of the clients sets no priority.
         match self.client % 3 {
             0 => election,
             priority => election.priority(priority as u8),
         }
     }
 
-    /// What leaders declare, where the longest lease leaves room for it.
+    /// Returns the drain time that leaders declare; it fits into the longest lease.
     fn drain(&self) -> Duration {
         ms((self.settings.max_ttl - self.settings.ttl) / 2)
     }
 
-    /// Campaigns for so long, leads for a while with a new value every `every`, and parts.
+    /// Campaigns for at most `wait`, leads for `span` with a proclamation after each `every`, and
+    /// gives the leadership up.
     pub(crate) async fn lead(
         &self,
         seat: usize,
@@ -48,7 +49,8 @@ impl Actor {
         };
         let leadership = Arc::new(leadership);
         let weak = Arc::downgrade(&leadership);
-        // What it began goes on for the drain time after a loss: until then it counts as held.
+        // The leader's work continues for the drain time after a loss; until then the term counts
+        // as held.
         let belief = Box::new(move || weak.upgrade().map(|l| l.drain_remaining()));
         let term = leadership.term().get();
         let hold = self.world.holds((client, name), (term, false), asked, belief);
@@ -78,7 +80,7 @@ impl Actor {
         }
     }
 
-    /// Watches an election for so long.
+    /// Observes an election for `span`.
     pub(crate) async fn watch(&self, seat: usize, span: u64) {
         let Ok(election) = self.election(seat).build() else { return };
         let name = names::number_of(&names::seat(seat));

@@ -1,9 +1,9 @@
 //! The deterministic simulator of palisade.
 //!
-//! The real library (its client side, and what is built on them) runs over simulated nodes
-//! and networks under virtual time. One run is one seed: the seed decides the plan, the plan and
-//! the code decide everything else, so that a seed gives the same trace bit for bit. What must hold
-//! in every run is in `invariants`, one promise a file.
+//! The real library (its client side, and the locks, keys and elections built on it) runs over
+//! simulated nodes and networks under virtual time. One run is one seed: the seed decides the plan,
+//! the plan and the code decide everything else, so a seed always gives the same trace, bit for
+//! bit. The promises that must hold in every run are in `invariants`, one in each file.
 
 mod client;
 mod dice;

@@ -1,4 +1,4 @@
-//! The way from one client to one node: a `LockNode` over a bad network.
+//! The connection from one client to one node: a `LockNode` over an unreliable network.
 
 use std::future::pending;
 use std::pin::pin;
@@ -18,7 +18,7 @@ use crate::node::{Job, Node};
 use crate::plan::{Ms, NetPlan, ms};
 use crate::world::World;
 
-/// What is cut between a client and a node. Lives longer than the client's process.
+/// The cut directions between a client and a node. The wire outlives the client's process.
 #[derive(Debug, Default)]
 pub(crate) struct Wire {
     requests: AtomicU32,
@@ -49,11 +49,11 @@ impl Wire {
     }
 }
 
-/// Batches of a client that may be under way to a node at once.
+/// Largest number of a client's batches that may be on their way to a node at once.
 const DEPTH: usize = 4;
 
-/// A client's view of one node. What it sends arrives in the order in which it was sent, and is
-/// answered in that order, as on one connection.
+/// A client's connection to one node. Batches arrive in the order in which they were sent, and the
+/// replies come back in that order, as on one TCP connection.
 pub(crate) struct Link {
     pub(crate) client: usize,
     pub(crate) world: Arc<World>,
@@ -63,23 +63,23 @@ pub(crate) struct Link {
     pub(crate) net: Arc<Mutex<NetPlan>>,
     pub(crate) dice: Mutex<Dice>,
     pub(crate) name: Arc<str>,
-    /// No clock is faster.
+    /// Bound of the drift: no clock of the world is faster.
     pub(crate) drift: Drift,
-    /// The last batch that was sent: when it has arrived, and when it is answered.
+    /// Turns of the last batch that was sent: its arrival and its answer.
     pub(crate) last: Mutex<Option<(Turn, Turn)>>,
 }
 
-/// Ends when the other end is dropped.
+/// A signal that ends when its sender is dropped.
 type Turn = oneshot::Receiver<()>;
 
-/// What a batch waits for, and what the next one waits for.
+/// The turns that a batch waits for (`before`), and those that the next batch waits for (`behind`).
 #[derive(Default)]
 struct Order {
     before: Option<(Turn, Turn)>,
     behind: Option<(oneshot::Sender<()>, oneshot::Sender<()>)>,
 }
 
-/// The fate of one message exchange.
+/// The random events of one message exchange.
 #[derive(Clone, Copy)]
 struct Fate {
     there: Ms,
@@ -91,7 +91,7 @@ struct Fate {
 }
 
 impl Link {
-    /// Behind all that was sent before.
+    /// Returns a place behind all batches that were sent before.
     fn order(&self) -> Order {
         let ((there, arrived), (back, answered)) = (oneshot::channel(), oneshot::channel());
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
@@ -119,7 +119,8 @@ impl Link {
     }
 }
 
-/// Carries the message: it arrives or is lost, whatever becomes of its sender.
+/// Carries a message to the node and the replies back. The message arrives or is lost, even if its
+/// sender is dropped.
 async fn travel(
     (node, wire): (Arc<Node>, Arc<Wire>),
     fate: Fate,
@@ -175,7 +176,7 @@ impl LockNode for Link {
             return Box::pin(async move { Replies::fail(n, &error) });
         }
         if self.node.is_down() && fate.refused {
-            // Connection refused: certainly not executed.
+            // A refused connection proves that the request was not executed.
             let error = NodeError::not_executed(NodeFault::Unreachable, "connection refused");
             return Box::pin(async move {
                 pause(fate.there).await;
@@ -184,7 +185,8 @@ impl LockNode for Link {
         }
         let (sender, heard) = oneshot::channel();
         let ends = (Arc::clone(&self.node), Arc::clone(&self.wire));
-        // By true time, however fast the sender's clock runs.
+        // The deadline is in true time, so it includes the largest rate error of the sender's
+        // clock.
         let due =
             self.world.nanos() + (budget + budget * self.drift.ppm() / 1_000_000).as_nanos() as u64;
         tokio::spawn(travel(ends, fate, (self.client, due, batch), (self.order(), sender)));
@@ -201,7 +203,8 @@ impl LockNode for Link {
         })
     }
 
-    /// A question on the same bad link; it ends with its caller.
+    /// Asks the node for a barrier over the same unreliable connection; the question ends when its
+    /// caller drops it.
     fn barrier(
         &self,
         after: BarrierPoint,
@@ -209,7 +212,7 @@ impl LockNode for Link {
         deadline: Moment,
     ) -> BoxFuture<'_, Result<u32, NodeError>> {
         let fate = self.fate();
-        // One in ten finds a replica that does not confirm.
+        // One barrier in ten meets a replica that does not confirm.
         let lags = self.dice.lock().unwrap_or_else(PoisonError::into_inner).chance(100);
         let budget = deadline.since(self.env.now());
         let asked = async move {
@@ -258,7 +261,7 @@ impl LockNode for Link {
 async fn answered(heard: oneshot::Receiver<Replies>) -> Replies {
     match heard.await {
         Ok(replies) => replies,
-        // Lost: no answer until the deadline.
+        // A lost batch has no answer until the deadline.
         Err(_) => pending().await,
     }
 }

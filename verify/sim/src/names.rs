@@ -1,36 +1,36 @@
 //! Names of locks, keys and elections, and their short numbers in a trace.
 
-/// A lock under contention.
+/// Returns the name of a lock under contention.
 pub(crate) fn lock(n: usize) -> String {
     format!("lock-{n}")
 }
 
-/// A lock used when all is calm again.
+/// Returns the name of a lock that is used after all faults are over.
 pub(crate) fn calm(n: usize) -> String {
     format!("calm-{n}")
 }
 
-/// An idempotency key.
+/// Returns an idempotency key.
 pub(crate) fn order(n: usize) -> String {
     format!("order-{n}")
 }
 
-/// An election.
+/// Returns the name of an election.
 pub(crate) fn seat(n: usize) -> String {
     format!("seat-{n}")
 }
 
-/// The number of a tick, as of a key.
+/// Returns the number of a tick; ticks count as keys.
 pub(crate) fn tick(unix_seconds: i64) -> u16 {
     400 + u16::try_from(unix_seconds % 600).unwrap_or_default()
 }
 
-/// Whether this is the number of an idempotency key or a tick.
+/// Returns true if `number` is that of an idempotency key or a tick.
 pub(crate) fn is_key(number: u16) -> bool {
     (200..300).contains(&number) || (400..999).contains(&number)
 }
 
-/// The number of a key, whatever its prefix.
+/// Returns the number of a key and ignores the key's prefix.
 pub(crate) fn number_of(key: &str) -> u16 {
     let name = key.rsplit(':').next().unwrap_or(key);
     let Some((kind, n)) = name.split_once('-') else { return 999 };

@@ -1,5 +1,5 @@
-//! A simulated node: a lone server or a group, and what happens to it: crashes, freezes, failovers
-//! after which the replaced master goes on, clocks that step.
+//! A simulated node, which is a lone server or a group, with its faults: crashes, freezes,
+//! failovers after which the replaced master still grants, and clock steps.
 
 mod clock;
 mod copies;
@@ -36,12 +36,12 @@ pub(crate) struct Node {
     pub(crate) index: usize,
     world: Arc<World>,
     clients: Vec<ClientPlan>,
-    /// The largest L that any server may have.
+    /// Largest L of this node's servers.
     longest: Duration,
-    /// The shortest `max_ttl` of any process.
+    /// Shortest `max_ttl` of any process.
     least_lease: Duration,
     drift_ppm: u32,
-    /// No clock is further from true time.
+    /// Bound of the clock error: no clock is further from true time.
     error: Duration,
     cross: bool,
     events: broadcast::Sender<NodeSignal>,
@@ -52,14 +52,14 @@ pub(crate) struct Node {
 struct State {
     servers: Vec<Server>,
     master: usize,
-    /// Which server each client talks to.
+    /// By client: the server to which the client is connected.
     views: Vec<usize>,
     copies: Copies,
-    /// Locks that the master granted since replicas confirmed any, with their fences.
+    /// Locks, with their fences, that the master granted and the replicas have not confirmed yet.
     granted: Vec<(u16, u64)>,
     down: bool,
     lives: u64,
-    /// How many hints in a thousand get lost.
+    /// Lost hints per thousand.
     lose_hint: u64,
     heard: broadcast::Receiver<NodeSignal>,
 }
@@ -126,13 +126,13 @@ impl Node {
         self.state().down
     }
 
-    /// The server to which a client is connected.
+    /// Returns the server to which a client is connected.
     pub(crate) fn server_of(&self, client: usize) -> Option<Arc<str>> {
         let state = self.state();
         state.servers[state.views[client]].memory.server()
     }
 
-    /// A request arrives at the server to which its sender is connected.
+    /// Delivers a request to the server to which its sender is connected.
     pub(crate) fn arrive(&self, job: Job) {
         let mut state = self.state();
         let at = state.views[job.client];
@@ -148,12 +148,12 @@ impl Node {
 
     fn execute(&self, state: &mut State, at: usize, job: Job) {
         if let Some(error) = state.refusal(at) {
-            // Its connection is dropped; the next one is to the master.
+            // The server drops the client's connection; the client then connects to the master.
             state.views[job.client] = state.master;
             return job.refuse(&error);
         }
         if at == state.master || self.cross {
-            // What others have is older than what is about to be written.
+            // Replicas have older data than the write that follows, so the copy is taken before it.
             state.copies.take(self.world.nanos(), &state.servers[at].memory);
         }
         if state.servers[at].halts && job.batch.ops.len() > 1 {
@@ -166,7 +166,7 @@ impl Node {
         }
     }
 
-    /// Executes a batch for a client that was begun at that true moment (ns).
+    /// Executes a client's batch, which began at the true time `began` (ns).
     fn perform(
         &self,
         state: &mut State,
@@ -201,7 +201,7 @@ impl Node {
         replies
     }
 
-    /// L as a client knows it, and with what the servers may have that it has not read.
+    /// Returns L as a client has read it, and L including the servers that the client has not read.
     fn windows(&self, state: &State, at: usize, client: usize) -> (Duration, Duration) {
         let reads = self.clients[client].reads | 1 << at;
         let known = state.servers.iter().enumerate().filter(|(i, _)| reads >> i & 1 == 1);
@@ -210,7 +210,7 @@ impl Node {
         (read, if all { read } else { self.longest })
     }
 
-    /// Writes down what was asked and answered; whether anything was granted.
+    /// Records the requests and the replies in the trace; returns true if any grant was among them.
     fn tell(
         &self,
         (server, life, at): (usize, u64, u64),
@@ -234,8 +234,9 @@ impl Node {
         granted
     }
 
-    /// Whether replicas have what the client's server granted: from here on they have, unless that
-    /// server is a former master, whose replicas follow another. None: no answer.
+    /// Answers a barrier by confirming that the replicas have all grants of the client's server. A
+    /// former master confirms nothing new, because its replicas follow another server. Returns
+    /// `None` if there is no answer.
     pub(crate) fn confirm(
         &self,
         client: usize,
@@ -254,7 +255,7 @@ impl Node {
         let memory = state.servers[at].memory.clone();
         let answer = now_or_never(memory.barrier(after, level, Moment::from_nanos(u64::MAX)));
         if answer.is_ok() {
-            // All its writes are there, also those that a step of the clock has ended.
+            // The replicas have all writes, including those of leases that a clock step has ended.
             for (name, fence) in std::mem::take(&mut state.granted) {
                 self.world.kept(self.index, name, fence);
             }
@@ -262,7 +263,7 @@ impl Node {
         Some(answer)
     }
 
-    /// Hints travel on their own and may be lost.
+    /// Forwards hints; each hint travels separately and may be lost.
     fn forward(&self, state: &mut State) {
         while let Ok(event) = state.heard.try_recv() {
             let mut dice = self.hints.lock().unwrap_or_else(PoisonError::into_inner);
@@ -272,7 +273,7 @@ impl Node {
         }
     }
 
-    /// The master's process dies; `down` until [`back`](Self::back).
+    /// Kills the master's process; the master stays down until [`back`](Self::back).
     pub(crate) fn crash(&self, copy: Copy) {
         let mut state = self.state();
         let at = state.master;
@@ -295,7 +296,7 @@ impl Node {
         self.state().down = false;
     }
 
-    /// `FLUSHALL`.
+    /// Executes `FLUSHALL` on the master.
     pub(crate) fn flush(&self) {
         let mut state = self.state();
         let at = state.master;
@@ -303,7 +304,7 @@ impl Node {
             return;
         }
         state.servers[at].memory.flush_all();
-        // Replicas have all of it, and that it is gone.
+        // The replicas have every grant, and also the flush that deleted it.
         let granted = std::mem::take(&mut state.granted);
         state.begin(at);
         state.granted = granted;
@@ -311,12 +312,12 @@ impl Node {
         self.world.tell(Event::Lost { node: self.index, since: 0 });
     }
 
-    /// A server is frozen until [`thaw`](Self::thaw).
+    /// Freezes a server until [`thaw`](Self::thaw).
     pub(crate) fn freeze(&self, at: usize) {
         self.state().servers[at].frozen += 1;
     }
 
-    /// What piled up is looked at now, in its order.
+    /// Ends a freeze and executes the queued requests in order.
     pub(crate) fn thaw(&self, at: usize) {
         let mut state = self.state();
         let server = &mut state.servers[at];
@@ -328,27 +329,28 @@ impl Node {
         }
     }
 
-    /// A server's clock steps, and is off by `to` µs.
+    /// Steps a server's clock; afterwards its error is `to` µs.
     pub(crate) fn step(&self, at: usize, to: i64) {
         self.state().servers[at].clock.step(to);
     }
 
-    /// A server's clock is off by so many µs more.
+    /// Adds `by` µs to the error of a server's clock.
     pub(crate) fn run_wild(&self, at: usize, by: i64) {
         self.state().servers[at].clock.run_wild(by);
     }
 
-    /// Another server takes the master's place with a copy of its data. False if it cannot.
+    /// Promotes another server with a copy of the master's data. Returns the replaced master, or
+    /// `None` if there was no promotion.
     pub(crate) fn fail_over(&self, to: usize, copy: Copy, old: u64) -> Option<usize> {
         let mut state = self.state();
         let from = state.master;
-        // Nobody promotes a server that does not answer.
+        // A Sentinel does not promote a server that does not answer.
         if to == from || state.servers[to].frozen > 0 {
             return None;
         }
         let (since, data) = state.data(copy, self.world.nanos());
         let replaced = &mut state.servers[from];
-        // L is what a server's settings say and more than what it comes to: that covers its drift.
+        // L is the configured window; the real window is shorter by the clock's drift.
         let drift = u64::from(self.drift_ppm);
         let window = replaced.window.as_nanos() as u64 / 1_000_000 * (1_000_000 - drift);
         replaced.role = Role::Former(replaced.clock.wall() + window);
@@ -390,7 +392,7 @@ impl Node {
         }
     }
 
-    /// The value of a lock's or a record's key on the master now.
+    /// Executes an op on the master, outside any client, and returns the reply.
     pub(crate) fn ask(&self, op: Op, settings: &Settings) -> Option<Reply> {
         let batch =
             Batch { terms: settings.terms(), not_after: None, known_since: None, ops: vec![op] };
@@ -403,7 +405,7 @@ impl Node {
 }
 
 impl State {
-    /// Why a server does not serve, if it does not.
+    /// Returns the reason why a server refuses requests, if it does.
     fn refusal(&mut self, at: usize) -> Option<NodeError> {
         let server = &mut self.servers[at];
         let (fault, why) = match server.role {
@@ -416,7 +418,7 @@ impl State {
         Some(NodeError::not_executed(fault, why))
     }
 
-    /// Returns the data that are left, and the true time (µs) until which they have everything.
+    /// Returns the remaining data, and the true time (µs) until which they are complete.
     fn data(&self, copy: Copy, now: u64) -> (u64, Option<palisade::test_util::MemorySnapshot>) {
         let (at, data) = match copy {
             Copy::Behind(0) => (now, Some(self.servers[self.master].memory.snapshot())),
@@ -429,7 +431,7 @@ impl State {
         (at / 1_000, data)
     }
 
-    /// A new data history begins on a server.
+    /// Begins a new data history on a server.
     fn begin(&mut self, at: usize) {
         self.lives += 1;
         self.granted.clear();

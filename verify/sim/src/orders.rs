@@ -1,5 +1,5 @@
-//! What clients do with idempotency keys: handlers that finish, fail, hang past their lease or are
-//! dropped half-way, and callers that come back.
+//! Actions of clients on idempotency keys: handlers finish, fail, hang beyond their lease or are
+//! dropped before their end, and callers repeat their calls.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -14,10 +14,10 @@ use crate::plan::{Birth, HandlerPlan, Policy, ms, wall};
 use crate::trace::{Event, HoldId};
 use crate::world::World;
 
-/// The names of a handler's steps.
+/// Names of a handler's steps.
 const STEPS: [&str; 3] = ["reserve", "charge", "ship"];
 
-/// When its producer says that a request was made.
+/// Returns the creation time of a request, as its producer's clock shows it.
 fn created(birth: &Birth) -> SystemTime {
     UNIX_EPOCH + Duration::from_nanos(wall(birth.at * 1_000_000, birth.error * 1_000))
 }
@@ -44,11 +44,11 @@ impl Actor {
         orders.build().expect("plans keep the inequalities of the settings")
     }
 
-    /// One call under a key.
+    /// Makes one call under a key.
     pub(crate) async fn order(&self, key: usize, print: u8, wait: u64, handler: HandlerPlan) {
         let mut call = self.orders().key(names::order(key)).in_flight_timeout(ms(wait));
         if let Some(birth) = self.plan.orders.births.get(key) {
-            // Nobody asks before there is something to ask for.
+            // A call is made only after its request was created.
             sleep(ms(birth.at).saturating_sub(self.world.start.elapsed())).await;
             call = call.created_at(created(birth));
         }
@@ -62,7 +62,8 @@ impl Actor {
         let Some(outcome) = cut(handler.polls, run).await else {
             return self.world.tell(Event::Cancelled { client, task: self.task, name });
         };
-        // Failed, in flight, parked, or not known to be stored: nothing was promised.
+        // The outcome promises nothing: the handler failed, is running or parked, or its result may
+        // not be stored.
         let none = |why| Event::NoResult { client, name, why };
         self.world.tell(match outcome {
             Ok(Outcome::Executed { value, kept, .. }) => {
@@ -82,7 +83,7 @@ impl Actor {
     }
 }
 
-/// Until its drop a handler believes in its claim.
+/// A handler's belief in its claim; it ends when this value is dropped.
 pub(crate) struct Believes {
     pub(crate) world: Arc<World>,
     pub(crate) hold: HoldId,
@@ -94,7 +95,7 @@ impl Drop for Believes {
     }
 }
 
-/// The handler: each start has a result of its own, so that two starts can be distinguished.
+/// Runs a handler. Each start has a different result, so two starts can be distinguished.
 async fn handle(
     world: Arc<World>,
     (client, name, print): (usize, u16, u8),

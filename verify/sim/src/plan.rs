@@ -1,7 +1,7 @@
 //! The plan of one run: everything that a seed decides in advance, as a value that can be shrunk.
 //!
-//! Swarm testing: a seed's theme says which kinds of trouble belong together, and most of those are
-//! switched off, so that runs differ in kind and not only in detail.
+//! Plans use swarm testing: a seed's theme selects the kinds of faults that belong together, and
+//! most of these kinds are off in a given plan, so runs differ in kind and not only in detail.
 
 mod acts;
 mod clock;
@@ -31,15 +31,15 @@ pub(crate) type Ms = u64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ServerPlan {
     pub(crate) clock: Wave,
-    /// L: how long it may go on after another took its place.
+    /// L: time for which the server may still grant after it was replaced.
     pub(crate) window: Ms,
 }
 
-/// A node: a lone server, or a group of which one is the master.
+/// A node: a lone server, or a group of servers with one master.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NodePlan {
     pub(crate) servers: Vec<ServerPlan>,
-    /// Empty, and known to be so, when the world begins; else of unknown past.
+    /// True if the node is known to be empty when the world begins; otherwise its past is unknown.
     pub(crate) is_new: bool,
 }
 
@@ -48,7 +48,7 @@ impl NodePlan {
         self.servers.len() > 1
     }
 
-    /// The largest L of any of its servers.
+    /// Returns the largest L of the node's servers.
     pub(crate) fn window(&self) -> Ms {
         if !self.is_group() {
             return 0;
@@ -57,17 +57,17 @@ impl NodePlan {
     }
 }
 
-/// A client: a place in the world for one process after the other.
+/// A client: it runs one process after another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ClientPlan {
     pub(crate) clock: ClockPlan,
-    /// The servers of each group, as bits, whose L it has read.
+    /// Servers of each group, as bits, whose L the client has read.
     pub(crate) reads: u64,
-    /// By a mistake its second node is another name of its first.
+    /// True if the client's second node is, by mistake, another name of its first.
     pub(crate) twin: bool,
 }
 
-/// What a client process is configured with.
+/// The configuration of a client process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
     pub(crate) ttl: Ms,
@@ -75,12 +75,12 @@ pub(crate) struct Settings {
     pub(crate) clock_error: Ms,
     pub(crate) drift_ppm: u32,
     pub(crate) retention: Ms,
-    /// Its nodes, as bits.
+    /// Nodes of the process, as bits.
     pub(crate) nodes: u64,
 }
 
 impl Settings {
-    /// The bounds that every batch carries.
+    /// Returns the bounds that every batch carries.
     pub(crate) fn terms(&self) -> Terms {
         Terms { max_ttl: ms(self.max_ttl), clock_error: ms(self.clock_error) }
     }
@@ -90,7 +90,7 @@ impl Settings {
     }
 }
 
-/// Odds per thousand messages, and delays.
+/// Fault odds per thousand messages, and delays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NetPlan {
     pub(crate) latency: (Ms, Ms),
@@ -115,67 +115,68 @@ impl NetPlan {
     };
 }
 
-/// What a server begins with after a crash, or a replica that is promoted.
+/// Data with which a server starts after a crash or a promotion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Copy {
-    /// What the master had so long ago; zero: all that it has.
+    /// The master's data of this time ago; zero: all of them.
     Behind(Ms),
-    /// Nothing, not even the marker.
+    /// No data, not even the marker.
     Empty,
 }
 
-/// Where a planned handover stops.
+/// Point at which a planned handover stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Stops {
-    /// It does not.
+    /// The handover is completed.
     Done,
-    /// The operator's program dies behind the closing.
+    /// The operator's program dies after the closing.
     Closed,
-    /// The old master is opened again in place of a promotion.
+    /// The old master is opened again; no server is promoted.
     Reopened,
-    /// The operator's program dies behind the promotion, before the old master is a replica.
+    /// The operator's program dies after the promotion, before the old master becomes a replica.
     Promoted,
-    /// The promoted server is opened, not finished.
+    /// The promoted server is opened instead of finishing the handover.
     Opened,
-    /// Who was promoted lacks the writes of so long before the closing.
+    /// The promoted server lacks the writes of this time before the closing.
     Behind(Ms),
-    /// The last step comes when the closing is over.
+    /// The last step happens after the closing has ended.
     Late,
 }
 
-/// Something that goes wrong.
+/// A fault of a node, a connection or a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Fault {
     /// The master's process dies and is back after `down`.
     Crash { node: usize, copy: Copy, down: Ms },
-    /// Somebody runs `FLUSHALL` on the master.
+    /// `FLUSHALL` runs on the master.
     Flush { node: usize },
-    /// A server is frozen; what arrives is executed when it thaws.
+    /// A server is frozen; requests that arrive are executed when it thaws.
     Freeze { node: usize, server: usize, span: Ms },
-    /// A server stops for at most `span` in the middle of the next batch that has two ops.
+    /// A server stops for at most `span`, in the middle of the next batch with two or more ops.
     Halt { node: usize, server: usize, span: Ms },
-    /// Messages from a client to a node, or back, get lost.
+    /// Messages from a client to a node (`requests`), or back, are lost.
     Cut { client: usize, node: usize, requests: bool, span: Ms },
-    /// A server's clock steps, and is wrong by `to` µs afterwards.
+    /// A server's clock steps; afterwards its error is `to` µs.
     Step { node: usize, server: usize, to: i64 },
-    /// A server's clock is wrong by so many µs more for a while.
+    /// For `span`, the error of a server's clock is larger by `by` µs.
     Wild { node: usize, server: usize, by: i64, span: Ms },
-    /// Another server of the group is promoted; the clients in `old` keep talking to whom they
-    /// talk to until that one refuses. The replaced master freezes for `freeze`.
+    /// Another server of the group is promoted. The clients in `old` stay connected to the replaced
+    /// master until it refuses. The replaced master freezes for `freeze`.
     Failover { node: usize, to: usize, copy: Copy, old: u64, freeze: Ms },
-    /// The master is closed, after `takes` another server of the group is promoted, and a little
-    /// later that one goes on in its place; unless it stops on the way.
+    /// A planned handover: the master is closed, another server is promoted after `takes`, and
+    /// continues in its place, unless the handover stops before.
     Handover { node: usize, to: usize, takes: Ms, stops: Stops },
-    /// A client process stops; the library's timers come back `lag` after the user's code.
+    /// A client process stops; after it continues, the library's timers run `lag` later than the
+    /// user's code.
     Pause { client: usize, span: Ms, lag: Ms },
     /// A client process dies, and a new one takes its place.
     Kill { client: usize },
-    /// The same, and the new one has the settings of this stage.
+    /// A client process dies, and a new one with the settings of `stage` takes its place.
     Deploy { client: usize, stage: usize },
 }
 
 impl Fault {
-    /// Whether a node may forget something it has answered.
+    /// Returns true if a node may lose a write that it has confirmed.
     fn loses(&self) -> bool {
         match *self {
             Self::Crash { copy, .. } => copy != Copy::Behind(0),
@@ -186,12 +187,12 @@ impl Fault {
     }
 }
 
-/// What a task of a client does, one after the other.
+/// An action of a client's task; a task performs its acts one after another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Act {
     Think(Ms),
-    /// Acquires (`wait`: until when, 0 = one attempt), writes to the resource every `every`, for
-    /// `hold`.
+    /// Acquires a lock (for at most `wait`; 0 = one attempt), holds it for `hold`, and writes to
+    /// the resource at intervals of `every`.
     Lock {
         name: usize,
         wait: Ms,
@@ -200,14 +201,14 @@ pub(crate) enum Act {
         renew: bool,
         parting: Parting,
     },
-    /// A call under an idempotency key; `print`: which request it is, 0 = it does not say.
+    /// Makes a call under an idempotency key; `print` is the request's fingerprint, 0 = none.
     Order {
         key: usize,
         print: u8,
         wait: Ms,
         handler: HandlerPlan,
     },
-    /// Campaigns, proclaims every `every` and parts after `span`.
+    /// Campaigns, proclaims at intervals of `every`, and gives the leadership up after `span`.
     Lead {
         seat: usize,
         wait: Ms,
@@ -220,8 +221,8 @@ pub(crate) enum Act {
         seat: usize,
         span: Ms,
     },
-    /// Looks who holds a lock, takes it from that holder for `ttl` and keeps it for `hold`; the
-    /// future is dropped after so many polls.
+    /// Inspects a lock, takes it from its holder for `ttl` and keeps it for `hold`; the future is
+    /// dropped after `polls` polls.
     TakeOver {
         name: usize,
         ttl: Ms,
@@ -230,24 +231,25 @@ pub(crate) enum Act {
         polls: u32,
         parting: Parting,
     },
-    /// Another program takes the lock as the Redlock text says, by `SET NX PX`, and deletes it.
+    /// Acquires the lock as another program, by the `SET NX PX` of the Redlock text, and deletes
+    /// it.
     Classic {
         name: usize,
         wait: Ms,
         hold: Ms,
     },
-    /// Runs a job that ticks each second, each time for `takes`.
+    /// Runs a job with a tick each second; each tick takes `takes`.
     Tick {
         span: Ms,
         takes: Ms,
     },
-    /// An operator looks at a key, and after `later` decides about it.
+    /// Decides about a key as an operator, `later` after looking at it.
     Decide {
         key: usize,
         later: Ms,
         decision: Decision,
     },
-    /// An acquire whose future is dropped after so many polls.
+    /// Acquires a lock with a future that is dropped after `polls` polls.
     Cancelled {
         name: usize,
         wait: Ms,
@@ -261,74 +263,77 @@ impl Act {
         Self::Lock { name: 0, wait: 0, hold: 0, every: 1, renew: false, parting: Parting::Release };
 }
 
-/// A task of a client process.
+/// The acts of one task of a client process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TaskPlan {
     pub(crate) client: usize,
     pub(crate) acts: Vec<Act>,
 }
 
-/// When the request with a key was made, and how wrong the clock of its producer was.
+/// Creation time of a key's request, and the clock error of its producer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Birth {
     pub(crate) at: Ms,
-    /// In microseconds.
+    /// Error of the producer's clock, in microseconds.
     pub(crate) error: i64,
 }
 
-/// What concerns idempotency keys.
+/// Settings of the calls under idempotency keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OrdersPlan {
-    /// How many acts in a thousand are calls under keys.
+    /// Number of acts per thousand that are calls under keys.
     pub(crate) share: u64,
-    /// By key; empty: nobody says when requests were made.
+    /// Birth of each key's request; empty: requests have no creation time.
     pub(crate) births: Vec<Birth>,
-    /// Some requests under one key differ, and say so.
+    /// True if different requests may use one key, each with its fingerprint.
     pub(crate) prints: bool,
-    /// Largest result that is kept, in bytes; zero: all are.
+    /// Largest result that is kept, in bytes; zero: no limit.
     pub(crate) max_result: usize,
     pub(crate) policy: Policy,
-    /// The longest loss that is accepted; zero: none is.
+    /// Longest loss that is accepted, in milliseconds; zero: none.
     pub(crate) accepts: Ms,
 }
 
-/// What becomes of a key whose past is not known.
+/// Handling of a key whose past is not known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Policy {
-    /// Parked.
+    /// The key is parked.
     #[default]
     Once,
-    /// Run again after a lapsed attempt, parked where one may be forgotten.
+    /// The handler runs again after a lapsed attempt; the key is parked where an attempt may be
+    /// forgotten.
     Rerun,
-    /// Run again in both cases.
+    /// The handler runs again in both cases.
     Least,
 }
 
-/// How the clocks of servers step.
+/// Clock steps of servers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Steps {
     #[default]
     None,
-    /// By no more than the drift leaves over: like a clock that runs wrong.
+    /// Steps within the unused part of the drift; a lease cannot distinguish them from a wrong
+    /// rate.
     Small,
-    /// By so much that everybody notices who read the clock before, and everybody has.
+    /// Steps so large that every client that has read the clock before notices them; every client
+    /// has.
     Noticed,
-    /// As they like; nobody may have noticed.
+    /// Arbitrary steps, which clients may not notice.
     Unnoticed,
 }
 
-/// What a plan is changed into, for bugs that live outside the library.
+/// Change of a plan, for bugs outside the library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tamper {
-    /// Every client has the same owner token in all attempts.
+    /// Every client uses the same owner token in all attempts.
     StuckDice,
-    /// Settings are changed in an order that is not safe.
+    /// Settings are changed in an unsafe order.
     Unsafe(Order),
-    /// Everything is as it must be for one rule to matter.
+    /// The plan makes one rule matter.
     Scene(Scene),
 }
 
-/// Everything about one run.
+/// Everything that a seed decides about one run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) seed: u64,
@@ -336,69 +341,71 @@ pub(crate) struct Plan {
     pub(crate) truth: Truth,
     pub(crate) nodes: Vec<NodePlan>,
     pub(crate) clients: Vec<ClientPlan>,
-    /// The settings that processes have one after the other; the first ones at the beginning.
+    /// Settings of the processes: the first ones at the beginning, the others after deploys.
     pub(crate) stages: Vec<Settings>,
     pub(crate) names: usize,
     pub(crate) deadline: Ms,
     pub(crate) net: NetPlan,
-    /// How often a copy of a master is remembered.
+    /// Interval between stored copies of a master's data, in milliseconds.
     pub(crate) copy_every: Ms,
-    /// A replica may still follow a replaced master.
+    /// True if a replica may still follow a replaced master.
     pub(crate) cross: bool,
     pub(crate) steps: Steps,
-    /// Server clocks are further apart than anybody thinks.
+    /// True if the server clocks are further apart than the configured clock error.
     pub(crate) apart: bool,
     pub(crate) faults: Vec<(Ms, Fault)>,
     pub(crate) tasks: Vec<TaskPlan>,
     pub(crate) orders: OrdersPlan,
-    /// How many acts in a thousand are about elections.
+    /// Number of acts per thousand that concern elections.
     elections: u64,
     pub(crate) durability: Durability,
     pub(crate) tamper: Option<Tamper>,
 }
 
-/// What is true of the clocks of servers.
+/// State of the server clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Clocks {
-    /// All are within E of true time.
+    /// All clocks are within E of true time.
     Right,
-    /// Not all are: there is one holder still, but tokens and terms may fall.
+    /// Some clocks are not within E: there is still only one holder, but tokens and terms may
+    /// decrease.
     Apart,
-    /// They step unnoticed: a lease may end early.
+    /// Clocks step unnoticed: a lease may end early.
     Step,
 }
 
-/// Which promises hold in a world, by its assumptions.
+/// Promises that hold in a world with given assumptions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a promise of its own")]
 pub(crate) struct Promises {
     pub(crate) clocks: Clocks,
     /// A parked key is not started again.
     pub(crate) once: bool,
-    /// No forgotten key runs again, so no finished step does.
+    /// No handler of a forgotten key runs again, and therefore no finished step.
     pub(crate) steps: bool,
-    /// Nobody is answered that a name is vacant while one has it: all ask the same nodes.
+    /// A name with a holder is never reported as vacant; requires that all processes use the same
+    /// nodes.
     pub(crate) vacant: bool,
-    /// Keys run again after losses of at most this length.
+    /// Longest loss, in milliseconds, after which handlers may run again.
     pub(crate) accepts: Ms,
-    /// Longest time for which a replaced master goes on.
+    /// Longest time, in milliseconds, for which a replaced master still grants.
     pub(crate) window: Ms,
-    /// A free name is served: no token is taken for one of the far future.
+    /// A free lock is granted: no token looks as if it came from the far future.
     pub(crate) served: bool,
 }
 
 impl Plan {
-    /// The largest of a setting over all stages.
+    /// Returns the largest value of a setting over all stages.
     pub(crate) fn most(&self, of: impl Fn(&Settings) -> Ms) -> Ms {
         self.stages.iter().map(of).max().unwrap_or(0)
     }
 
-    /// The largest L of any server.
+    /// Returns the largest L of any server.
     pub(crate) fn window(&self) -> Ms {
         self.nodes.iter().map(NodePlan::window).max().unwrap_or(0)
     }
 
-    /// Returns how far a server's clock is taken out of its bound, at most, in microseconds.
+    /// Returns the largest clock error that a fault adds beyond a server's bound, in microseconds.
     fn wildest(&self) -> u64 {
         let wild = |f: &(Ms, Fault)| match f.1 {
             Fault::Wild { by, .. } => by.unsigned_abs(),
@@ -407,12 +414,12 @@ impl Plan {
         self.faults.iter().map(wild).max().unwrap_or(0)
     }
 
-    /// How long a master is closed for a handover that takes so long to the promotion.
+    /// Returns the length of the closing for a handover that takes `takes` until the promotion.
     pub(crate) fn closed_for(&self, takes: Ms) -> Duration {
         ms(takes + takes / 4 + 20) + 4 * Duration::from_micros(self.truth.error)
     }
 
-    /// The longest of these.
+    /// Returns the longest closing of all planned handovers.
     pub(crate) fn longest_closing(&self) -> Duration {
         let closed = |f: &(Ms, Fault)| match f.1 {
             Fault::Handover { takes, .. } => self.closed_for(takes),
@@ -421,13 +428,13 @@ impl Plan {
         self.faults.iter().map(closed).max().unwrap_or_default()
     }
 
-    /// How much longer a server may keep a key because of its clock.
+    /// Returns the additional time for which a server may keep a key because of its clock.
     pub(crate) fn clocks_apart(&self) -> Ms {
         let widest = self.nodes.iter().flat_map(|n| &n.servers).map(|s| s.clock.bound).max();
         2 * (widest.unwrap_or(0) + self.wildest()) / 1_000 + 1
     }
 
-    /// What may be asked of this world.
+    /// Returns the promises that hold in this world.
     pub(crate) fn promises(&self) -> Promises {
         let unnoticed = self.steps == Steps::Unnoticed;
         // Small steps stay within the bound.
@@ -447,12 +454,12 @@ impl Plan {
         }
     }
 
-    /// In how many steps a handler does its work: every other plan of a theme has some.
+    /// Returns the number of steps of each handler; every second plan of a theme has some.
     pub(crate) fn handler_steps(&self) -> usize {
         if self.seed & 8 == 0 { 0 } else { 3 }
     }
 
-    /// The plan, changed for a bug outside the library.
+    /// Returns the plan of a seed, changed for a bug outside the library.
     pub(crate) fn tampered(seed: u64, tamper: Option<Tamper>) -> Self {
         let unsafe_order = match tamper {
             Some(Tamper::Unsafe(order)) => Some(order),
@@ -465,12 +472,12 @@ impl Plan {
         Self { tamper, ..plan }
     }
 
-    /// The plan of a seed.
+    /// Returns the plan of a seed.
     pub(crate) fn of(seed: u64) -> Self {
         Self::drawn(seed, None)
     }
 
-    /// Dice for a part of the run, so that what is left out elsewhere does not shift them.
+    /// Returns the random number generator of one part of the run; other parts do not affect it.
     pub(crate) fn dice(&self, stream: u64) -> Dice {
         Dice::new(self.seed, stream)
     }

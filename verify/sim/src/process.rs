@@ -1,8 +1,8 @@
-//! A client process: all its tasks stop, go on, or die together.
+//! A client process: all its tasks stop, continue or die together.
 //!
-//! The library starts its background tasks through the process's `Env`, and the workload does the
-//! same, so a stopped process is stopped as by a signal: its timers and messages pile up unseen
-//! while its clock, which goes on during suspend, runs on.
+//! The library starts its background tasks through the process's `Env`, and the workload uses it as
+//! well. Therefore a stopped process behaves as after `SIGSTOP`: its timers and messages wait,
+//! while its clock, which includes suspended time, goes on.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -19,13 +19,13 @@ use tokio::time::Instant;
 use crate::dice::Dice;
 use crate::plan::ClockPlan;
 
-/// A process with its own clocks and dice.
+/// A process with its own clocks and random numbers.
 #[derive(Debug)]
 pub(crate) struct Process {
     start: Instant,
     clock: ClockPlan,
     dice: Mutex<Dice>,
-    /// Draws the same owner token every time (a known bug outside the library).
+    /// Always draws the same owner token (a known bug outside the library).
     stuck_dice: bool,
     state: Mutex<State>,
 }
@@ -34,14 +34,14 @@ pub(crate) struct Process {
 struct State {
     stopped: bool,
     dead: bool,
-    /// After a suspend the library's tasks wake up this much later than the user's: tokio's timers
-    /// stood still.
+    /// Time by which the library's tasks wake up later than the user's after a suspend, because
+    /// tokio's timers stood still.
     lag: Duration,
     sleepers: Vec<Waker>,
     tasks: Vec<AbortHandle>,
-    /// When the process last went on, in true nanoseconds.
+    /// Time at which the process last continued, in true nanoseconds.
     resumed: u64,
-    /// How long it was stopped so far.
+    /// Total time for which the process was stopped, in nanoseconds.
     lost: u64,
     stopped_at: u64,
 }
@@ -82,7 +82,7 @@ impl Process {
         handle
     }
 
-    /// Stops everything, as `SIGSTOP` does.
+    /// Stops the whole process, as `SIGSTOP` does.
     pub(crate) fn stop(&self) {
         let now = self.true_nanos();
         let mut state = self.state();
@@ -92,7 +92,7 @@ impl Process {
         }
     }
 
-    /// Goes on; the library's own tasks `lag` later than the user's.
+    /// Continues the process; the library's tasks run `lag` later than the user's.
     pub(crate) fn resume(&self, lag: Duration) {
         let now = self.true_nanos();
         let mut state = self.state();
@@ -109,7 +109,7 @@ impl Process {
         }
     }
 
-    /// Dies at once: nothing of it runs any more, nothing is released.
+    /// Kills the process: none of its tasks runs again, and no lease is released.
     pub(crate) fn kill(&self) {
         let mut state = self.state();
         state.dead = true;
@@ -120,8 +120,8 @@ impl Process {
         }
     }
 
-    /// When it last went on, its library tasks included, and how long it was paused so far: true
-    /// nanoseconds.
+    /// Returns the time at which the whole process last continued, including the library's tasks,
+    /// and the total time for which it was paused, both in true nanoseconds.
     pub(crate) fn stood_still(&self) -> (u64, u64) {
         let state = self.state();
         (state.resumed + state.lag.as_nanos() as u64, state.lost)
@@ -154,7 +154,7 @@ impl Env for Gated {
 #[derive(Clone, Debug)]
 pub(crate) struct Gated(pub(crate) Arc<Process>);
 
-/// A task that is polled only while its process runs.
+/// A task that is polled only while its process is running.
 struct Gate {
     process: Arc<Process>,
     task: Task,

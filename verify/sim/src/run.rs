@@ -1,4 +1,5 @@
-//! One run: a plan in, a trace and a judgement out. One runtime, one thread, virtual time.
+//! One run: turns a plan into a trace and a verdict, on one thread and one runtime, in virtual
+//! time.
 
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,14 +24,14 @@ use crate::process::{Gated, Process};
 use crate::trace::Event;
 use crate::world::World;
 
-/// Longer than any plan takes in virtual time.
+/// Virtual time that no plan exceeds.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What came of a run.
+/// Result of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Report {
     pub(crate) violation: Option<Violation>,
-    /// Of the whole trace: the same for the same plan, always.
+    /// Hash of the whole trace; the same plan always gives the same hash.
     pub(crate) hash: u64,
     pub(crate) events: Vec<(u64, Event)>,
 }
@@ -50,7 +51,7 @@ pub(crate) fn run(plan: Plan) -> Report {
     report
 }
 
-/// A client's place in the world; its process may be a second or third one.
+/// A client of the world; after a death it has a new process.
 struct Seat {
     process: Arc<Process>,
     redlock: Redlock,
@@ -59,11 +60,11 @@ struct Seat {
     progress: Vec<Arc<AtomicUsize>>,
     tasks: Vec<JoinHandle<()>>,
     lives: u64,
-    /// Which settings its process has.
+    /// Index of the settings of the client's process.
     stage: usize,
 }
 
-/// A process that is calm now, and its settings.
+/// A process after the end of all faults, with its handle and settings.
 type Handle = (Arc<Process>, Redlock, Settings);
 
 struct Stage {
@@ -104,7 +105,7 @@ impl Stage {
         self.plan.tasks.iter().filter(move |t| t.client == client)
     }
 
-    /// One process of a client, with a handle of its own on its nodes.
+    /// Creates a process of a client, with its own handle on its nodes.
     fn process(
         &self,
         client: usize,
@@ -145,7 +146,7 @@ impl Stage {
         (process, redlock)
     }
 
-    /// Starts, or goes on with, a client's tasks.
+    /// Starts or continues a client's tasks.
     fn start(&self, client: usize) {
         let seat = &mut self.seats()[client];
         seat.tasks.clear();
@@ -191,7 +192,7 @@ impl Stage {
         Report { violation: self.world.violation(), hash, events }
     }
 
-    /// Until the tasks of all clients are through, those of reborn ones included.
+    /// Waits until the tasks of all clients have ended, including those of restarted processes.
     async fn all_done(&self) {
         loop {
             if self.world.violation().is_some() {
@@ -337,7 +338,7 @@ impl Stage {
         self.start(client);
     }
 
-    /// All is well again: what is left behind, and is everybody served?
+    /// Ends all faults, then checks that no key is left and that every client can acquire a lock.
     async fn aftermath(&self) {
         self.world.tell(Event::Healed);
         *self.net.lock().unwrap_or_else(PoisonError::into_inner) = NetPlan::CALM;
@@ -357,7 +358,7 @@ impl Stage {
                 .map(|s| (Arc::clone(&s.process), s.redlock.clone(), stages[s.stage]))
                 .collect()
         };
-        // Every node is spoken to, so that quarantines begin to run; then they run out.
+        // Each node gets a request, so that its quarantine begins; then the quarantines end.
         for (process, redlock, _) in &handles {
             let touch = redlock.mutex(names::calm(99)).build().unwrap();
             process.run(async move { drop(touch.try_acquire().await) });
@@ -365,7 +366,7 @@ impl Stage {
         let p = &self.plan;
         let silent = p.most(|s| s.max_ttl) + p.window();
         sleep(ms(silent) * 5 / 4 + ms(2 * p.deadline + 400 + p.clocks_apart())).await;
-        // A server that was left closed begins its quarantine only then.
+        // The quarantine of a server that was left closed begins only after the closing has ended.
         sleep(p.longest_closing() * 9 / 4).await;
         for n in 0..p.names {
             self.must_be_gone(&names::lock(n), "its ttl is long over");

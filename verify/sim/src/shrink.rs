@@ -1,9 +1,9 @@
-//! Makes a failing plan smaller: whatever can be left out without mending the promise is left out.
+//! Makes a failing plan smaller: removes each part without which the same promise is still broken.
 
 use crate::plan::{Plan, Wave};
 use crate::run::{Report, run};
 
-/// Runs spent at most.
+/// Largest number of runs.
 const BUDGET: u32 = 1_500;
 
 struct Shrinker {
@@ -13,7 +13,7 @@ struct Shrinker {
     left: u32,
 }
 
-/// The smallest plan found that breaks the same promise, and its run.
+/// Returns the smallest plan found that breaks the same promise, with its run.
 pub(crate) fn shrink(plan: Plan, broken: &'static str, report: Report) -> (Plan, Report) {
     let mut s = Shrinker { plan, report, broken, left: BUDGET };
     while s.round() && s.left > 0 {}
@@ -21,7 +21,7 @@ pub(crate) fn shrink(plan: Plan, broken: &'static str, report: Report) -> (Plan,
 }
 
 impl Shrinker {
-    /// Takes the smaller plan if it still fails in the same way.
+    /// Adopts a smaller plan if it still fails in the same way.
     fn take(&mut self, plan: Plan) -> bool {
         if self.left == 0 || plan == self.plan {
             return false;
@@ -42,7 +42,7 @@ impl Shrinker {
         self.take(plan)
     }
 
-    /// One pass over everything; true if something could be left out.
+    /// Tries to remove each part once; returns true if any part was removed.
     fn round(&mut self) -> bool {
         let mut smaller = false;
         for i in (0..self.plan.faults.len()).rev() {

@@ -1,4 +1,4 @@
-//! Many seeds over all cores, and the story of the one that failed.
+//! Runs many seeds on all cores, and tells the story of one that failed.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,41 +11,42 @@ use crate::run::{Report, run};
 /// A run that broke a promise.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// Which one.
+    /// Seed of the run.
     pub seed: u64,
-    /// What it broke.
+    /// Promise that the run broke.
     pub violation: Violation,
 }
 
-/// What came of many seeds.
+/// Result of a soak.
 #[derive(Clone, Debug)]
 pub struct Sum {
-    /// How many were run.
+    /// Number of seeds that were run.
     pub seeds: u64,
-    /// The failing seed with the smallest number, if any failed.
+    /// Smallest failing seed, if any failed.
     pub failure: Option<Failure>,
 }
 
-/// How to run them.
+/// Settings of a soak.
 pub struct Soak<'a> {
     /// The first seed.
     pub first: u64,
-    /// How many.
+    /// Number of seeds.
     pub seeds: u64,
-    /// Threads.
+    /// Number of threads.
     pub jobs: usize,
-    /// Called on each thread before it starts.
+    /// Function that each thread calls before it starts.
     pub prepare: &'a (dyn Fn() + Sync),
-    /// Called after each seed.
+    /// Function that is called after each seed.
     pub tick: &'a (dyn Fn() + Sync),
-    /// Only every so many: the last three bits of a seed say what it is about.
+    /// Distance between two seeds. Seeds with the same last three bits have the same theme, so 8
+    /// keeps the theme.
     pub step: u64,
-    /// Change every plan: for bugs that live outside the library.
+    /// Change of every plan, for bugs outside the library.
     pub tamper: Option<Tamper>,
 }
 
 impl Soak<'_> {
-    /// Runs until a seed fails or all are done.
+    /// Runs seeds until one fails or all are done.
     ///
     /// # Panics
     /// If a thread cannot be joined.
@@ -85,13 +86,14 @@ impl Soak<'_> {
     }
 }
 
-/// The hash of a seed's trace, and what it broke.
+/// Returns the hash of a seed's trace, and the violation, if any.
 pub fn fingerprint(seed: u64) -> (u64, Option<Violation>) {
     let report = run(Plan::of(seed));
     (report.hash, report.violation)
 }
 
-/// Runs a seed, shrinks its plan while it still breaks the same promise, and prints what happened.
+/// Runs a seed, shrinks its plan while it breaks the same promise, and returns the story of the
+/// run.
 pub fn story(seed: u64, tamper: Option<Tamper>) -> String {
     let plan = Plan::tampered(seed, tamper);
     let report = run(plan.clone());

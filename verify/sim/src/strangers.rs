@@ -1,5 +1,5 @@
-//! What others do on the same nodes: programs with a lock of the Redlock text, and operators who
-//! decide about keys.
+//! Actions on the same nodes without the library: other programs with a lock of the Redlock text,
+//! and operators who decide about keys.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::process::Gated;
 use crate::trace::Event;
 
 impl Actor {
-    /// Takes a lock as any other Redlock does, holds it and deletes it.
+    /// Acquires a lock as other Redlock implementations do, holds it and deletes it.
     pub(crate) async fn classic(&self, name: usize, wait: u64, hold: u64, mut d: Dice) {
         let key = names::lock(name);
         let env = Gated(Arc::clone(&self.process));
@@ -48,7 +48,7 @@ impl Actor {
         }
     }
 
-    /// Looks at a key, and decides about it if it is parked.
+    /// Decides about a key as an operator does; except for `Resolve`, only if the key is parked.
     pub(crate) async fn decide(&self, key: usize, later: u64, decision: Decision) {
         let (client, name) = (self.client, names::number_of(&names::order(key)));
         if decision == Decision::Resolve {
@@ -67,7 +67,7 @@ impl Actor {
             return;
         }
         sleep(ms(later)).await;
-        // Whoever claims from now on may find it changed.
+        // A claim made from now on may find the changed record.
         self.world.tell(Event::Decided { client, name, decision });
         let change = match decision {
             Decision::Purge => RecordChange::PurgeUnfinished,

@@ -1,4 +1,5 @@
-//! What clients do with a job: each runs it, and its ticks are run by one of them.
+//! Actions of clients on a cron job: every client runs the job, and each tick is run by one of
+//! them.
 
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use crate::plan::{Policy, ms};
 use crate::trace::Event;
 
 impl Actor {
-    /// Runs the job for so long, if its process lives for so long.
+    /// Runs the job for `span`, if its process lives that long.
     pub(crate) async fn tick(&self, span: u64, takes: u64) {
         let interrupted = match self.plan.orders.policy {
             Policy::Once => Interrupted::Leave,
@@ -23,7 +24,7 @@ impl Actor {
         let job = Job::new("job", "* * * * * *").interrupted(interrupted).overlap(overlap);
         let cron = Cron::new(&self.redlock);
         let run = cron.run(job, |tick| self.attend(tick, takes));
-        // Nothing else ends it than the end of the span.
+        // Only the timeout ends the run.
         let _ = timeout(ms(span), run).await;
     }
 

@@ -1,4 +1,4 @@
-//! What happened, in order: small values that are hashed at once and printed as a story on demand.
+//! The trace: events in order, as small values that are hashed at once and printed on demand.
 
 mod show;
 
@@ -6,11 +6,11 @@ use std::hash::{Hash, Hasher};
 
 use crate::plan::{Decision, Fault, Parting};
 
-/// One hold of a lock as the user's code sees it: from the verb that returned a guard until the
+/// Number of one hold of a lock, as the user's code sees it: from the return of the guard until the
 /// guard is given up.
 pub(crate) type HoldId = u32;
 
-/// What an op said, without its payload.
+/// Kind of an op, without its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Verb {
     Acquire,
@@ -30,11 +30,11 @@ pub(crate) enum Verb {
     Lookup,
 }
 
-/// What a node answered, without its payload.
+/// A node's reply, without its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Answer {
     Granted(u64),
-    /// With the node's memory: whether it remembers.
+    /// Fence, and true if the node remembers earlier attempts.
     Claimed(u64, bool),
     Held,
     Quarantined,
@@ -51,23 +51,23 @@ pub(crate) enum Answer {
 }
 
 impl Answer {
-    /// Whether the op changed something on the server.
+    /// Returns true if the op changed data on the server.
     pub(crate) fn is_effect(self) -> bool {
         matches!(self, Self::Granted(_) | Self::Claimed(..) | Self::Done)
     }
 }
 
-/// Something that happened.
+/// An event of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Event {
-    /// A fault was dealt.
+    /// A fault begins.
     Fault(Fault),
-    /// All faults are over.
+    /// All faults have ended.
     Healed,
-    /// A stopped client goes on; a crashed or frozen server is back.
+    /// A stopped client continues, or (`NodeBack`) a crashed or frozen server is back.
     ClientBack(usize),
     NodeBack(usize),
-    /// A server executed an op. `owner` is its short name.
+    /// A server executed an op. `owner` is the short form of the owner token.
     Served {
         node: usize,
         server: usize,
@@ -77,7 +77,8 @@ pub(crate) enum Event {
         owner: u16,
         answer: Answer,
     },
-    /// A node's data began a new history: nothing may be granted for so many of its nanoseconds.
+    /// A new data history began on a node; the node must grant nothing for `quarantine` nanoseconds
+    /// of its own clock.
     NewLife {
         node: usize,
         server: usize,
@@ -85,47 +86,47 @@ pub(crate) enum Event {
         at: u64,
         quarantine: u64,
     },
-    /// A node granted, by its own clock.
+    /// A node granted a lease at the time `at` of its own clock.
     Granting {
         node: usize,
         server: usize,
         life: u64,
         at: u64,
     },
-    /// A request took effect so many µs after its deadline.
+    /// A request took effect `late` µs after its deadline.
     LateEffect {
         node: usize,
         client: usize,
         name: u16,
         late: u64,
     },
-    /// The user's code asks for a lock.
+    /// The user's code tries to acquire a lock.
     Asks {
         client: usize,
         task: usize,
         name: u16,
     },
-    /// It was refused after so many microseconds of its own time.
+    /// An attempt of the user's code was refused; `taken`: the lock has another holder.
     Refused {
         client: usize,
         task: usize,
         name: u16,
         taken: bool,
     },
-    /// Its future was dropped.
+    /// The future of the user's call was dropped.
     Cancelled {
         client: usize,
         task: usize,
         name: u16,
     },
-    /// A verb ended this much later (µs) than its wait allowed.
+    /// A call ended `late` µs after the latest time that its timeout allows.
     Overdue {
         client: usize,
         task: usize,
         late: u64,
     },
-    /// It has a guard; `left` µs of validity at this moment. `is_taker`: it took the lock
-    /// from a holder, who asked before and may still believe in it.
+    /// The user's code has a guard with `left` µs of validity. With `is_taker` the guard came from
+    /// a takeover; the earlier holder, who asked before, may still believe that it holds the lock.
     Holds {
         hold: HoldId,
         client: usize,
@@ -135,38 +136,38 @@ pub(crate) enum Event {
         asked: u64,
         left: u64,
     },
-    /// The replicas of fewer nodes have it than must.
+    /// Fewer nodes than required have the grant on their replicas.
     Unkept {
         client: usize,
         name: u16,
         token: u64,
         nodes: usize,
     },
-    /// The guard is being given up.
+    /// The user's code gives up a guard.
     Parts {
         hold: HoldId,
         client: usize,
         name: u16,
         how: Parting,
     },
-    /// `lost()` came, so many µs after the deadline (zero: before it).
+    /// `lost()` returned `late` µs after the deadline (zero: before it).
     LossTold {
         hold: HoldId,
         client: usize,
         late: u64,
     },
-    /// A guard that was once invalid says that it is valid.
+    /// A guard that was invalid once reports that it is valid.
     Revived {
         hold: HoldId,
         client: usize,
     },
-    /// Two guards of one name are valid at this moment.
+    /// Two guards of one name are valid at the same time.
     Overlap {
         first: HoldId,
         second: HoldId,
         name: u16,
     },
-    /// A write reached the resource; `valid`: its guard is valid at this moment.
+    /// A write reached the resource; `valid`: the writer's guard was valid at that time.
     Write {
         hold: HoldId,
         name: u16,
@@ -174,8 +175,8 @@ pub(crate) enum Event {
         valid: bool,
         accepted: bool,
     },
-    /// A node's data are those of an earlier moment (true µs): later writes are gone, and so will
-    /// be those of a master that was replaced.
+    /// A node's data went back to those of an earlier time (true µs): later writes are lost, and so
+    /// are future writes of a replaced master.
     Lost {
         node: usize,
         since: u64,
@@ -194,25 +195,25 @@ pub(crate) enum Event {
         value: u64,
         print: u8,
     },
-    /// The work of a handler's step begins.
+    /// A handler begins a step.
     StepBegins {
         name: u16,
         step: usize,
         token: u64,
     },
-    /// A handler was answered the value of a step: run now, or by an earlier attempt.
+    /// A handler received the value of a step, which was run now or by an earlier attempt.
     StepDone {
         name: u16,
         step: usize,
         token: u64,
     },
-    /// A handler whose result would have been `value` says that it did nothing, or may be started
+    /// A handler whose result would have been `value` reports that it had no effect or may run
     /// again.
     NoEffect {
         name: u16,
         value: u64,
     },
-    /// A caller was answered with a result; `kept`: later ones will be shown the same.
+    /// A caller received a result; `kept`: later callers receive the same one.
     Result {
         client: usize,
         name: u16,
@@ -221,18 +222,18 @@ pub(crate) enum Event {
         executed: bool,
         kept: bool,
     },
-    /// A caller was answered that there is a result, which was not kept.
+    /// A caller received the answer that a result exists but was not kept.
     NotKept {
         client: usize,
         name: u16,
     },
-    /// A caller was answered without one.
+    /// A caller received no result.
     NoResult {
         client: usize,
         name: u16,
         why: &'static str,
     },
-    /// An observer (`watch`) sees who leads.
+    /// An observer (`watch`) reports the leader.
     Sees {
         client: usize,
         watch: u64,
@@ -248,32 +249,32 @@ pub(crate) enum Event {
         name: u16,
         decision: Decision,
     },
-    /// A client was answered that nobody has a name. `hold`: it was valid from before the question
-    /// (`asked`) until the answer.
+    /// A client received the answer that a name has no holder. `hold` was valid from before the
+    /// question (`asked`) until the answer.
     Vacant {
         client: usize,
         name: u16,
         asked: u64,
         hold: Option<HoldId>,
     },
-    /// A key is on a node although nobody can hold it any more.
+    /// A key is still on a node although no lease on it can be valid.
     KeyLeft {
         node: usize,
         name: u16,
         why: &'static str,
     },
-    /// Nobody holds the name and all is well, and yet it was refused.
+    /// A name was refused although it has no holder and all faults have ended.
     NotServed {
         client: usize,
         name: u16,
     },
-    /// Tasks that are alive although all handles are gone.
+    /// Number of tasks that still run after all handles were dropped.
     TasksLeft(usize),
-    /// The run could not come to its end.
+    /// The run did not end in time.
     Stuck,
 }
 
-/// A trace with the true time of each event in microseconds.
+/// The events of a run, with the true time of each in microseconds.
 #[derive(Debug, Default)]
 pub(crate) struct Trace {
     pub(crate) events: Vec<(u64, Event)>,
@@ -292,7 +293,7 @@ impl Trace {
     }
 }
 
-/// A hash that is the same in every process.
+/// A hasher whose result is the same in every process.
 #[derive(Debug)]
 struct Fnv(u64);
 

@@ -1,4 +1,4 @@
-//! The world outside every process: true time, the trace, the promises, and who believes what.
+//! The world outside all processes: true time, the trace, the promises, and the beliefs of holders.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,14 +10,14 @@ use crate::invariants::{Invariant, Violation, all};
 use crate::plan::Promises;
 use crate::trace::{Event, HoldId, Trace};
 
-/// Reads what is left of a guard's validity on its own process's clock, without any effect; `None`
-/// once the guard is gone.
+/// Reads the remaining validity of a guard on its process's clock, without side effects; `None`
+/// after the guard was dropped.
 pub(crate) type Belief = Box<dyn Fn() -> Option<Duration> + Send>;
 
-/// One per run.
+/// The world of one run.
 pub(crate) struct World {
     pub(crate) start: Instant,
-    /// On the replicas of how many nodes a grant must be; zero: nobody asked.
+    /// Number of nodes on whose replicas a grant must be; zero: no replicas required.
     kept_on: usize,
     inner: Mutex<Inner>,
 }
@@ -29,11 +29,11 @@ struct Inner {
     beliefs: Vec<Believer>,
     next_hold: HoldId,
     next_value: u64,
-    /// What the replicas of each node have had: node, name, fence.
+    /// Grants that the replicas have confirmed: node, name, fence.
     kept: BTreeSet<(usize, u16, u64)>,
-    /// Highest token seen by the resource of each name.
+    /// Highest token that the resource of each name has received.
     resources: Vec<(u16, u64)>,
-    /// The highest token of each name that was taken from its holder.
+    /// Highest token of each name whose lock was taken from its holder.
     overruled: BTreeMap<u16, u64>,
 }
 
@@ -44,15 +44,15 @@ struct Believer {
     belief: Belief,
     token: u64,
     asked: u64,
-    /// When it began to believe.
+    /// Time at which the belief began.
     since: u64,
-    /// It took the lock from a holder, who may believe beside it.
+    /// True if the lock was taken from a holder, who may still believe in it.
     is_taker: bool,
-    /// Once seen invalid.
+    /// True once the belief was seen invalid.
     lapsed: bool,
 }
 
-/// A believer whose belief is valid now.
+/// A believer whose lease is valid now.
 struct Claimant {
     hold: HoldId,
     name: u16,
@@ -67,7 +67,7 @@ impl Claimant {
         Self { hold, name, token, asked, is_taker }
     }
 
-    /// Whether the two may not believe at once.
+    /// Returns true if the two must not be valid at once.
     fn excludes(&self, other: &Self) -> bool {
         let took = |taker: &Self, from: &Self| {
             taker.is_taker && from.token < taker.token && from.asked < taker.asked
@@ -96,17 +96,17 @@ impl World {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// True nanoseconds since the beginning.
+    /// Returns the true nanoseconds since the beginning of the run.
     pub(crate) fn nanos(&self) -> u64 {
         self.start.elapsed().as_nanos() as u64
     }
 
-    /// True microseconds since the beginning.
+    /// Returns the true microseconds since the beginning of the run.
     pub(crate) fn micros(&self) -> u64 {
         self.nanos() / 1_000
     }
 
-    /// Something happened.
+    /// Records an event, and compares all beliefs.
     pub(crate) fn tell(&self, event: Event) {
         let at = self.micros();
         let mut inner = self.inner();
@@ -114,7 +114,8 @@ impl World {
         inner.compare(at);
     }
 
-    /// A new holder, by the user's own eyes; `is_taker`: it took the lock from another.
+    /// Registers a new holder, as the user's code sees it; `is_taker`: the lock was taken from
+    /// another holder.
     pub(crate) fn holds(
         &self,
         (client, name): (usize, u16),
@@ -143,7 +144,7 @@ impl World {
         hold
     }
 
-    /// A handler runs under a claim, and believes in it for so long.
+    /// Registers a handler's claim, together with its belief.
     pub(crate) fn claims(
         &self,
         (client, name): (usize, u16),
@@ -162,11 +163,13 @@ impl World {
         hold
     }
 
-    /// A client was answered that nobody has the name, which it asked at `asked`.
+    /// Records that a client received "no holder" for a name, as the answer to its question at
+    /// `asked`.
     pub(crate) fn vacant(&self, (client, name): (usize, u16), asked: u64) {
         let at = self.micros();
         let mut inner = self.inner();
-        // Valid from before the question until now: validity that has ended never comes back.
+        // The belief was valid from before the question until now, since a lapsed belief never
+        // becomes valid again.
         let believer = inner.beliefs.iter().find(|b| {
             let is_valid = || (b.belief)().is_some_and(|left| !left.is_zero());
             b.name == name && b.since < asked && !b.lapsed && is_valid()
@@ -175,29 +178,30 @@ impl World {
         inner.tell(at, Event::Vacant { client, name, asked, hold });
     }
 
-    /// The replicas of a node have a lock with this fence.
+    /// Records that a node's replicas have a lock with this fence.
     pub(crate) fn kept(&self, node: usize, name: u16, fence: u64) {
         self.inner().kept.insert((node, name, fence));
     }
 
-    /// A result that no other start has.
+    /// Returns a new number, used for results and watches.
     pub(crate) fn next_value(&self) -> u64 {
         let mut inner = self.inner();
         inner.next_value += 1;
         inner.next_value
     }
 
-    /// The holder lets go; from here on it believes nothing.
+    /// Removes a holder's belief, before the holder gives up its lease.
     pub(crate) fn parts(&self, hold: HoldId) {
         self.inner().beliefs.retain(|b| b.hold != hold);
     }
 
-    /// A process died, and with it all that it believed.
+    /// Removes all beliefs of a process that died.
     pub(crate) fn forget_client(&self, client: usize) {
         self.inner().beliefs.retain(|b| b.client != client);
     }
 
-    /// A write reaches the resource, which refuses a token smaller than it has seen.
+    /// Applies a write to the resource, which refuses a token smaller than the largest one
+    /// received.
     pub(crate) fn write(&self, hold: HoldId, name: u16, token: u64) {
         let at = self.micros();
         let mut inner = self.inner();
@@ -209,7 +213,7 @@ impl World {
         let highest = &mut inner.resources[slot].1;
         let accepted = token >= *highest;
         *highest = token.max(*highest);
-        // Who was overruled is to be refused, and does not know it yet.
+        // The resource refuses a holder whose lock was taken over, before that holder notices it.
         let overruled = inner.overruled.get(&name).is_some_and(|most| token < *most);
         let valid = !overruled
             && inner.beliefs.iter().any(|b| {
@@ -222,7 +226,7 @@ impl World {
         self.inner().violation.clone()
     }
 
-    /// The trace's hash, and the events.
+    /// Returns the trace's hash and its events.
     pub(crate) fn take_trace(&self) -> (u64, Vec<(u64, Event)>) {
         let mut inner = self.inner();
         (inner.trace.hash(), std::mem::take(&mut inner.trace.events))
@@ -230,7 +234,7 @@ impl World {
 }
 
 impl Inner {
-    /// An id that no hold had.
+    /// Returns an unused hold number.
     fn hold(&mut self) -> HoldId {
         let hold = self.next_hold;
         self.next_hold += 1;
@@ -251,7 +255,7 @@ impl Inner {
         }
     }
 
-    /// Asks every guard what it believes, whenever anything happens.
+    /// Compares the beliefs of all guards; called after every event.
     fn compare(&mut self, at: u64) {
         if self.beliefs.is_empty() || self.violation.is_some() {
             return;

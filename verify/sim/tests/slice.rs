@@ -1,5 +1,5 @@
-//! The slice of seeds that every test run goes through, those that once failed, and the proof that
-//! a seed decides everything.
+//! Tests on the slice of seeds that every test run goes through, on seeds that failed once, and on
+//! the rule that a seed decides everything.
 
 use sim::soak::{Soak, fingerprint, story};
 use sim::{Scene, Tamper};
@@ -7,7 +7,7 @@ use sim::{Scene, Tamper};
 const SLICE: u64 = 2_500;
 
 fn breaks_nothing(tamper: Option<Tamper>) {
-    // Ticks take a second each, and so more work.
+    // Each tick takes a second, so these plans need more work.
     let is_long = tamper == Some(Tamper::Scene(Scene::Ticks));
     let seeds = if is_long { SLICE / 8 } else { SLICE };
     let soak = Soak {
@@ -31,13 +31,13 @@ fn a_slice_of_seeds_breaks_nothing() {
     breaks_nothing(None);
 }
 
-/// Operators take locks over in no other plans.
+/// Only these plans contain takeovers.
 #[test]
 fn takeovers_break_nothing() {
     breaks_nothing(Some(Tamper::Scene(Scene::TakeOvers)));
 }
 
-/// Handovers stop on the way, and follow each other, more often than in other plans.
+/// These handovers stop halfway or follow each other more often than in other plans.
 #[test]
 fn handovers_break_nothing() {
     breaks_nothing(Some(Tamper::Scene(Scene::Handovers)));
@@ -53,7 +53,7 @@ fn operators_break_nothing() {
     breaks_nothing(Some(Tamper::Scene(Scene::Operators)));
 }
 
-/// Losses are accepted in no other plans.
+/// Only these plans accept losses.
 #[test]
 fn losses_break_nothing() {
     breaks_nothing(Some(Tamper::Scene(Scene::Losses)));

@@ -1,7 +1,7 @@
 //! Batches of keys, each with several deliveries, to handlers that die before or after their effect
-//! or stall beyond their lease. Nothing is probed and the ledger refuses no effect, so that each
-//! key has one effect only if no second handler is started. An operator, who may ask the ledger,
-//! decides about keys that are parked.
+//! or stall beyond their lease. There is no probe and the ledger refuses no effect, so each key has
+//! one effect only if no second handler is started. An operator, who may ask the ledger, decides
+//! about keys that are parked.
 
 use std::cell::Cell;
 use std::io;
@@ -20,13 +20,13 @@ use super::{TTL, Task, stall};
 use crate::event::{Answer, Verb, What, now};
 use crate::wire::{Ask, Item, Ledger, Told};
 
-/// Longer than any run.
+/// Retention longer than any run.
 const RETENTION: Duration = Duration::from_secs(24 * 3_600);
-/// Handlers of a batch that run at once.
+/// Number of a batch's handlers that run at once.
 const TURNS: u16 = 3;
-/// A key's claim and result, each a few answers of nodes.
+/// Longest time for a key's claim and result; each needs a few replies of the nodes.
 const ROUND: Duration = Duration::from_secs(6);
-/// Longest work of a handler, with its stall.
+/// Longest work of a handler, including its stall.
 const WORK: Duration = Duration::from_secs(3);
 
 /// Result of each call, by its place in the batch.
@@ -42,14 +42,15 @@ enum Fate {
     Stalls,
 }
 
-/// One batch.
+/// One batch of keys.
 struct Batch {
     ledger: Rc<Mutex<Ledger>>,
     items: Vec<Item>,
-    /// Handler that is struck, counted in the order in which they act.
+    /// Handler that is struck, by its position in the order in which the handlers act, and its
+    /// fault.
     struck: (usize, Fate),
     turn: Cell<usize>,
-    /// Name of the batch in its events, and of its values.
+    /// Name of the batch in its events and values.
     by: Arc<str>,
     work: Duration,
     died: Notify,
@@ -95,7 +96,7 @@ impl Task {
         let calls = batch.items.iter().map(|item| (call(keys, item), ()));
         let run = keys
             .run_each(calls, usize::from(TURNS), async |cx: Context, ()| batch.handle(&cx).await);
-        // Each key may have a turn of its own.
+        // Each key may need a separate turn.
         let within = (ROUND + WORK) * batch.items.len() as u32;
         let answer = |r: &Option<Vec<_>>| r.as_ref().map_or(Answer::Dropped, answer);
         let run = self.verb(Verb::RunEach, &batch.by, within, batch.lives(run), answer);
@@ -129,7 +130,7 @@ impl Task {
         let (ours, mut outcomes) = Box::pin(claim).await??;
         let (mut places, mut done) = (Vec::new(), Vec::new());
         for (place, claim) in ours {
-            // A death drops the claims that are not handed in.
+            // A death drops the claims that are not completed yet.
             let Some(acted) = batch.lives(batch.act(claim.context())).await else {
                 return Ok(outcomes);
             };
@@ -142,7 +143,7 @@ impl Task {
         Ok(outcomes)
     }
 
-    /// Writes down what became of a key; true if it is parked.
+    /// Reports the outcome for a key; returns true if the key is parked.
     async fn came_to(
         &mut self,
         key: &Arc<str>,
@@ -157,7 +158,8 @@ impl Task {
             Ok(Outcome::Parked(parked)) => {
                 (What::Parked { key, lapsed: parked.reason == ParkedReason::Lapsed }, true)
             }
-            // Without a pause it had the claim itself, and lost it before the handler began.
+            // A `retry_after` of zero means that this call had the claim itself, and lost it before
+            // the handler began.
             Ok(Outcome::InFlight { retry_after }) if retry_after.is_zero() => {
                 (What::Unclear { key }, false)
             }
@@ -171,8 +173,8 @@ impl Task {
         Ok(parked)
     }
 
-    /// Decides about a parked key as an operator does who can ask the ledger. No handler may do so:
-    /// one that hangs may act afterwards.
+    /// Decides about a parked key as an operator does who can ask the ledger. A handler must not
+    /// decide: a handler that hangs may act afterwards.
     async fn decide(&mut self, keys: &Idempotency, item: &Item, of: &Batch) -> io::Result<()> {
         let Told::Value(effect) = self.ledger.ask(Ask::Decide { key: item.key.clone() }).await?
         else {
@@ -204,7 +206,7 @@ impl Task {
     }
 }
 
-/// Done, unless too few nodes answered about one of the keys.
+/// Returns `Done`, unless too few nodes answered about one of the keys.
 fn answer<'a, T: 'a>(all: impl IntoIterator<Item = &'a Result<T, RunError>>) -> Answer {
     let refused = |r: &Result<T, RunError>| {
         matches!(r, Err(RunError::NoQuorum { .. } | RunError::NotRecorded(_)))
@@ -224,7 +226,7 @@ impl Batch {
         What::Batch { keys, turns }
     }
 
-    /// Awaits what ends with this batch, should a handler die; `None` then.
+    /// Awaits `work`; returns `None` if a handler of the batch dies first.
     async fn lives<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
@@ -236,7 +238,7 @@ impl Batch {
     async fn handle(&self, cx: &Context) -> Result<Arc<str>, Failed> {
         match self.start(cx).await {
             Ok(()) => self.act(cx).await,
-            // Without its ledger this process is about to be over.
+            // Without its ledger this process is about to end.
             Err(_) => std::future::pending().await,
         }
     }
@@ -248,7 +250,7 @@ impl Batch {
         self.ledger.lock().await.say_at(at, started).await
     }
 
-    /// The effect, and the fate of the handler. An effect that is under way takes place also if
+    /// Performs the effect and the fault of a handler. An effect that has begun takes place even if
     /// the batch is dropped meanwhile.
     async fn act(&self, cx: &Context) -> Result<Arc<str>, Failed> {
         let turn = self.turn.replace(self.turn.get() + 1);
@@ -271,7 +273,7 @@ impl Batch {
             }
             ledger.ask(act).await
         });
-        // Without its ledger this process is about to be over.
+        // Without its ledger this process is about to end.
         if !matches!(acted.await, Ok(Ok(_))) {
             std::future::pending::<()>().await;
         }

@@ -1,4 +1,4 @@
-//! Elections: one task campaigns, proclaims and resigns, another observes and asks who leads.
+//! Elections: one task campaigns, proclaims and resigns; another observes, and asks for the leader.
 
 use std::io;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use crate::event::{Answer, Verb, What, now};
 use crate::wire::Ask;
 
 const NAMES: [&str; 2] = ["election-0", "election-1"];
-/// What one round over the nodes may take.
+/// Longest time of one round over the nodes.
 const ROUND: Duration = Duration::from_secs(3);
 
-/// Campaigns for ever.
+/// Campaigns again and again.
 pub(super) async fn lead(mut task: Task) -> io::Result<()> {
     for n in 0_u64.. {
         task.pause(10..200).await;
@@ -103,7 +103,7 @@ impl Task {
     }
 }
 
-/// Observes one election, and asks about the other now and then.
+/// Observes one election, and asks for the leader of the other from time to time.
 pub(super) async fn watch(mut task: Task) -> io::Result<()> {
     let mine = usize::from(task.who.client % 2);
     let (name, other): (Arc<str>, Arc<str>) = (NAMES[mine].into(), NAMES[1 - mine].into());

@@ -1,5 +1,5 @@
-//! Locks under contention: held for a moment or over several renewals, written under with their
-//! token, released, dropped, abandoned while they are waited for.
+//! Locks under contention: they are held for a moment or over several renewals, used for writes
+//! with their token, released, dropped, or abandoned while a task waits for them.
 
 use std::io;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use super::{TTL, Task};
 use crate::event::{Answer, Verb, What, now};
 use crate::wire::Ask;
 
-/// Names that everybody wants, and names that few meet at.
+/// Number of lock names that all clients use often; [`COOL`] is the number of those rarely shared.
 pub(super) const HOT: u32 = 3;
 pub(super) const COOL: u32 = 24;
-/// What an attempt, a release or an extension may take: a few answers of nodes.
+/// Longest time of an attempt, a release or an extension, which needs a few replies of the nodes.
 pub(super) const ROUND: Duration = Duration::from_secs(3);
 
 pub(super) async fn work(mut task: Task) -> io::Result<()> {
@@ -56,7 +56,7 @@ impl Task {
             self.verb(Verb::TryAcquire, name, ROUND, call, answer).await?.ok().flatten()
         } else {
             let wait = self.millis(300..3_000);
-            // Some lose patience earlier than they said and drop the future at its current await.
+            // Some calls are dropped before their own timeout, at their current await.
             let patience = if self.chance(10) { self.millis(1..300) } else { wait + ROUND * 10 };
             let mutex = mutex.acquire_timeout(wait).build().expect("settings fit together");
             let call = async move { timeout(patience, mutex.acquire()).await };
@@ -77,7 +77,7 @@ impl Task {
         Ok(guard)
     }
 
-    /// Writes under the lock for a while, and gives it up.
+    /// Writes under the lock for a while, and then gives the lock up.
     pub(super) async fn hold(
         &mut self,
         guard: LockGuard,
@@ -98,8 +98,9 @@ impl Task {
                 () = guard.lost() => true,
                 () = sleep(step) => false,
             };
-            // The clock first, then the guard, then its deadline: whatever happens in between, a
-            // guard that says "valid" at a time past the deadline it shows afterwards is wrong.
+            // The clock is read first, then the guard, then the guard's deadline. A guard that
+            // reports "valid" at a time after the deadline that it shows later is therefore wrong,
+            // whatever happens in between.
             let at = now();
             let valid = guard.is_valid();
             let until = guard.valid_until().as_nanos();

@@ -1,5 +1,5 @@
-//! A client: a process with a handle of its own that does all kinds of work at once, and reports to
-//! the ledger what it sees before it acts on it.
+//! A client: a process with its own handle that does all kinds of work at once, and reports its
+//! observations to the ledger before it acts on them.
 
 mod batches;
 mod elections;
@@ -21,16 +21,16 @@ use tokio::task::{JoinSet, LocalSet};
 use crate::event::{Answer, Verb, What, Who, now};
 use crate::wire::Ledger;
 
-/// Longest lease of any client, and the base of every quarantine.
+/// Longest lease of any client, from which the length of every quarantine follows.
 pub(crate) const MAX_TTL: Duration = Duration::from_secs(2);
-/// E of all clients; clocks are off by up to this.
+/// E of all clients; the clocks' errors are up to this.
 pub(crate) const CLOCK_ERROR: Duration = Duration::from_millis(500);
-/// The usual lease.
+/// Usual lease of a client.
 const TTL: Duration = Duration::from_millis(1_500);
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// The settings of a client.
+/// Settings of a client.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[arg(long)]
@@ -39,15 +39,15 @@ pub(crate) struct Args {
     pub(crate) life: u16,
     #[arg(long)]
     seed: u64,
-    /// The ledger's socket.
+    /// Socket of the ledger.
     #[arg(long)]
     pub(crate) ledger: PathBuf,
-    /// `name=host:port,host:port,…` once per group.
+    /// One group as `name=host:port,host:port,…`; repeated for each group.
     #[arg(long)]
     pub(crate) group: Vec<String>,
 }
 
-/// What each kind of work is given.
+/// Identity, ledger connection, random numbers and handle of one task.
 struct Task {
     who: Who,
     ledger: Ledger,
@@ -56,7 +56,7 @@ struct Task {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    // A panic in a background task would be swallowed by the runtime; the judge wants to know.
+    // The runtime would hide a panic in a background task, and the judge must see it.
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         usual(panic);
@@ -87,7 +87,8 @@ async fn work(args: &Args) -> Result<(), Failure> {
             _ => tasks.spawn_local(batches::work(task)),
         };
     }
-    // None ends but by an error: the ledger is gone, and with it every reason to go on.
+    // A task ends only with an error: the ledger is gone, so the other tasks have nothing left to
+    // do.
     while let Some(ended) = tasks.join_next().await {
         ended??;
     }
@@ -109,7 +110,7 @@ pub(crate) fn redlock(groups: &[String]) -> Result<Redlock, Failure> {
 }
 
 impl Task {
-    /// True in `n` of a hundred cases.
+    /// Returns true in `n` of a hundred cases.
     fn chance(&mut self, n: u32) -> bool {
         self.dice.random_ratio(n, 100)
     }
@@ -122,8 +123,8 @@ impl Task {
         tokio::time::sleep(self.millis(range)).await;
     }
 
-    /// Awaits a verb between two lines to the ledger. `within` is what the verb promises to need
-    /// at most.
+    /// Awaits an operation, and reports its beginning and end to the ledger. `within` is the
+    /// longest time that the operation promises to take.
     async fn verb<T>(
         &mut self,
         verb: Verb,
@@ -140,7 +141,8 @@ impl Task {
         Ok(result)
     }
 
-    /// Stops this whole process, as a long pause of a runtime would: nothing is renewed during it.
+    /// Stops this whole process, as a long pause of a runtime does; no lease is renewed during the
+    /// stop.
     async fn stall(&mut self, range: std::ops::Range<u64>) -> io::Result<()> {
         let length = self.millis(range);
         stall(&mut self.ledger, length).await

@@ -1,5 +1,5 @@
-//! Orders that are handed out more than once, to handlers that die before and after their effect,
-//! stall beyond their lease, or are overtaken; a probe asks the ledger what became of an order.
+//! Orders that are handed out more than once, to handlers that die before or after their effect,
+//! stall beyond their lease, or are overtaken. A probe asks the ledger for the effect of an order.
 
 use std::io;
 use std::rc::Rc;
@@ -16,12 +16,12 @@ use super::{TTL, Task, stall};
 use crate::event::{Answer, Verb, What, now};
 use crate::wire::{Ask, Ledger, Told};
 
-/// Longer than any run: no order is handed out again after it.
+/// Retention longer than any run; no order is handed out again after it.
 const RETENTION: Duration = Duration::from_secs(24 * 3_600);
-/// Claim, probe, handler, result: each a few answers of nodes.
+/// Longest time for claim, probe, handler and result; each needs a few replies of the nodes.
 const RUN: Duration = Duration::from_secs(10);
 
-/// What happens to a handler.
+/// Fault that strikes a handler.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     None,
@@ -48,7 +48,8 @@ pub(super) async fn work(mut task: Task) -> io::Result<()> {
         .at_most_once()
         .build()
         .expect("the settings are constants");
-    // Handler and probe speak over the connection that the call's own lines go over.
+    // Handler and probe share a second connection, because the task's own one is borrowed by the
+    // call.
     let ledger = Rc::new(Mutex::new(task.ledger.again().await?));
     for n in 0_u64.. {
         task.pause(10..90).await;
@@ -82,7 +83,7 @@ impl Task {
             tokio::select! {
                 biased;
                 outcome = run => Some(outcome),
-                // The handler's process dies: the call is dropped at its current await.
+                // The handler's process dies, so the call is dropped at its current await.
                 () = order.died.notified() => None,
             }
         };
@@ -110,7 +111,8 @@ impl Task {
 }
 
 impl Delivery {
-    /// The handler. Without its ledger it never ends: this process is about to be over.
+    /// Runs the handler. Without its ledger the handler never ends, because this process is about
+    /// to end.
     async fn handle(&self, cx: &Context) -> Result<Arc<str>, Failed> {
         match self.act(cx).await {
             Ok(true) => Ok(Arc::clone(&self.value)),
@@ -119,7 +121,7 @@ impl Delivery {
         }
     }
 
-    /// Whether the effect took place.
+    /// Performs the effect of the order; returns true if the effect took place.
     async fn act(&self, cx: &Context) -> io::Result<bool> {
         let (key, token) = (Arc::clone(&self.key), cx.fencing_token().get());
         let (at, valid) = (now(), cx.is_valid());

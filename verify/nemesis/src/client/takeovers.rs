@@ -1,5 +1,5 @@
-//! Takeovers: an operator takes locks from those who hold them, well or not, and goes on to hold
-//! them, gives them up at once, or opens them as `palisade force-release` does.
+//! Takeovers: an operator takes locks from their holders, healthy or not, and then holds the locks,
+//! gives them up at once, or releases them as `palisade force-release` does.
 
 use std::io;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::locks::{COOL, HOT, ROUND, refusal};
 use super::{TTL, Task};
 use crate::event::{Answer, Verb, What, now};
 
-/// Takes locks over for ever.
+/// Takes locks over again and again.
 pub(super) async fn work(mut task: Task) -> io::Result<()> {
     loop {
         task.pause(200..900).await;
@@ -21,7 +21,8 @@ pub(super) async fn work(mut task: Task) -> io::Result<()> {
         let name = Arc::from(format!("lock-{}", task.dice.random_range(n)));
         let forced = task.chance(50);
         let wait = task.millis(300..2_000);
-        // Shorter than what the holder has left, where it is not renewed.
+        // A forced lock is not renewed; its ttl is shorter than the remaining lease of the old
+        // holder.
         let ttl = if forced { TTL / 2 } else { TTL };
         let mutex = task.redlock.mutex(&*name).ttl(ttl).auto_renew(!forced).acquire_timeout(wait);
         let mutex = mutex.build().expect("settings fit together");
@@ -29,7 +30,7 @@ pub(super) async fn work(mut task: Task) -> io::Result<()> {
             continue;
         };
         let since = now();
-        // Some drop the future at its current await.
+        // Some calls are dropped at their current await.
         let patience = if task.chance(20) { task.millis(1..60) } else { wait + ROUND * 10 };
         let call = async { timeout(patience, mutex.take_over(&holder, "nemesis")).await };
         let answer = |r: &Result<Result<TakenOver, AcquireError>, _>| match r {
@@ -44,7 +45,7 @@ pub(super) async fn work(mut task: Task) -> io::Result<()> {
         let held = What::Held { name: Arc::clone(&name), token, since, until };
         task.ledger.say_at(at, held).await?;
         let closed = at + won.closed_for.as_nanos() as u64;
-        // A holder that was never seen had any token below.
+        // An old holder that was not seen may have had any smaller token.
         let fence = won.from.as_ref().map_or(token - 1, |from| from.fence.get());
         let took = What::Took { name: Arc::clone(&name), token, fence, closed };
         task.ledger.say_at(at, took).await?;
@@ -57,7 +58,7 @@ pub(super) async fn work(mut task: Task) -> io::Result<()> {
 }
 
 impl Task {
-    /// Releases a lock that was taken, as `palisade force-release` does.
+    /// Releases a lock after a takeover, as `palisade force-release` does.
     async fn open(&mut self, won: TakenOver, name: &Arc<str>) -> io::Result<()> {
         let token = won.guard.fencing_token().get();
         self.ledger.say(What::Over { name: Arc::clone(name), token, lost: false }).await?;
@@ -66,7 +67,7 @@ impl Task {
             sleep(closed_for).await;
             guard.release().await
         };
-        // Its own lease may be over by then, too.
+        // The lease of the taker may have ended by then, too.
         let answer = |outcome: &Result<(), ReleaseError>| match outcome {
             Err(ReleaseError::Unconfirmed(_)) => Answer::Refused,
             _ => Answer::Done,

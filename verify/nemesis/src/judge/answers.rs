@@ -1,4 +1,5 @@
-//! Every verb answers in time, no client ends by itself, and all are served when all is well.
+//! Every operation answers in time, no client ends by itself, and every client is served after the
+//! end of all faults.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,7 +8,7 @@ use super::holders::by;
 use super::{Violation, seconds};
 use crate::event::{Event, Nanos, SECOND, Verb, What, Who};
 
-/// For a machine that has more to do than this.
+/// Additional time for a busy machine.
 const GRACE: Nanos = 5 * SECOND;
 
 struct Open {

@@ -1,4 +1,5 @@
-//! Keys of batches: parked as lapsed only where a handler began, or may have been about to.
+//! Keys of batches: a key is parked as lapsed only if a handler began, or may have been about to
+//! begin.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,11 +8,11 @@ use super::Violation;
 use super::holders::by;
 use crate::event::{Answer, Event, Nanos, SECOND, Verb, What, Who};
 
-/// A batch that was dropped this soon has asked once for each of its turns: no node was waited for
-/// until its deadline.
+/// Time within which a dropped batch has made only one request for each of its turns, because it
+/// has waited for no node until that node's deadline.
 const SOON: Nanos = SECOND / 4;
 
-/// A batch that was dropped early, with its keys that were parked although no client's handler
+/// A batch that was dropped early. Its `blamed` keys were found parked although no client's handler
 /// had begun and no other call can have left a claim.
 struct Dropped {
     who: Who,
@@ -21,7 +22,7 @@ struct Dropped {
     blamed: BTreeSet<Arc<str>>,
 }
 
-/// A batch that has no answer yet.
+/// A batch without an answer so far.
 struct Open {
     since: Nanos,
     turns: u16,
@@ -30,10 +31,11 @@ struct Open {
 
 #[derive(Default)]
 struct Keys {
-    /// A handler began, or a call that may have left a claim ended without an answer about it.
+    /// Keys whose parking is explained: a handler began, or a call that may have left a claim ended
+    /// without an answer about the key.
     explained: BTreeSet<Arc<str>>,
     open: BTreeMap<Who, Open>,
-    /// Batches that were answered, each with the time of its answer.
+    /// Answered batches, each with the time of its answer.
     ended: Vec<(Nanos, Open)>,
     dropped: Vec<Dropped>,
     /// Time of each task's last request for a batch.
@@ -76,7 +78,8 @@ pub(super) fn judge(events: &[Event]) -> Vec<Violation> {
 }
 
 impl Keys {
-    /// The client drops a batch: it has claimed one key a turn at most whose handler did not begin.
+    /// Records that the client dropped a batch. In each turn the batch has claimed at most one key
+    /// whose handler did not begin.
     fn drop(&mut self, batch: Open, e: &Event) {
         if e.at - batch.since >= SOON {
             self.explained.extend(batch.keys);
@@ -87,10 +90,10 @@ impl Keys {
         self.dropped.push(Dropped { who: e.who, at: e.at, turns, keys, blamed });
     }
 
-    /// A call found this key parked because of an attempt that left no result.
+    /// Checks a key that a call found parked because of an attempt without a result.
     fn parked(&mut self, key: &Arc<str>, e: &Event) -> Option<Violation> {
         let others = self.open.iter().filter(|(who, _)| **who != e.who).map(|(_, batch)| batch);
-        // It was found parked between the request and this line.
+        // The call found the key parked between its request and this line.
         let since = self.asked.get(&e.who).copied().unwrap_or(e.at);
         let ended = self.ended.iter().rev().take_while(|(end, _)| *end >= since);
         let mut beside = others.chain(ended.map(|(_, batch)| batch));
@@ -106,7 +109,7 @@ impl Keys {
             return Some(Violation::new(rule, key, e.at, text));
         };
         if others.is_some() {
-            // One of them; it cannot be told which.
+            // One of these batches left the claim, and the log does not show which.
             self.explained.insert(Arc::clone(key));
             return None;
         }

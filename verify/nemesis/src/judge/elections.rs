@@ -1,4 +1,4 @@
-//! What readers and observers of an election are shown.
+//! The values that readers and observers of an election receive.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,11 +13,11 @@ pub(super) fn judge(events: &[Event]) -> Vec<Violation> {
     found
 }
 
-/// Reads older than what was proclaimed before they began.
+/// Finds reads that return a term older than one that was proclaimed before the read began.
 fn stale(events: &[Event]) -> Vec<Violation> {
     let mut found = Vec::new();
     let mut begun: BTreeMap<Who, Nanos> = BTreeMap::new();
-    // Won terms by name in the order of time, with the largest up to there.
+    // By name: the won terms in the order of time, each with the largest term so far.
     let mut won: BTreeMap<&Arc<str>, Vec<(Nanos, u64)>> = BTreeMap::new();
     for e in events {
         match &e.what {
@@ -74,7 +74,7 @@ fn shown(events: &[Event]) -> Vec<Violation> {
 type Terms<'a> = BTreeMap<(&'a Arc<str>, u64), &'a str>;
 type Values<'a> = BTreeMap<(&'a Arc<str>, &'a str), u64>;
 
-/// Which candidacy's values belong to which term, and back.
+/// Maps each term to its leader's value, and each value to its term.
 fn said(events: &[Event]) -> (Terms<'_>, Values<'_>) {
     let (mut terms, mut values) = (Terms::new(), Values::new());
     for e in events {
@@ -86,7 +86,8 @@ fn said(events: &[Event]) -> (Terms<'_>, Values<'_>) {
     (terms, values)
 }
 
-/// A candidacy says `1.2.3`, then `1.2.3/40` and so on.
+/// Returns the part of a value that identifies the candidacy, which publishes `1.2.3`, then
+/// `1.2.3/40` and so on.
 fn base(value: &str) -> &str {
     value.split('/').next().unwrap_or(value)
 }

@@ -1,5 +1,5 @@
-//! Locks and leaderships: intervals of belief, tokens, the order of writes, and guards that said
-//! "valid" too long.
+//! Locks and leaderships: intervals of belief, tokens, the order of writes, and guards that
+//! reported "valid" for too long.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,16 +8,17 @@ use super::{Granted, Violation, tokens};
 use crate::client::MAX_TTL;
 use crate::event::{Event, Nanos, SECOND, What, Who};
 
-/// For how long holder and taker may both believe in a lock after the takeover was to be over, if a
-/// node has lost it: two leases, and the largest lag of a replica.
+/// Longest time, after the end announced by a takeover, for which the old holder and the taker may
+/// both believe in a lock if a node has lost the takeover: two leases, and the largest lag of a
+/// replica.
 const LOST: Nanos = 2 * MAX_TTL.as_nanos() as Nanos + 2 * SECOND;
 
-/// No lease is longer, with the drift of clocks.
+/// Longest lease, including the drift of clocks.
 const LONGEST: Nanos = MAX_TTL.as_nanos() as Nanos / 10 * 11;
 
 const CLOSED_FOR: &str = "a takeover says how long it is closed";
 
-/// What one holder believed: `[from, end)`.
+/// One holder's belief: `[from, end)`.
 #[derive(Clone, Debug)]
 pub(crate) struct Hold {
     pub(crate) name: Arc<str>,
@@ -25,33 +26,33 @@ pub(crate) struct Hold {
     pub(crate) token: u64,
     since: Nanos,
     pub(crate) from: Nanos,
-    /// The latest deadline that was declared, or when the belief was given up before it.
+    /// Latest declared deadline, or an earlier time at which the belief was given up.
     pub(crate) end: Nanos,
-    /// Each later deadline and when it was seen.
+    /// Renewals that were reported: the time of each report, and the deadline in it.
     pub(crate) renewed: Vec<(Nanos, Nanos)>,
-    /// The deadline of the grant itself.
+    /// Deadline of the grant itself.
     granted_until: Nanos,
     took: Option<Took>,
 }
 
-/// From whom a takeover has the lock.
+/// The takeover by which a holder got its lock.
 #[derive(Clone, Copy, Debug)]
 struct Took {
-    /// The fence under which that holder was seen.
+    /// Fence that the nodes had under the old holder.
     fence: u64,
-    /// End of the time in which it may believe in the lock.
+    /// End of the time in which the old holder may believe in the lock.
     closed: Nanos,
 }
 
 impl Hold {
-    /// The deadline that was known at the moment, if the belief had not ended by then.
+    /// Returns the deadline known at `at`, or the end of the belief if that is earlier.
     pub(crate) fn deadline_at(&self, at: Nanos) -> Nanos {
         let known = self.renewed.iter().filter(|(seen, _)| *seen <= at).map(|(_, until)| *until);
         known.fold(self.granted_until, Nanos::max).min(self.end)
     }
 }
 
-/// All holds, by name and in the order of their beginning.
+/// Returns all holds, ordered by name and beginning.
 pub(crate) fn holds(events: &[Event]) -> Vec<Hold> {
     let mut open: BTreeMap<(Arc<str>, Who, u64), Hold> = BTreeMap::new();
     let mut all = Vec::new();
@@ -81,8 +82,8 @@ pub(crate) fn holds(events: &[Event]) -> Vec<Hold> {
             }
             What::Over { name, token, .. } => {
                 if let Some(mut hold) = open.remove(&(Arc::clone(name), e.who, *token)) {
-                    // A takeover that is given up early keeps the name closed: until its holder's
-                    // time is over or its own lease ends.
+                    // A takeover that is given up early keeps the name closed until the old
+                    // holder's time is over or the takeover's own lease ends.
                     let kept = hold.took.map_or(0, |took| took.closed.min(hold.granted_until));
                     hold.end = hold.end.min(e.at.max(kept));
                     all.push(hold);
@@ -119,7 +120,7 @@ pub(crate) fn judge(events: &[Event]) -> Vec<Violation> {
     found
 }
 
-/// Finds takeovers that were told to wait for longer than any lease lasts.
+/// Finds takeovers whose announced waiting time is longer than any lease.
 fn closed_for(holds: &[Hold]) -> impl Iterator<Item = Violation> {
     holds.iter().filter_map(|h| {
         let span = h.took?.closed.saturating_sub(h.from);
@@ -159,8 +160,9 @@ fn overlaps(holds: &[Hold]) -> Vec<Violation> {
     found
 }
 
-/// Returns true if the lock came from this holder to the taker by takeovers alone, one or a chain:
-/// each from the holder with the largest token below its own, whom it had seen.
+/// Returns true if the lock came from `victim` to `taker` by takeovers alone, one or a chain. Each
+/// takeover must have taken the lock from the holder with the next smaller token, and have seen
+/// that holder.
 fn taken_over(of: &[Hold], victim: &Hold, taker: &Hold) -> bool {
     let later = |h: &&Hold| victim.token < h.token && h.token <= taker.token;
     let mut later: Vec<_> = of.iter().filter(later).collect();
@@ -173,9 +175,9 @@ fn taken_over(of: &[Hold], victim: &Hold, taker: &Hold) -> bool {
         })
 }
 
-/// Finds an old holder that believes in its lock for longer than its takeover said. A node may lose
-/// the takeover and confirm the old holder once more; that is over after two leases and the lag of
-/// a replica.
+/// Finds an old holder that believes in its lock for longer than the takeover announced. A node may
+/// lose the takeover and confirm the old holder once more; that ends after two leases and the lag
+/// of a replica.
 fn too_long(victim: &Hold, taker: &Hold) -> Option<Violation> {
     let closed = taker.took?.closed;
     let known = victim.deadline_at(taker.from);

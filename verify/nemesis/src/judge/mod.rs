@@ -1,7 +1,7 @@
-//! The judgement over a log of events. It knows the promises and the log, and nothing else: not
-//! the library, not what the ledger thought at the time.
+//! The judgement of a log of events. It uses the promises and the log only, neither the library nor
+//! the ledger's earlier decisions.
 //!
-//! A client that was killed or stopped counts as holding until the deadline it had declared.
+//! A client that was killed or stopped counts as holding until its last declared deadline.
 
 mod answers;
 mod batches;
@@ -18,11 +18,11 @@ use crate::event::{Event, Nanos, SECOND, What};
 
 pub(crate) use holders::{Hold, holds, judge as holders};
 
-/// A promise that was broken.
+/// A broken promise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Violation {
     pub(crate) rule: &'static str,
-    /// The lock, election or order; empty if it is about a client.
+    /// Lock, election or order; empty if the violation concerns a client.
     pub(crate) name: Arc<str>,
     pub(crate) at: Nanos,
     pub(crate) text: String,
@@ -34,7 +34,7 @@ impl Violation {
     }
 }
 
-/// All broken promises, in the order of time.
+/// Returns all broken promises, in the order of time.
 pub(crate) fn judge(events: &[Event]) -> Vec<Violation> {
     let mut found = holders::judge(events);
     found.extend(orders::judge(events));
@@ -45,12 +45,12 @@ pub(crate) fn judge(events: &[Event]) -> Vec<Violation> {
     found
 }
 
-/// Brings a log into the order of time. Lines arrive late when their writer is stopped.
+/// Sorts a log by time. Lines arrive late if their writer was stopped.
 pub(crate) fn sort(events: &mut [Event]) {
     events.sort_by_key(|e| e.at);
 }
 
-/// How an attempt at a name went: from when to when, and with which token.
+/// A successful attempt at a name: its beginning, its end and its token.
 #[derive(Clone, Debug)]
 struct Granted {
     since: Nanos,
@@ -59,7 +59,8 @@ struct Granted {
     by: String,
 }
 
-/// Tokens: each larger than all that were granted before its attempt began, and none twice.
+/// Checks tokens: each must be larger than all tokens that were granted before its attempt began,
+/// and no token may be granted twice.
 fn tokens(of: &BTreeMap<Arc<str>, Vec<Granted>>) -> Vec<Violation> {
     let mut found = Vec::new();
     for (name, granted) in of {
@@ -91,7 +92,8 @@ fn tokens(of: &BTreeMap<Arc<str>, Vec<Granted>>) -> Vec<Violation> {
     found
 }
 
-/// The last events of the name before a violation and shortly after it, and the faults about.
+/// Returns the last events of the violation's name, before the violation and shortly after it, and
+/// the faults around that time.
 pub(crate) fn story(events: &[Event], violation: &Violation) -> Vec<String> {
     let start = events.first().map_or(0, |e| e.at);
     let after = events.partition_point(|e| e.at <= violation.at);

@@ -1,6 +1,7 @@
-//! Orders and keys of batches: one effect (an order's: past the fence; a key's: of any handler,
-//! unless an operator had it run again), one result for ever, which is that of an effect of this
-//! key, and no handler after a result was seen or after a key's effect.
+//! Orders and keys of batches. Each has one effect: an order's effects must pass the fence, and a
+//! key has a second effect only if an operator ran it again. Each has one result for ever, which is
+//! that of an effect of this key. No handler starts after a result was received, or after a key's
+//! effect.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,14 +12,14 @@ use crate::event::{Event, Nanos, Verb, What, Who};
 
 #[derive(Default)]
 struct Order {
-    /// The first result that a client received, with the client and the time.
+    /// First result that a client received, with the client and the time.
     result: Option<(Arc<str>, Who, Nanos)>,
     booked: Option<(Who, u64)>,
-    /// The values of its effects.
+    /// Values of the order's effects.
     effects: Vec<Arc<str>>,
-    /// An effect that no fence held back was done: no handler may begin any more.
+    /// True after an effect that no fence checks; no handler may begin any more.
     acted: bool,
-    /// Further effects that an operator has allowed.
+    /// Number of further effects that an operator has allowed.
     again: u32,
 }
 

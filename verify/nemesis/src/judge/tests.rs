@@ -1,6 +1,6 @@
-//! Hand-written logs: each kind of broken promise is found, and nothing else is.
+//! Tests with hand-written logs: each kind of broken promise is found, and nothing else is.
 //!
-//! Times are milliseconds. Every bad log is the good one with one thing changed.
+//! Times are milliseconds. Every bad log is the good log with one change.
 
 use super::*;
 use crate::event::{Answer, Verb, Who};
@@ -60,8 +60,9 @@ fn seen(client: u8, at: Nanos, term: u64, value: &str, stream: bool) -> Event {
     on(client, at, What::Seen { name: "lock".into(), term, value: value.into(), stream })
 }
 
-/// Client 1 holds and renews, is stopped and killed; client 2 holds after its deadline. Client 3
-/// begins an order and dies of it, client 4 does it, client 5 gets the result.
+/// Returns the good log. Client 1 holds and renews, is stopped and killed; client 2 holds after
+/// client 1's deadline. Client 3 begins an order and dies, client 4 does the order, client 5
+/// receives the result.
 fn good() -> Vec<Event> {
     vec![
         on(1, 0, What::Born),
@@ -102,18 +103,18 @@ fn good() -> Vec<Event> {
     ]
 }
 
-/// The rules that a log breaks.
+/// Returns the rules that a log breaks.
 fn broken(mut log: Vec<Event>) -> Vec<&'static str> {
     sort(&mut log);
     judge(&log).iter().map(|v| v.rule).collect()
 }
 
-/// The good log with more in it.
+/// Judges the good log with additional events.
 fn with(more: Vec<Event>) -> Vec<&'static str> {
     broken([good(), more].concat())
 }
 
-/// The good log with another event at this time.
+/// Judges the good log with its event at `time` replaced by another.
 fn at(time: Nanos, event: Event) -> Vec<&'static str> {
     let mut log = good();
     let place = log.iter().position(|e| e.at == time * MS).expect("there is one at this time");
@@ -128,18 +129,19 @@ fn a_good_log_passes() {
 
 #[test]
 fn two_holders_at_once_are_found() {
-    // Inside the deadline that a killed client had declared with its last renewal.
+    // The second hold begins before the deadline that the killed client declared with its last
+    // renewal.
     assert_eq!(at(1_501, held(2, 1_499, 9, (1_000, 2_500))), ["one holder at a time"]);
-    // Before the holder began to release.
+    // The next hold begins before the holder began to release.
     assert_eq!(at(1_600, over(2, 1_602, 9)), ["one holder at a time"]);
-    // Under a short hold in between, a long one is still seen.
+    // A short hold in between does not hide the overlap with a long one.
     let short = vec![held(7, 5_000, 20, (4_900, 9_000)), held(8, 5_100, 21, (4_950, 5_200))];
     let long = vec![held(6, 6_000, 22, (4_960, 9_000))];
     assert_eq!(with([short, long].concat()), ["one holder at a time"; 2]);
 }
 
-/// Client 6 holds until 7 s; client 7 takes the lock at 5.5 s, and is told that it is closed until
-/// then; the next has it afterwards.
+/// Returns a takeover: client 6 holds until 7 s, client 7 takes the lock at 5.5 s and announces
+/// that the lock is closed until then, and client 8 holds it afterwards.
 fn taken() -> Vec<Event> {
     vec![
         held(6, 5_000, 20, (4_990, 7_000)),
@@ -162,13 +164,13 @@ fn taken_but(at: Nanos, event: Event) -> Vec<&'static str> {
 #[test]
 fn a_takeover_lets_its_holder_believe_and_no_third_in() {
     assert_eq!(with(taken()), [""; 0]);
-    // Another owner while the taker, which gave it up at once, keeps it closed.
+    // Another owner appears while the taker, which gave the lock up at once, keeps the lock closed.
     let early = taken_but(7_100, held(8, 7_099, 22, (7_000, 7_500)));
     assert_eq!(early, ["one holder at a time"]);
-    // While the old holder believes in it, it is a second one for both.
+    // Another owner appears while the old holder still believes, so both have a second holder.
     let early = taken_but(7_100, held(8, 6_999, 22, (6_900, 7_500)));
     assert_eq!(early, ["one holder at a time"; 2]);
-    // A second holder that did not take it over.
+    // The second holder did not take the lock over.
     let mut plain = taken();
     plain.remove(2);
     assert_eq!(with(plain), ["one holder at a time"]);
@@ -182,7 +184,7 @@ fn a_takeover_that_does_not_raise_the_token_or_opens_too_early_is_found() {
         on(7, 5_500, What::Took { name: "lock".into(), token: 19, fence: 20, closed: 7_200 * MS });
     let low = with(low);
     assert!(low.contains(&"token is larger than all before"), "{low:?}");
-    // The holder's deadline is 7 s.
+    // The deadline of the old holder is 7 s.
     let closed = |ms| {
         let mut log = taken();
         log[2] =
@@ -192,10 +194,10 @@ fn a_takeover_that_does_not_raise_the_token_or_opens_too_early_is_found() {
     };
     assert_eq!(closed(7_000), [""; 0]);
     assert_eq!(closed(6_999), ["a takeover says how long it is closed"]);
-    // No lease is as long.
+    // The announced time must not be longer than any lease.
     assert_eq!(closed(7_700), [""; 0]);
     assert_eq!(closed(7_701), ["a takeover says how long it is closed"]);
-    // A node may lose it, and the holder is confirmed again: for two leases and 2 s.
+    // A node may lose the takeover and confirm the old holder again, for two leases and 2 s.
     let again = |until| {
         let mut log = taken();
         log.truncate(3);
@@ -247,7 +249,7 @@ fn a_handler_after_a_keys_effect_is_found() {
     let rule = "no handler after a key's effect";
     assert_eq!(with(vec![acted(1, 5_000, 3), start(5_100, 4)]), [rule]);
     assert_eq!(with(vec![acted(1, 5_000, 3), rerun, start(5_100, 4)]), [""; 0]);
-    // One that failed before it acted is followed by another.
+    // A handler that failed before its effect may be followed by another.
     assert_eq!(with(vec![start(5_100, 3), start(5_200, 4), acted(1, 5_300, 4)]), [""; 0]);
 }
 
@@ -275,11 +277,11 @@ fn a_key_that_is_parked_without_a_handler_is_found() {
     assert_eq!(then(vec![key(1, 5_100, "k1", start), parked(2, 6_000, "k1")]), [""; 0]);
     let unclear = key(1, 5_201, "k1", |key| What::Unclear { key });
     assert_eq!(then(vec![unclear, parked(2, 6_000, "k1")]), [""; 0]);
-    // It may have been found while the other batch had no answer yet.
+    // The key may have been found parked while the other batch had no answer yet.
     let found = |since| vec![batch(2, since, &["k1"]), parked(2, 6_000, "k1")];
     assert_eq!(then(found(5_200)), [""; 0]);
     assert_eq!(then(found(5_201)), [rule]);
-    // Perhaps about to begin: one a turn, here one.
+    // A handler may have been about to begin in each turn of the batch; here there is one turn.
     let dropped = |keys: &[&str]| {
         let parked = keys.iter().map(|key| parked(2, 6_000, key));
         with(ended(Answer::Dropped).into_iter().chain(parked).collect())
@@ -287,12 +289,12 @@ fn a_key_that_is_parked_without_a_handler_is_found() {
     assert_eq!(dropped(&["k1"]), [""; 0]);
     assert_eq!(dropped(&["k1", "k1"]), [""; 0]);
     assert_eq!(dropped(&["k1", "k3"]), [rule]);
-    // A process that is killed may have been anywhere in its batch.
+    // A killed process may have been at any point of its batch.
     let killed = on(1, 5_200, What::Died { wanted: true });
     let killed = vec![batch(1, 5_000, &["k1", "k2"]), killed];
     let both = vec![parked(2, 6_000, "k1"), parked(2, 6_001, "k2")];
     assert_eq!(with([killed, both].concat()), [""; 0]);
-    // Of data that were lost anything may be unknown.
+    // After a loss of data any attempt may be unknown.
     let forgotten = key(2, 6_000, "k1", |key| What::Parked { key, lapsed: false });
     assert_eq!(then(vec![forgotten]), [""; 0]);
 }
@@ -306,15 +308,15 @@ fn a_takeover_excuses_its_own_victim_alone() {
     let victim = held(6, 5_000, 20, (4_900, 7_000));
     let taker = [held(7, 5_100, 23, (5_050, 6_000)), took(7, 5_100, 23, 22)];
     assert_eq!(with([&[victim.clone()][..], &taker].concat()), [""; 0]);
-    // The one who took it from the taker.
+    // Client 8 takes the lock from the taker.
     let second = [held(8, 5_200, 24, (5_150, 6_000)), took(8, 5_200, 24, 23)];
     assert_eq!(with([&[victim.clone()][..], &taker, &second].concat()), [""; 0]);
-    // Anyone else while the victim may believe in it, also after the taker has given it up.
+    // Client 8 holds while the victim may still believe, although the taker has given the lock up.
     let third = held(8, 6_500, 25, (6_400, 7_000));
     let given_up = over(7, 5_200, 23);
     let late = with([&[victim.clone(), given_up, third][..], &taker].concat());
     assert_eq!(late, ["one holder at a time"]);
-    // One who took it from an earlier holder.
+    // Client 7 took the lock from an earlier holder.
     let wrong = [held(7, 5_100, 23, (5_050, 6_000)), took(7, 5_100, 23, 15)];
     assert_eq!(with([&[victim][..], &wrong].concat()), ["one holder at a time"]);
 }
@@ -322,10 +324,10 @@ fn a_takeover_excuses_its_own_victim_alone() {
 #[test]
 fn a_token_that_does_not_grow_is_found() {
     assert_eq!(with(vec![held(7, 5_000, 8, (4_000, 5_100))]), ["token is larger than all before"]);
-    // The same token to two attempts that overlapped.
+    // Two overlapping attempts get the same token.
     let twice = at(1_601, held(3, 1_601, 9, (1_400, 3_000)));
     assert_eq!(twice, ["no token twice"]);
-    // An attempt that was under way may win with a smaller one.
+    // An attempt that was already under way may win with a smaller token.
     assert_eq!(at(1_601, held(3, 1_601, 8, (1_400, 3_000))), [""; 0]);
     let order =
         vec![begin(6, 5_000, Verb::Run, 900), started(6, 5_001, 2), end(6, 5_002, Verb::Run)];
@@ -373,7 +375,7 @@ fn what_observers_must_not_see_is_found() {
 
 #[test]
 fn a_verb_without_an_answer_is_found() {
-    // 1 s was promised, 5 s are leniency, 3.9 s were a pause.
+    // 1 s was promised, 5 s are tolerance, and 3.9 s were a pause.
     assert_eq!(at(13_000, end(8, 13_950, Verb::Acquire)), ["an answer in time"]);
     assert_eq!(with(vec![begin(7, 5_000, Verb::Extend, 1_000)]), ["an answer in time"]);
     let killed = on(7, 10_000, What::Died { wanted: true });

@@ -1,4 +1,4 @@
-//! What happens to a deployment: a column of the table.
+//! The events that happen to a deployment: the columns of the table.
 
 use super::fleet::Kind;
 
@@ -16,7 +16,7 @@ pub(super) enum Happening {
 }
 
 impl Happening {
-    /// All of them, in the order of the table.
+    /// All events, in the order of the table.
     pub(super) const ALL: [Self; 8] = [
         Self::FirstWithoutInit,
         Self::First,
@@ -41,12 +41,12 @@ impl Happening {
         }
     }
 
-    /// Whether there was nothing before it.
+    /// Returns true if the deployment is new when the event happens.
     pub(super) fn is_first(self) -> bool {
         matches!(self, Self::First | Self::FirstWithoutInit)
     }
 
-    /// Whether it can happen to such a deployment.
+    /// Returns true if the event can happen to this kind of deployment.
     pub(super) fn happens_to(self, kind: Kind) -> bool {
         match self {
             Self::ReplicaLost => kind.has_replicas(),

@@ -1,4 +1,4 @@
-//! The deployments: real servers on loopback, and what happens to them.
+//! The deployments: real servers on loopback, and the events that happen to them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,13 +17,13 @@ use super::event::Happening;
 use super::server::Server;
 use crate::world::{Cannot, Failure, good, script, signal, words};
 
-/// For how long a server that crashed is away.
+/// Time for which a crashed server is down.
 const AWAY: Duration = Duration::from_secs(10);
 /// Age of a backup when it is restored: more than `accept_loss` covers.
 const OLD: Duration = Duration::from_secs(25);
-/// More keys than are made here.
+/// Limit that is larger than the number of keys made here.
 const KEYS_MAX: usize = 100_000;
-/// How long a server may take to end when it is asked to.
+/// Longest time in which a server ends on request.
 const ENDS: Duration = Duration::from_secs(10);
 
 /// A kind of deployment: a row of the table.
@@ -39,7 +39,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// All of them, in the order of the table.
+    /// All kinds, in the order of the table.
     pub(super) const ALL: [Self; 7] = [
         Self::Server,
         Self::ServerAof,
@@ -66,7 +66,7 @@ impl Kind {
         matches!(self, Self::Group | Self::GroupAll | Self::Groups)
     }
 
-    /// How many servers or groups.
+    /// Returns the number of servers or groups.
     fn nodes(self) -> usize {
         if matches!(self, Self::Servers | Self::Groups) { 3 } else { 1 }
     }
@@ -75,7 +75,8 @@ impl Kind {
         if self == Self::GroupAll { Durability::AllReplicas } else { Durability::Primary }
     }
 
-    /// How a lone server of it is started. Snapshots are those of a server that nobody configured.
+    /// Returns the arguments of a lone server. Snapshots are those of a server without
+    /// configuration.
     fn arguments(self) -> &'static [&'static str] {
         match self {
             Self::Server => &["--save", "3600 1 300 100 60 10000"],
@@ -85,13 +86,13 @@ impl Kind {
     }
 }
 
-/// A running deployment; gone with this value, and with this process.
+/// A running deployment; it ends when this value is dropped, and with this process.
 pub(super) struct Fleet {
     lone: Vec<Server>,
     groups: Option<Groups>,
 }
 
-/// What `sentinel-conf/up` says of the groups that it made.
+/// Groups, as `sentinel-conf/up` describes them.
 #[derive(Debug, Deserialize)]
 struct Groups {
     dir: PathBuf,
@@ -112,7 +113,7 @@ struct Member {
 }
 
 impl Fleet {
-    /// New servers, which nobody has marked as new.
+    /// Starts new servers, which are not marked as new.
     pub(super) async fn up(kind: Kind) -> Result<Self, Failure> {
         if kind.has_replicas() {
             let groups = Some(Groups::up(kind.nodes()).await?);
@@ -122,7 +123,7 @@ impl Fleet {
         Ok(Self { lone: block_in_place(start), groups: None })
     }
 
-    /// As an application names its nodes; with every setting at its default.
+    /// Creates a handle as an application does, with every setting at its default.
     pub(super) fn redlock(&self) -> Result<Redlock, Failure> {
         let mut builder = Redlock::builder();
         for server in &self.lone {
@@ -134,7 +135,7 @@ impl Fleet {
         Ok(builder.build()?)
     }
 
-    /// The first `nodes` of it, as an operator names them.
+    /// Returns the first `nodes` nodes, as an operator names them.
     fn operated(&self, nodes: usize) -> Deployment {
         let lone = self.lone.iter().take(nodes);
         let all = lone.fold(Deployment::new(), |all, server| all.node(server.url()));
@@ -142,13 +143,13 @@ impl Fleet {
         groups.fold(all, |all, group| all.groups(group.sentinels.clone(), [group.name.clone()]))
     }
 
-    /// `palisade init`.
+    /// Initialises the servers, as `palisade init` does.
     pub(super) async fn init(&self) -> Result<(), Failure> {
         let done = init(&self.operated(usize::MAX), "").await?;
         if done.is_done() { Ok(()) } else { Err(done.to_string().into()) }
     }
 
-    /// What has to be done some time before it happens.
+    /// Prepares an event that needs an earlier step.
     pub(super) async fn prepare(&self, what: Happening) -> Result<(), Failure> {
         if what == Happening::Backup {
             let server = self.lone.first().ok_or("no server")?;
@@ -158,7 +159,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// The keys that the first server or group has a result of.
+    /// Returns the keys that have a result on the first server or group.
     pub(super) async fn stored(&self, namespace: &str) -> Result<BTreeSet<String>, Failure> {
         let records = Records::new(&self.operated(1), "", namespace)?;
         let list = records.list(&Select::all().stored().limit(KEYS_MAX)).await?;
@@ -169,8 +170,7 @@ impl Fleet {
         }
     }
 
-    /// Has it happen, to the first server or group where there are more, and undoes what is to be
-    /// undone.
+    /// Performs an event on the first server or group, and undoes what must be undone.
     pub(super) async fn happen(&mut self, what: Happening) -> Result<(), Failure> {
         match what {
             Happening::First => self.init().await,
@@ -204,7 +204,7 @@ impl Fleet {
         }
     }
 
-    /// As `systemctl restart` does it.
+    /// Restarts the server as `systemctl restart` does.
     async fn restart(&mut self) -> Result<(), Failure> {
         if let Some(groups) = &self.groups {
             let master = &groups.groups[0].servers[0];
@@ -230,7 +230,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// `palisade handover`.
+    /// Performs a planned handover as `palisade handover` does.
     async fn planned(&mut self) -> Result<(), Failure> {
         let handover = Handover::new(self.operated(1));
         let done = if self.groups.is_some() {
@@ -246,7 +246,7 @@ impl Fleet {
     }
 }
 
-/// Takes a backup of a server that runs: its snapshot and its append-only file.
+/// Takes a backup of a running server: its snapshot and its append-only file.
 fn copy(server: &Server, to: &str) -> Result<(), Failure> {
     if server.cli(&["CONFIG", "GET", "appendonly"]).ends_with("no") {
         server.cli(&["SAVE"]);
@@ -258,7 +258,7 @@ fn copy(server: &Server, to: &str) -> Result<(), Failure> {
     )
 }
 
-/// Puts a backup in the place of the data of a server that is down.
+/// Replaces the data of a stopped server by a backup.
 fn restore(server: &Server, from: &str) -> Result<(), Failure> {
     shell(server, &format!("rm -rf dump.rdb appendonlydir; cp -a {from}/* ."))
 }
@@ -269,12 +269,12 @@ fn shell(server: &Server, script: &str) -> Result<(), Failure> {
     if out.stderr.is_empty() { Ok(()) } else { Err(words(&out.stderr).into()) }
 }
 
-/// Asks a server to end, and waits until it has.
+/// Asks a server to end, and waits until it has ended.
 async fn end(pid: u32) -> Result<(), Failure> {
     signal(pid, "TERM");
     let begun = Instant::now();
     loop {
-        // A server that nobody has waited for yet is a zombie.
+        // A server that has ended is a zombie until its parent has waited for it.
         let state = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         if state.rsplit_once(") ").is_none_or(|(_, state)| state.starts_with('Z')) {
             return Ok(());
@@ -298,7 +298,7 @@ impl Groups {
         Ok(serde_json::from_slice(&good("up", out)?.stdout)?)
     }
 
-    /// `sentinel-conf/break`, in the first group.
+    /// Runs `sentinel-conf/break` on the first group.
     async fn break_(&self, action: &str, more: &[&str]) -> Result<(), Failure> {
         let mut command = tokio::process::Command::new(script("break"));
         command.arg(&self.dir).args([action, &self.groups[0].name]).args(more).process_group(0);

@@ -1,5 +1,5 @@
-//! What an application does while it happens: locks, requests with a key, and deliveries of
-//! requests that have a result.
+//! The application's work during an event: locks, requests with a key, and deliveries of requests
+//! that have a result.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -12,39 +12,39 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use crate::world::Failure;
 
-/// Between two requests of a kind, and between two deliveries of old ones.
+/// Time between two requests of a kind, and between two deliveries of old requests.
 const BEAT: Duration = Duration::from_millis(100);
-/// Between an attempt at a fresh lock and the next.
+/// Time between two attempts at fresh locks.
 const PAUSE: Duration = Duration::from_millis(20);
-/// When a request that was not decided is delivered again.
+/// Time after which an undecided request is delivered again.
 const AGAIN: Duration = Duration::from_secs(1);
-/// The loss that half of the requests accept: what the guide recommends.
+/// Loss that half of the requests accept; the guide recommends this value.
 pub(super) const ACCEPTED: Duration = palisade::IdempotencyBuilder::SHORT_LOSS;
-/// Requests that were made before anything happens and are delivered after it.
+/// Number of requests that are made before the event and delivered after it.
 pub(super) const BACKLOG: usize = 1_000;
-/// The namespace of requests that accept no loss.
+/// Namespace of the requests that accept no loss.
 pub(super) const STRICT: &str = "orders";
-/// So many of them are under way at once.
+/// Largest number of backlog requests under way at once.
 const AT_ONCE: usize = 50;
-/// Requests that have a result before anything happens.
+/// Number of requests that have a result before the event.
 pub(super) const OLD: usize = 20;
-/// Between two answers while all is well.
+/// Time between two successes while all is well.
 const WELL: Duration = Duration::from_secs(1);
 
-/// What became of a request.
+/// Outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Executed,
-    /// For how long new keys of its kind are parked from then on.
+    /// Parked, with the time for which new keys of this kind will still be parked.
     Parked(Duration),
 }
 
 /// A kind of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Kind {
-    /// It says when it was made.
+    /// True if the request has a creation time.
     pub(super) births: bool,
-    /// Its namespace accepts a loss of [`ACCEPTED`].
+    /// True if the namespace accepts a loss of [`ACCEPTED`].
     pub(super) accepts: bool,
 }
 
@@ -60,24 +60,24 @@ impl Kind {
         usize::from(self.births) + 2 * usize::from(self.accepts)
     }
 
-    /// The key of a request of this kind.
+    /// Returns the key of a request of this kind.
     fn key(self, n: usize) -> String {
         format!("{}-{n}", if self.births { "born" } else { "plain" })
     }
 }
 
-/// When a request was made, and what became of it when.
+/// Time of a request, and the time and kind of its outcome.
 pub(super) type Request = (Instant, Option<(Instant, End)>);
 
-/// What was seen, and when.
+/// Observations with their times.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     pub(super) grants: Vec<Instant>,
-    /// Requests of each kind, in the order in which they were made.
+    /// Requests of each kind, in the order of their creation.
     requests: [Vec<Request>; 4],
-    /// Deliveries of what has a result: when, and whether it was replayed.
+    /// Deliveries of requests that have a result: the time, and true if the result was replayed.
     pub(super) old: Vec<(Instant, bool)>,
-    /// What must not be.
+    /// Violations of a promise.
     pub(super) broken: Vec<String>,
 }
 
@@ -86,7 +86,8 @@ impl Seen {
         &self.requests[kind.at()]
     }
 
-    /// The first moment at which a request of this kind was executed whose result is not stored.
+    /// Returns the first time at which a request of this kind was executed whose result is not
+    /// stored.
     pub(super) fn first_lost(&self, kind: Kind, stored: &BTreeSet<String>) -> Option<Instant> {
         let all = self.requests(kind).iter().enumerate();
         let lost = all.filter_map(|(n, (_, end))| match end {
@@ -96,7 +97,7 @@ impl Seen {
         lost.min()
     }
 
-    /// When requests of a kind were executed.
+    /// Returns the times at which requests of a kind were executed, sorted.
     pub(super) fn executed(&self, kind: Kind) -> Vec<Instant> {
         let ends = self.requests(kind).iter().filter_map(|(_, end)| *end);
         let mut all: Vec<_> =
@@ -105,7 +106,8 @@ impl Seen {
         all
     }
 
-    /// Whether locks are granted and requests with a birth are executed, since a while.
+    /// Returns true if locks were granted and requests with a birth were executed during all of the
+    /// last `since`.
     pub(super) fn is_well(&self, since: Duration) -> bool {
         let now = Instant::now();
         let steady = |all: &[Instant]| {
@@ -121,20 +123,20 @@ impl Seen {
         steady(&self.grants) && steady(&self.executed(Kind { births: true, accepts: false }))
     }
 
-    /// Requests whose end is not known.
+    /// Returns the number of requests without a known outcome.
     pub(super) fn open(&self) -> usize {
         self.requests.iter().flatten().filter(|(_, end)| end.is_none()).count()
     }
 }
 
-/// The application; it ends with this value.
+/// The application; it ends when this value is dropped.
 pub(super) struct Load {
     seen: Arc<Mutex<Seen>>,
-    // Aborts what it holds when it is dropped.
+    // A `JoinSet` aborts its tasks when it is dropped.
     tasks: JoinSet<()>,
     enough: Arc<AtomicBool>,
     redlock: Redlock,
-    /// Those that accept no loss, and those that do.
+    /// The namespace that accepts no loss, and the one that does.
     orders: [Orders; 2],
 }
 
@@ -147,7 +149,7 @@ struct Orders {
 }
 
 impl Load {
-    /// Begins to work.
+    /// Starts the application.
     pub(super) fn begin(redlock: &Redlock, durability: Durability) -> Result<Self, Failure> {
         let seen = Arc::new(Mutex::new(Seen::default()));
         let namespace = |name| redlock.idempotency(name).at_most_once().durability(durability);
@@ -167,12 +169,12 @@ impl Load {
         Ok(Self { seen, tasks, enough, redlock: redlock.clone(), orders })
     }
 
-    /// What was seen so far.
+    /// Reads the observations made so far.
     pub(super) fn look<T>(&self, at: impl FnOnce(&Seen) -> T) -> T {
         at(&lock(&self.seen))
     }
 
-    /// Waits until all goes well since a while.
+    /// Waits until all has been well for a while.
     pub(super) async fn until_well(&self, within: Duration) -> Result<(), Failure> {
         let begun = Instant::now();
         while !self.look(|seen| seen.is_well(Duration::from_secs(3))) {
@@ -184,8 +186,8 @@ impl Load {
         Ok(())
     }
 
-    /// Delivers requests of each kind that were made at this time, and not delivered until now;
-    /// how many of each were parked.
+    /// Delivers requests of each kind that were created at `made` and not delivered before; returns
+    /// the number of parked ones of each kind.
     pub(super) async fn deliver_backlog(&self, made: SystemTime) -> Result<[usize; 4], Failure> {
         let mut parked = [0; 4];
         for kind in Kind::ALL {
@@ -206,7 +208,7 @@ impl Load {
         Ok(parked)
     }
 
-    /// Makes no more requests, waits until what became of each is known, and ends.
+    /// Stops making requests, waits until the outcome of each is known, and ends the application.
     pub(super) async fn end(mut self) -> Seen {
         self.enough.store(true, Ordering::Relaxed);
         let begun = Instant::now();
@@ -214,7 +216,7 @@ impl Load {
             sleep(BEAT).await;
         }
         self.tasks.shutdown().await;
-        // A group that is about to go: nothing depends on what is still owed to it.
+        // The servers are about to end, so nothing depends on pending releases.
         let _ = self.redlock.close(Duration::from_secs(1)).await;
         std::mem::take(&mut *lock(&self.seen))
     }
@@ -229,7 +231,7 @@ fn lock(seen: &Mutex<Seen>) -> std::sync::MutexGuard<'_, Seen> {
     seen.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Is a lock of a name that nobody uses granted?
+/// Acquires locks of unused names one after another, and records each grant.
 async fn locks(redlock: Redlock, durability: Durability, seen: Arc<Mutex<Seen>>) {
     for n in 0_u64.. {
         let mutex = redlock
@@ -247,8 +249,8 @@ async fn locks(redlock: Redlock, durability: Durability, seen: Arc<Mutex<Seen>>)
 }
 
 impl Orders {
-    /// A request with a birth and one without, again and again; each is delivered until it is
-    /// decided.
+    /// Makes requests again and again, one with a birth and one without; each request is delivered
+    /// until it is decided.
     async fn make(self, enough: Arc<AtomicBool>) {
         let mut deliveries = JoinSet::new();
         let mut beat = interval(BEAT);
@@ -275,7 +277,8 @@ impl Orders {
             match self.run(key, born, &runs).await {
                 Ok(Outcome::Executed { .. } | Outcome::Replayed(_)) => break End::Executed,
                 Ok(Outcome::Parked(parked)) => break End::Parked(parked.forgotten_for),
-                // It waits until a person marks the servers; without that for a retention.
+                // The request waits until a person marks the servers; without a mark it waits for a
+                // retention.
                 Err(RunError::NotInitialised { .. }) => {
                     break End::Parked(Duration::from_secs(24 * 3_600));
                 }
@@ -285,7 +288,7 @@ impl Orders {
             }
         };
         let runs = runs.load(Ordering::Relaxed);
-        // A loss that is accepted may take the claim of a handler that ran.
+        // An accepted loss may delete the claim of a handler that ran.
         if (runs > 1 && !self.accepts) || (runs == 0 && end == End::Executed) {
             return Err(format!("{key}: its handler was started {runs} times, and {end:?}"));
         }
@@ -321,7 +324,8 @@ impl Orders {
         call.run(|_| handler(key)).await
     }
 
-    /// What has a result is delivered again and again; the first time it gets one.
+    /// Delivers requests that have a result again and again; the first delivery gives each its
+    /// result.
     async fn deliver_old(self) {
         let mut keys: VecDeque<(String, SystemTime, bool)> =
             (0..OLD).map(|n| (format!("old-{n}"), SystemTime::now(), false)).collect();
@@ -344,7 +348,7 @@ impl Orders {
                 sleep(PAUSE).await;
             }
             let has = had || matches!(outcome, Ok(Outcome::Executed { .. } | Outcome::Replayed(_)));
-            // Parked before it had a result: another one takes its place.
+            // The request was parked before it had a result, so another one takes its place.
             let (key, born) = match outcome {
                 Ok(Outcome::Parked(_)) if !has => (format!("{key}'"), SystemTime::now()),
                 _ => (key, born),

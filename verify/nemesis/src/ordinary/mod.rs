@@ -1,5 +1,5 @@
-//! The ordinary deployments and what ordinarily happens to them, on real servers on loopback: for
-//! how long are no new locks granted and no new keys run, and how many keys are parked?
+//! Ordinary deployments and ordinary events, on real servers on loopback. The tables show for how
+//! long no new locks are granted and no new keys run, and how many keys are parked.
 //! `src/manual/ordinary_deployments.md` has the figures and explains them.
 //!
 //! ```text
@@ -8,14 +8,14 @@
 //! nemesis ordinary --only "one group: plan"   those whose name contains this
 //! ```
 //!
-//! Every cell has a deployment of its own, new at the beginning. Cells share nothing but the
+//! Every cell has its own deployment, which is new at the beginning. Cells share nothing but the
 //! machine, so some run at the same time.
 
 mod event;
 mod fleet;
 mod load;
 mod row;
-/// The servers of the library's own tests, which end however this process does.
+/// The servers of the library's own tests; they end however this process ends.
 #[path = "../../../../tests/support/server.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod server;
@@ -34,26 +34,26 @@ use fleet::{Fleet, Kind};
 use load::{Kind as Request, Load, STRICT};
 use row::{Row, tables};
 
-/// It is looked on for so long at least: a crash is noticed after some seconds.
+/// Shortest time of observation; a crash is noticed only after some seconds.
 const LOOK: Duration = Duration::from_secs(15);
-/// After this nobody is waited for any more.
+/// Time after which a wait is given up.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What to do.
+/// Options of the command.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// One line of JSON for each event, deployment and kind of key instead of tables.
+    /// Print one line of JSON for each event, deployment and kind of key instead of tables.
     #[arg(long)]
     json: bool,
-    /// Only cells whose name (`one group: planned handover`) contains this; may be given again.
+    /// Only cells whose name (`one group: planned handover`) contains this; can be repeated.
     #[arg(long)]
     only: Vec<String>,
-    /// How many cells run at the same time.
+    /// Number of cells that run at the same time.
     #[arg(long, default_value_t = 4)]
     jobs: usize,
 }
 
-/// All cells: true if nothing went wrong in them.
+/// Runs all cells; returns true if nothing went wrong.
 pub(crate) fn ordinary(args: &Args) -> Result<bool, Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(cells(args))
@@ -121,7 +121,7 @@ fn wanted(args: &Args) -> Result<Vec<(Kind, Happening)>, Failure> {
     Ok(all)
 }
 
-/// One event in a deployment of its own: a row for each kind of new keys.
+/// Performs one event in a separate deployment; returns a row for each kind of new keys.
 async fn cell(kind: Kind, what: Happening) -> Result<Vec<Row>, Failure> {
     let mut fleet = Fleet::up(kind).await?;
     let redlock = fleet.redlock()?;
@@ -129,7 +129,7 @@ async fn cell(kind: Kind, what: Happening) -> Result<Vec<Row>, Failure> {
     let mut made = SystemTime::now();
     let (begun, load) = if what.is_first() {
         let begun = Instant::now();
-        // Before anybody uses it: then it is not new any more.
+        // The event comes before the first use, after which the deployment is not new any more.
         fleet.happen(what).await?;
         (begun, load()?)
     } else {
@@ -155,7 +155,8 @@ async fn cell(kind: Kind, what: Happening) -> Result<Vec<Row>, Failure> {
     }
     let first_lost = Request::ALL.iter().filter(|kind| !kind.accepts);
     let first_lost = first_lost.filter_map(|kind| seen.first_lost(*kind, &stored)).min();
-    // What was executed after it is there; what was under way then was not promised.
+    // Only requests executed before the event can be lost: later ones have their result, and
+    // nothing was promised for those under way at the event.
     let lost = first_lost.map_or(Duration::ZERO, |at| begun.saturating_duration_since(at));
     let all = Request::ALL.into_iter().zip(parked);
     let row = |(of, parked)| Row::of((kind, what), of, &seen, begun).with(parked, proved, lost);

@@ -1,4 +1,4 @@
-//! The figures of one event in one deployment, and the tables of all.
+//! The figures of one event in one deployment, and the tables of all figures.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -16,36 +16,38 @@ use super::load::{ACCEPTED, End, Kind as Request, Seen};
 pub(super) struct Row {
     pub(super) deployment: &'static str,
     pub(super) event: &'static str,
-    /// Whether requests say when they were made.
+    /// True if requests have a creation time.
     pub(super) births: bool,
-    /// The loss that is accepted.
+    /// Loss that is accepted, in seconds.
     pub(super) accept_loss_s: f64,
-    /// Longest time in which nobody was granted a fresh lock.
+    /// Longest time without a grant of a fresh lock, in seconds.
     pub(super) no_locks_s: f64,
-    /// Longest time in which no new request was executed. Where none was any more: until the
-    /// servers will know again, as they say themselves.
+    /// Longest time without the execution of a new request, in seconds. If no request was executed
+    /// any more, the time ends when the servers, by their own report, no longer park new keys.
     pub(super) no_new_keys_s: f64,
     pub(super) parked: usize,
-    /// Requests made while it was looked on: ten a second.
+    /// Number of requests made during the observation, ten a second.
     pub(super) made: usize,
-    /// Deliveries of requests with a result that were answered by it, until locks were granted
-    /// again; and how many there were.
+    /// Number of deliveries that received their stored result, until locks were granted again;
+    /// `delivered` is the number of all these deliveries.
     pub(super) replayed: usize,
     pub(super) delivered: usize,
-    /// Of 1,000 requests that were made before it and delivered after it.
+    /// Number of parked requests, out of 1,000 that were made before the event and delivered after
+    /// it.
     pub(super) backlog_parked: usize,
-    /// For how long requests were parked as forgotten: until the last one, and as long as others
-    /// would have been from then on.
+    /// Time for which requests are parked as forgotten, in seconds: until the last parked request,
+    /// plus the time for which new requests would still have been parked then.
     pub(super) unborn_refused_s: f64,
-    /// Longest loss of the first node by its own proof, L included, the clocks' error not; none if
-    /// nothing proves a limit.
+    /// Longest loss of the first node that the node itself proves, in seconds, including L but not
+    /// the clocks' error; `None` if nothing proves a limit.
     pub(super) proved_loss_s: Option<f64>,
-    /// How long before it the first request was executed of which the first node has no result.
+    /// Time before the event, in seconds, at which the first request was executed whose result the
+    /// first node lacks.
     pub(super) true_loss_s: f64,
 }
 
 impl Row {
-    /// What was seen from this moment on.
+    /// Creates a row from the observations since `t`.
     pub(super) fn of(
         (kind, what): (Kind, Happening),
         of: Request,
@@ -63,7 +65,7 @@ impl Row {
         let refused = first.zip(last).map(|(first, (at, left))| seconds(at + left, first));
         let executed = seen.executed(of);
         let no_new_keys_s = match last {
-            // Parked to the last: nothing new was executed any more.
+            // The last request was parked, and no new one was executed after it.
             Some((at, left)) if executed.last().is_none_or(|done| *done < at) => {
                 seconds(at + left, t)
             }
@@ -88,7 +90,7 @@ impl Row {
         }
     }
 
-    /// With what was found afterwards.
+    /// Adds the figures that were determined after the event.
     pub(super) fn with(mut self, backlog: usize, proved: Option<Loss>, lost: Duration) -> Self {
         self.backlog_parked = backlog;
         let length = |loss: Loss| loss.length().map(|length| length.as_secs_f64());
@@ -98,7 +100,7 @@ impl Row {
     }
 }
 
-/// The longest time without any, in seconds, and when it was over.
+/// Returns the longest time without any of the points, in seconds, and its end.
 fn gap(points: &[Instant], since: Instant) -> (f64, Instant) {
     let first = points.partition_point(|at| *at < since);
     let mut last = first.checked_sub(1).map_or(since, |n| points[n]);
@@ -116,7 +118,7 @@ fn seconds(at: Instant, since: Instant) -> f64 {
     (at.saturating_duration_since(since).as_millis() as f64) / 1_000.0
 }
 
-/// The rows of one cell: without and with births, and the same where a loss is accepted.
+/// The rows of one cell: without and with births, and the same with an accepted loss.
 struct Rows<'a> {
     plain: &'a Row,
     born: &'a Row,
@@ -124,7 +126,7 @@ struct Rows<'a> {
     accepting_born: &'a Row,
 }
 
-/// What a table shows of them.
+/// Formats one cell of a table.
 type Cell = fn(&Rows<'_>) -> String;
 
 const TABLES: [(&str, Cell); 10] = [
@@ -164,7 +166,7 @@ fn span(seconds: f64) -> String {
     if seconds > 3_600.0 { format!("{:.0} h", seconds / 3_600.0) } else { format!("{seconds:.1}") }
 }
 
-/// All tables, as Markdown.
+/// Returns all tables as Markdown.
 pub(super) fn tables(rows: &[Row]) -> String {
     let mut text = String::new();
     for (title, cell) in TABLES {

@@ -1,5 +1,5 @@
-//! A client of the table: a process that uses the library as programs do, over the one group, and
-//! reports to the ledger what it sees before it acts on it.
+//! A client of the table: a process that uses the library over the one group as programs do, and
+//! reports its observations to the ledger before it acts on them.
 
 use std::io;
 use std::path::PathBuf;
@@ -18,36 +18,36 @@ use super::witness::{PREFIX, Witness};
 use crate::event::{Nanos, What, Who, now};
 use crate::wire::Ledger;
 
-/// Locks that a client keeps all the time, renewed by the library.
+/// Number of locks that a client holds all the time; the library renews them.
 pub(super) const SITTING: u8 = 16;
-/// Names that everybody wants.
+/// Number of lock names that all clients use.
 const HOT: u32 = 4;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// The settings of a client.
+/// Settings of a client.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[arg(long)]
     id: u8,
-    /// How many clients there are.
+    /// Number of clients.
     #[arg(long)]
     of: u8,
-    /// The ledger's socket.
+    /// Socket of the ledger.
     #[arg(long)]
     ledger: PathBuf,
     #[arg(long)]
     group: String,
-    /// `host:port`, each.
+    /// Address of a Sentinel, `host:port`; repeated for each.
     #[arg(long)]
     sentinel: Vec<String>,
-    /// The longest lease, milliseconds.
+    /// Longest lease, in milliseconds.
     #[arg(long)]
     max_ttl: u64,
-    /// A yes counts when every replica has it.
+    /// Count a yes only when every replica has it.
     #[arg(long)]
     all_replicas: bool,
-    /// Asks for no guard: a defect put in, for the judge to find.
+    /// Turn all safety checks off: a deliberate defect that the judge must find.
     #[arg(long)]
     defeat: bool,
 }
@@ -68,12 +68,12 @@ impl Args {
     }
 }
 
-/// E of the table's clients: nearly the largest that there may be.
+/// Returns E of the table's clients: nearly the largest allowed value.
 pub(super) fn clock_error(max_ttl_ms: u64) -> Duration {
     Duration::from_millis(max_ttl_ms / 2).saturating_sub(Duration::from_millis(100))
 }
 
-/// The handle, and what all locks of it are asked for.
+/// The handle, and the durability level of all its locks.
 #[derive(Clone)]
 pub(super) struct Locks {
     redlock: Redlock,
@@ -91,7 +91,7 @@ impl Locks {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    // A panic in a background task would be swallowed by the runtime; the judge wants to know.
+    // The runtime would hide a panic in a background task, and the judge must see it.
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         usual(panic);
@@ -137,7 +137,7 @@ async fn work(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Passes on what the witness sees.
+/// Sends the witness's observations to the ledger.
 async fn tell(mut ledger: Ledger, mut seen: UnboundedReceiver<(Nanos, What)>) -> io::Result<()> {
     while let Some((at, what)) = seen.recv().await {
         ledger.say_at(at, what).await?;
@@ -159,8 +159,8 @@ impl Task {
         Duration::from_millis(self.dice.random_range(range))
     }
 
-    /// Keeps locks over everything, and writes down when each was renewed or lost. A lost one is
-    /// asked for again.
+    /// Holds locks all the time, and reports each renewal and each loss. A lost lock is acquired
+    /// again.
     async fn sit(mut self) -> io::Result<()> {
         let (got, mut gets) = unbounded_channel();
         let mut seats: Vec<Option<(LockGuard, u64)>> = Vec::new();
@@ -215,7 +215,7 @@ impl Task {
         });
     }
 
-    /// One attempt at a name of its own after the other: is anything granted at all?
+    /// Tries unused names one after another, which shows whether locks are granted at all.
     async fn ask_again_and_again(mut self) -> io::Result<()> {
         for n in 0_u64.. {
             let name = format!("fresh-{}-{n}", self.id);
@@ -239,7 +239,7 @@ impl Task {
         Ok(())
     }
 
-    /// The same as a program would that waits as long as it takes.
+    /// Acquires unused names one after another, as a program does that waits as long as it takes.
     async fn wait_for_each(mut self) -> io::Result<()> {
         for n in 0_u64.. {
             let name = format!("fresh-{}-w{n}", self.id);
@@ -257,7 +257,7 @@ impl Task {
         Ok(())
     }
 
-    /// Wants what others want or have.
+    /// Competes for locks that other clients want or hold.
     async fn rival(mut self) -> io::Result<()> {
         loop {
             let pause = self.millis(5..60);
@@ -310,7 +310,7 @@ impl Task {
         Ok(())
     }
 
-    /// Campaigns, leads for a while, resigns.
+    /// Campaigns, leads for a while, and resigns, again and again.
     async fn lead(mut self) -> io::Result<()> {
         loop {
             let pause = self.millis(10..200);

@@ -1,28 +1,29 @@
-//! What the watcher saw, brought in order: who was named when, who took writes when, who was in
-//! quarantine. Nothing here comes from the library.
+//! The watcher's observations, in order: the named masters, the servers that accepted writes, and
+//! the quarantines. None of these facts comes from the library.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::event::{Event, Nanos, ToWrite, What};
 
-/// So many of three Sentinels.
+/// Majority of the three Sentinels.
 const MAJORITY: usize = 2;
 
 #[derive(Debug, Default)]
 pub(super) struct Facts {
-    /// Whom a majority of the Sentinels named, from when on.
+    /// Master that a majority of the Sentinels named, from each time on.
     named: Vec<(Nanos, Option<Arc<str>>)>,
     answers: BTreeMap<Arc<str>, Vec<(Nanos, ToWrite)>>,
     quarantines: BTreeMap<Arc<str>, Vec<(Nanos, Nanos)>>,
-    /// Which address a process had.
+    /// Address of each process, by run id.
     processes: BTreeMap<Arc<str>, Arc<str>>,
-    /// When a server took its first write after it had been a replica; at its first yes of all.
+    /// Times at which each server accepted its first write after it had been a replica; a server's
+    /// first accepted write of all counts as well.
     promotions: BTreeMap<Arc<str>, Vec<Nanos>>,
 }
 
 impl Facts {
-    /// From a log in the order of time.
+    /// Collects the facts from a log in the order of time.
     pub(super) fn of(events: &[Event]) -> Self {
         let mut facts = Self::default();
         let mut votes = BTreeMap::new();
@@ -55,24 +56,24 @@ impl Facts {
         facts
     }
 
-    /// The last master that a majority named, and since when.
+    /// Returns the last master that a majority named, and the time since when.
     pub(super) fn master(&self) -> Option<(Nanos, &Arc<str>)> {
         let (at, master) = self.named.last()?;
         Some((*at, master.as_ref()?))
     }
 
-    /// The master that was named at that moment.
+    /// Returns the master that was named at a time.
     pub(super) fn named_at(&self, at: Nanos) -> Option<&Arc<str>> {
         self.named.iter().rev().find(|(from, _)| *from <= at)?.1.as_ref()
     }
 
-    /// The address of a process.
+    /// Returns the address of a process.
     pub(super) fn address(&self, run_id: &str) -> Option<&Arc<str>> {
         self.processes.get(run_id)
     }
 
-    /// When a server last began to take writes: after it was a replica, or after `struck` if it
-    /// never was one.
+    /// Returns the time at which a server last began to accept writes: after it was a replica, or
+    /// after `struck` if it never was one.
     pub(super) fn writable(&self, server: &str, struck: Nanos) -> Option<Nanos> {
         let answers = self.answers.get(server)?;
         if answers.iter().any(|(_, a)| *a == ToWrite::Replica) {
@@ -82,22 +83,23 @@ impl Facts {
         answers[silent..].iter().find(|(_, a)| *a == ToWrite::Yes).map(|(at, _)| *at)
     }
 
-    /// When its last quarantine ends.
+    /// Returns the end of a server's last quarantine.
     pub(super) fn quarantine_ends(&self, server: &str) -> Option<Nanos> {
         self.quarantines.get(server)?.last().map(|(_, ends)| *ends)
     }
 
-    /// Whether a server that was asked at `since` and answered at `at` was in quarantine all the
-    /// time. Whole milliseconds on both ends.
+    /// Returns true if a server was in quarantine from the request at `since` to the reply at `at`.
+    /// Both times are compared in whole milliseconds.
     pub(super) fn in_quarantine(&self, server: &str, since: Nanos, at: Nanos) -> bool {
         const MS: Nanos = 1_000_000;
         let within = |(from, ends): &(Nanos, Nanos)| since > from + MS && at + 2 * MS < *ends;
         self.quarantines.get(server).is_some_and(|list| list.iter().any(within))
     }
 
-    /// Whether from `since` to `at` a server was replaced longer than `window` ago: another had
-    /// begun to take writes, and this one had not been promoted since. A request waits until the
-    /// new master takes it, and the watcher may see that master a look later than a client does.
+    /// Returns true if, from `since` to `at`, a server had been replaced for longer than `window`:
+    /// another server had begun to accept writes, and this one had not been promoted since. A
+    /// request may wait until the new master accepts it, and the watcher may see that master up to
+    /// `LOOK` later than a client does.
     pub(super) fn replaced(&self, server: &str, window: Nanos, since: Nanos, at: Nanos) -> bool {
         const LOOK: Nanos = 300_000_000;
         let own = self.promotions.get(server).map_or(&[][..], Vec::as_slice);
@@ -107,7 +109,7 @@ impl Facts {
         })
     }
 
-    /// The moments of the last yes before another answer, of all servers.
+    /// Returns, for all servers, the times of the last accepted write before another reply.
     pub(super) fn last_writes(&self) -> Vec<(&Arc<str>, Nanos)> {
         let last = |(server, answers)| {
             let pairs: &Vec<(Nanos, ToWrite)> = answers;
@@ -117,7 +119,7 @@ impl Facts {
         self.answers.iter().flat_map(last).collect()
     }
 
-    /// For how long after `from` two servers took plain writes at the same time.
+    /// Returns the time after `from` in which two servers accepted plain writes at the same time.
     pub(super) fn two_masters(&self, from: Nanos, end: Nanos) -> Nanos {
         let mut spans = Vec::new();
         for answers in self.answers.values() {
@@ -139,19 +141,19 @@ impl Facts {
         both
     }
 
-    /// For how long a server gave no answer at a stretch, at most.
+    /// Returns the longest time for which a server gave no reply.
     pub(super) fn silence(&self, server: &str) -> Nanos {
         let answers = self.answers.get(server).map_or(&[][..], Vec::as_slice);
         let silent = answers.windows(2).filter(|p| p[0].1 == ToWrite::Silent);
         silent.map(|p| p[1].0 - p[0].0).max().unwrap_or(0)
     }
 
-    /// When another server first took writes after the moment.
+    /// Returns the time of the first promotion after `after`.
     pub(super) fn first_promotion(&self, after: Nanos) -> Option<Nanos> {
         self.promotions.values().flatten().copied().filter(|at| *at > after).min()
     }
 
-    /// How often any server was promoted after the moment.
+    /// Returns the number of promotions after a time.
     pub(super) fn promoted_after(&self, at: Nanos) -> usize {
         self.promotions.values().flatten().filter(|p| **p > at).count()
     }

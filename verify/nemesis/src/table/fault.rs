@@ -1,4 +1,4 @@
-//! The faults of the table, one a row: what is done to a fresh group, and when it is over.
+//! The faults of the table, one for each row: the strike on a fresh group, and its end.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use super::verdict::{Case, Row};
 use crate::event::{Event, Nanos, now};
 use crate::world::{Failure, Place, signal};
 
-/// Longer than a new master settles.
+/// Time longer than a new master settles.
 const SETTLES: Duration = Duration::from_secs(60);
 
-/// A fault.
+/// A fault of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     Isolated,
@@ -26,7 +26,7 @@ pub(super) enum Fault {
     Empty,
 }
 
-/// All of them, in the order of the table.
+/// All faults, in the order of the table.
 pub(super) const ALL: [Fault; 10] = [
     Fault::Isolated,
     Fault::Split,
@@ -40,7 +40,7 @@ pub(super) const ALL: [Fault; 10] = [
     Fault::Empty,
 ];
 
-/// What a strike left behind.
+/// Result of a strike.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Struck {
     pub(super) at: Nanos,
@@ -64,23 +64,23 @@ impl Fault {
         }
     }
 
-    /// Whether somebody is cut off, and so clients are on two sides.
+    /// Returns true if the fault cuts the network, so that clients are on two sides.
     pub(super) fn cuts_clients(self) -> bool {
         matches!(self, Self::Isolated | Self::Split)
     }
 
-    /// Whether the new master goes on where the old one stopped, without a quarantine.
+    /// Returns true if the new master continues where the old one stopped, without a quarantine.
     pub(super) fn is_seamless(self) -> bool {
         matches!(self, Self::Handover | Self::HandoverBack)
     }
 
-    /// What has to be set before clients begin.
+    /// Sets what must be set before clients start.
     pub(super) async fn prepare(self, group: &Group) -> Result<(), Failure> {
         let set = |n: usize, to: &'static str| async move {
             group.ask_ok(n, &["CONFIG", "SET", "replica-priority", to]).await
         };
         match self {
-            // The smaller is preferred.
+            // Sentinel prefers the smaller priority.
             Self::Priority => set(1, "10").await?,
             Self::Back | Self::HandoverBack => set(0, "10").await?,
             _ => return Ok(()),
@@ -88,7 +88,7 @@ impl Fault {
         Ok(())
     }
 
-    /// Strikes, waits until clients are served again, mends what is to be mended.
+    /// Strikes, waits until clients are served again, and repairs what must be repaired.
     pub(super) async fn strike(
         self,
         group: &mut Group,
@@ -166,8 +166,8 @@ fn sides(group: &Group, near: &[u8], far: &[u8]) -> (Vec<Place>, Vec<Place>) {
     (near, far)
 }
 
-/// Hands over again, as soon as the new master has settled. A refusal changes nothing, so it is
-/// tried again until then.
+/// Hands the group over again, as soon as the new master has settled. A refused handover changes
+/// nothing, so it is tried again until then.
 async fn back(group: &Group, stop: &mut Stop) -> Result<(), Failure> {
     let begun = now();
     loop {
@@ -180,7 +180,7 @@ async fn back(group: &Group, stop: &mut Stop) -> Result<(), Failure> {
     }
 }
 
-/// Ten seconds without any answer; then it goes on as before.
+/// Freezes the master for ten seconds, after which it continues.
 async fn freeze(group: &mut Group, stop: &mut Stop) -> Result<Struck, Failure> {
     let mut old = group.watch_old()?;
     let pid = group.world.pid(0, "a1").ok_or("the master does not run")?;
@@ -194,7 +194,7 @@ async fn freeze(group: &mut Group, stop: &mut Stop) -> Result<Struck, Failure> {
     signal(pid, "CONT");
     let resumed = now();
     group.until_served(Fault::Freeze, at, stop).await?;
-    // Until a Sentinel has made it a replica, and some time after.
+    // The wait lasts until a Sentinel has made the old master a replica, and some time longer.
     stop.wait(Duration::from_secs(13).saturating_sub(Duration::from_nanos(now() - resumed)))
         .await?;
     let writes_to_old_master = Some(old.sent_after()?);
@@ -202,7 +202,8 @@ async fn freeze(group: &mut Group, stop: &mut Stop) -> Result<Struck, Failure> {
 }
 
 impl Fault {
-    /// Not seeing anything is no proof: says so where the fault did not do what it is to do.
+    /// Records a doubt if the fault did not do what it must do; without it, a good row proves
+    /// nothing.
     pub(super) fn took_place(self, case: &Case, events: &[Event], row: &mut Row) {
         let facts = Facts::of(events);
         let before = facts.named_at(case.struck).cloned();
@@ -218,7 +219,8 @@ impl Fault {
                 "{before:?} was master before, {master:?} after, with {promoted} promotions"
             ));
         }
-        // Those of the old side have run out when the new master can take writes at last.
+        // In a split, the locks of the old side have expired when the new master can accept writes
+        // at last.
         if self != Self::Split && !case.all_replicas && row.sitting < 8 {
             let doubt = format!("only {} locks were held when the new master began", row.sitting);
             row.doubts.push(doubt);

@@ -1,4 +1,4 @@
-//! One fresh group with its watcher and its clients, and what has to be waited for.
+//! One fresh group with its watcher and its clients, and the states that a row waits for.
 
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -18,31 +18,31 @@ use crate::handover::Running;
 use crate::ledger::{self, Shared};
 use crate::world::{Failure, Place, World};
 
-/// How long a failover with its quarantine may take before the row is given up.
+/// Longest time of a failover with its quarantine, after which the row is given up.
 const PATIENCE: Duration = Duration::from_secs(75);
 
-/// What the row's groups and clients are set to.
+/// Settings of a row's group and clients.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub(super) clients: u8,
     pub(super) down_after_ms: u64,
-    /// Seconds.
+    /// Largest lag of a replica, in seconds.
     pub(super) max_lag: u64,
     pub(super) max_ttl_ms: u64,
-    /// Every replica has to have a grant.
+    /// True if every replica must have a grant.
     pub(super) all_replicas: bool,
-    /// Nothing guards: the judge has to find what follows.
+    /// True if all safety checks are off; the judge must find the consequences.
     pub(super) defeat: bool,
 }
 
 impl Shape {
-    /// L, as the library has it from the group's settings.
+    /// Returns L, as the library derives it from the group's settings.
     pub(super) fn window(self) -> Nanos {
         (self.max_lag + 2) * 1_000_000_000
     }
 }
 
-/// Receives the signal to end.
+/// Receiver of the signals that end the program.
 pub(super) struct Stop(pub(super) Signals);
 
 impl Stop {
@@ -55,7 +55,7 @@ impl Stop {
 }
 
 pub(super) struct Group {
-    // Dropped in this order: processes before their networks.
+    // Fields are dropped in this order: processes before their networks.
     processes: Vec<Child>,
     serving: JoinHandle<std::io::Result<()>>,
     pub(super) ledger: Shared,
@@ -65,7 +65,7 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// Brings up servers, ledger and watcher.
+    /// Starts servers, ledger and watcher.
     pub(super) fn up(shape: Shape, ledger: Shared) -> Result<Self, Failure> {
         let (down_after, max_lag) = (shape.down_after_ms.to_string(), shape.max_lag.to_string());
         let max_lag = if shape.defeat { "0" } else { &max_lag };
@@ -102,7 +102,8 @@ impl Group {
         Ok(())
     }
 
-    /// Starts the clients, and waits until they have what they sit on and have worked a while.
+    /// Starts the clients, and waits until they hold their permanent locks and have worked for a
+    /// while.
     pub(super) async fn clients(&mut self, stop: &mut Stop) -> Result<(), Failure> {
         for n in 1..=self.shape.clients {
             let mut client = self.world.in_client(n);
@@ -135,12 +136,12 @@ impl Group {
         &self.world.groups[0].name
     }
 
-    /// The address of server `n`, from 0; the first is the first master.
+    /// Returns the address of server `n`, from 0; server 0 is the first master.
     pub(super) fn server(&self, n: usize) -> &str {
         &self.world.groups[0].servers[n].addr
     }
 
-    /// Clients on the side of the first master in a cut.
+    /// Returns the clients that a cut leaves on the side of the first master.
     pub(super) fn near(&self) -> Vec<u8> {
         (1..=self.shape.clients / 2).collect()
     }
@@ -149,7 +150,7 @@ impl Group {
         (self.shape.clients / 2 + 1..=self.shape.clients).collect()
     }
 
-    /// A command to server `n` that has to be done.
+    /// Sends a command to server `n`; an answer other than `OK` is an error.
     pub(super) async fn ask_ok(&self, n: usize, words: &[&str]) -> Result<(), Failure> {
         let answer = self.world.ask(self.server(n), words).await;
         if answer == "OK" { Ok(()) } else { Err(format!("{}: {answer}", words.join(" ")).into()) }
@@ -173,7 +174,7 @@ impl Group {
         OldMaster::watch(&self.world, self.server(0), command)
     }
 
-    /// Looks at the log again and again until it shows something.
+    /// Checks the log repeatedly until `shown` finds something in it.
     pub(super) async fn until<T>(
         &self,
         stop: &mut Stop,
@@ -192,7 +193,7 @@ impl Group {
         }
     }
 
-    /// Until a majority names another master than it did at `since`; when that was.
+    /// Waits until a majority names another master than at `since`; returns the time of the change.
     pub(super) async fn until_named(
         &self,
         since: Nanos,
@@ -206,7 +207,8 @@ impl Group {
         .await
     }
 
-    /// Until the master that is named takes writes, its quarantine is over, and a second later.
+    /// Waits until the named master accepts writes and its quarantine has ended, and one second
+    /// longer.
     pub(super) async fn until_served(
         &mut self,
         fault: Fault,
@@ -240,7 +242,8 @@ impl Group {
         Running::begin(&self.world, 0, clock_error(self.shape.max_ttl_ms))
     }
 
-    /// Until so many Sentinels see both replicas well, the one of priority 10 among them.
+    /// Waits until `sentinels` Sentinels report both replicas as healthy, among them the one with
+    /// priority 10.
     pub(super) async fn until_ready_for_failover(
         &self,
         sentinels: usize,
@@ -264,7 +267,7 @@ impl Group {
         }
     }
 
-    /// Asks for failovers until server `n` is master.
+    /// Requests failovers until server `n` is master.
     pub(super) async fn until_master_is(&self, n: usize, stop: &mut Stop) -> Result<(), Failure> {
         let begun = now();
         loop {
@@ -283,7 +286,7 @@ impl Group {
         .await
     }
 
-    /// Ends the clients and the watcher, and gives everything that was written down.
+    /// Ends the clients and the watcher, and returns all logged events.
     pub(super) async fn end(mut self) -> Result<Vec<Event>, Failure> {
         for process in &mut self.processes {
             if let Some(status) = process.try_wait()? {
@@ -291,7 +294,7 @@ impl Group {
             }
         }
         self.kill();
-        // What they wrote last is still in the sockets.
+        // The last lines of the clients are still in the sockets.
         let mut before = usize::MAX;
         while self.ledger.borrow().events() != before {
             before = self.ledger.borrow().events();

@@ -1,11 +1,11 @@
-//! The failover table: what each fault of a Sentinel group does to those who use it, one row a
+//! The failover table: the effects of each fault of a Sentinel group on its users, one row for each
 //! fault. `src/manual/what_a_failover_can_do.md` explains the columns.
 //!
 //! ```text
 //! nemesis table                       all rows, for people
-//! nemesis table --json                one line of JSON a row
-//! nemesis table --only freeze         one of them
-//! nemesis table --plain              what plain writes suffer under which setting, too
+//! nemesis table --json                one line of JSON for each row
+//! nemesis table --only freeze         one row
+//! nemesis table --plain               also the effects on plain writes, under each setting
 //! ```
 
 pub(crate) mod client;
@@ -36,34 +36,34 @@ use fault::{ALL, Fault};
 use group::{Group, Shape, Stop};
 use verdict::{Case, Row, judge};
 
-/// What to do.
+/// Options of the command.
 #[derive(clap::Args, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an option of the command line")]
 pub(crate) struct Args {
-    /// One line of JSON a row instead of a table.
+    /// Print one line of JSON for each row instead of a table.
     #[arg(long)]
     json: bool,
-    /// Plain writes under each guard, too: seven minutes more.
+    /// Also measure plain writes under each setting; takes seven minutes more.
     #[arg(long)]
     plain: bool,
-    /// Only rows whose name contains this; may be given again.
+    /// Only rows whose name contains this; can be repeated.
     #[arg(long)]
     only: Vec<String>,
-    /// The longest lease of the clients, in milliseconds: the quarantine is longer by L.
+    /// Longest lease of the clients, in milliseconds; the quarantine is longer by L.
     #[arg(long, default_value_t = 12_000)]
     max_ttl: u64,
-    /// Clients count a yes only when every replica has it.
+    /// Count a yes only when every replica has it.
     #[arg(long)]
     all_replicas: bool,
-    /// Takes every guard away, to see that the judge finds what follows.
+    /// Turn all safety checks off, to test that the judge finds the consequences.
     #[arg(long, hide = true)]
     defeat: bool,
 }
 
-/// All rows: true if all of them are good.
+/// Measures all rows; returns true if all of them are good.
 pub(crate) fn table(args: &Args, out: &Path) -> Result<bool, Failure> {
     fs::create_dir_all(out)?;
-    // One thread: processes are killed when the thread that started them ends.
+    // There is one thread, because processes are killed when the thread that started them ends.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(LocalSet::new().run_until(rows(args, out)))
 }
@@ -144,7 +144,7 @@ async fn plain_writes(args: &Args, out: &Path, stop: &mut Stop) -> Result<bool, 
     Ok(good)
 }
 
-/// One fault on a fresh group.
+/// Measures one fault on a fresh group.
 async fn row(fault: Fault, shape: Shape, out: &Path, stop: &mut Stop) -> Result<Row, Failure> {
     let file = out.join(format!("table-{}.jsonl", fault.name().replace(' ', "-")));
     let ledger = Ledger::new(&file, StdRng::seed_from_u64(1))?;
@@ -152,8 +152,8 @@ async fn row(fault: Fault, shape: Shape, out: &Path, stop: &mut Stop) -> Result<
     fault.prepare(&group).await?;
     group.clients(stop).await?;
     let struck = fault.strike(&mut group, stop).await?;
-    // An old master comes back as one for ten seconds, until the Sentinels have made it a replica.
-    // Where nothing guards, enough is seen long before.
+    // An old master returns as a master for ten seconds, until the Sentinels have made it a
+    // replica. With `defeat` enough is seen long before.
     let rest = if struck.healed.is_some() && !shape.defeat { 12 } else { 1 };
     stop.wait(Duration::from_secs(rest)).await?;
     let far = if fault.cuts_clients() { group.far() } else { Vec::new() };

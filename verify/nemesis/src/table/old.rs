@@ -1,10 +1,11 @@
-//! The old master under observation: which commands of clients it ran after it was resumed, and
-//! which of them had been sent after its successor was named.
+//! The old master under observation: the client commands that it executed after it was resumed, and
+//! those of them that were sent after its successor was named.
 //!
-//! What a frozen server ran late does not show when it was sent: its kernel goes on taking bytes.
-//! So the bytes that lie unread in each connection are looked at twice, when the successor is named
-//! and before the old master goes on. A command counts as sent late if its connection is new since,
-//! took bytes since, or was not closed by its client by then.
+//! A command that a frozen server executes late does not show when it was sent, because the
+//! server's kernel still accepts bytes. Therefore the unread bytes of each connection are read
+//! twice: when the successor is named, and before the old master continues. A command counts as
+//! sent late if its connection is new since the first reading, has received bytes since, or was not
+//! closed by its client before the second reading.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,7 +15,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::world::{Failure, World};
 
-/// What only says hello: no connection is judged before it has.
+/// Commands that do not count as a client's work, such as those of the handshake.
 const HARMLESS: [&str; 13] = [
     "HELLO",
     "CLIENT",
@@ -30,10 +31,10 @@ const HARMLESS: [&str; 13] = [
     "UNSUBSCRIBE",
     "MONITOR",
 ];
-/// All clients live there.
+/// Prefix of all clients' addresses.
 const CLIENTS: &str = "10.77.100.";
 
-/// An unread connection: bytes, and whether its client has closed it.
+/// Unread bytes of each connection, and true if its client has closed it.
 type Sockets = BTreeMap<String, (u64, bool)>;
 
 pub(super) struct OldMaster {
@@ -42,37 +43,38 @@ pub(super) struct OldMaster {
     addr: String,
     named: Sockets,
     before: Sockets,
-    /// Wall clock, seconds.
+    /// Time of the resumption by the wall clock, in seconds.
     resumed: f64,
 }
 
 impl OldMaster {
-    /// Begins to write down what the server at this address runs, with a watcher.
+    /// Begins to record the commands that the server at this address executes, with a watcher.
     pub(super) fn watch(world: &World, addr: &str, mut watcher: Command) -> Result<Self, Failure> {
         let lines = world.socket().with_file_name("monitor");
         watcher.args(["--monitor", addr]).arg("--into").arg(&lines);
         std::os::unix::process::CommandExt::process_group(&mut watcher, 0);
         let monitor = watcher.stdin(Stdio::null()).spawn()?;
         let (named, before) = (Sockets::new(), Sockets::new());
-        // Some of what is done before the fault shows that it counts at all.
+        // Commands recorded before the fault show that the recording works.
         std::thread::sleep(Duration::from_millis(500));
         Ok(Self { monitor, lines, addr: addr.to_owned(), named, before, resumed: 0.0 })
     }
 
-    /// The successor was named just now.
+    /// Reads the connections when the successor is named.
     pub(super) fn named(&mut self, world: &World) -> Result<(), Failure> {
         self.named = sockets(world, &self.addr)?;
         Ok(())
     }
 
-    /// The server will go on now.
+    /// Reads the connections just before the server continues.
     pub(super) fn before_resume(&mut self, world: &World) -> Result<(), Failure> {
         self.before = sockets(world, &self.addr)?;
         self.resumed = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64();
         Ok(())
     }
 
-    /// How many scripts and writes of clients it ran that were sent after the successor was named.
+    /// Returns the number of scripts and writes of clients that the server executed and that were
+    /// sent after the successor was named.
     pub(super) fn sent_after(&mut self) -> Result<usize, Failure> {
         self.monitor.kill()?;
         self.monitor.wait()?;
@@ -95,7 +97,7 @@ impl Drop for OldMaster {
     }
 }
 
-/// Whether what this connection still had to be read may have been sent after the first look.
+/// Returns true if the unread bytes of this connection may have been sent after the first reading.
 fn sent_late(peer: &str, named: &Sockets, before: &Sockets) -> bool {
     let (Some((bytes, was_closed)), Some((later, closed))) = (named.get(peer), before.get(peer))
     else {
@@ -106,7 +108,7 @@ fn sent_late(peer: &str, named: &Sockets, before: &Sockets) -> bool {
     !closed || *later > bytes + end
 }
 
-/// A line of MONITOR that is a client's.
+/// A client's command in the output of MONITOR.
 struct Ran<'a> {
     at: f64,
     peer: &'a str,
@@ -131,14 +133,15 @@ impl<'a> Ran<'a> {
     }
 }
 
-/// The clients' connections to the server, as its kernel sees them.
+/// Returns the clients' connections to the server, as its kernel reports them.
 fn sockets(world: &World, addr: &str) -> Result<Sockets, Failure> {
     let pid = world.pid(0, "a1").ok_or("the old master does not run")?;
     let text = fs::read_to_string(format!("/proc/{pid}/net/tcp"))?;
     Ok(text.lines().skip(1).filter_map(|line| socket(line, addr)).collect())
 }
 
-/// `sl local remote state tx:rx …`, addresses in hexadecimal, the host backwards.
+/// Parses a line `sl local remote state tx:rx …`. Addresses are hexadecimal, with the host's bytes
+/// in reverse order.
 fn socket(line: &str, addr: &str) -> Option<(String, (u64, bool))> {
     let mut words = line.split_whitespace().skip(1);
     let (local, remote) = (address(words.next()?)?, address(words.next()?)?);
@@ -168,7 +171,7 @@ mod tests {
         let before =
             at(&[(1, 100, true), (2, 101, true), (3, 150, true), (4, 100, false), (5, 9, true)]);
         let late: Vec<_> = (1..=6).filter(|n| sent_late(&peer(*n), &named, &before)).collect();
-        // 3 took bytes, 4 is still open, 5 and 6 are new.
+        // Connection 3 received bytes, 4 is still open, 5 and 6 are new.
         assert_eq!(late, [3, 4, 5, 6]);
     }
 

@@ -1,5 +1,6 @@
-//! The other half of the table: plain writes, without the library, under each setting that Redis
-//! offers. For how long did two servers take writes, and how many acknowledged writes were lost?
+//! The second half of the table: plain writes, without the library, under each setting that Redis
+//! offers. The rows show for how long two servers accepted writes, and how many acknowledged writes
+//! were lost.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
@@ -18,13 +19,13 @@ use crate::event::{ToWrite, What, now};
 use crate::ledger::Ledger;
 use crate::world::{Failure, Place};
 
-/// What is set on the servers, or asked for by the writer.
+/// Setting of the servers, or request of the writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Setting {
     None,
-    /// `min-replicas-to-write 1`, `min-replicas-max-lag 2`.
+    /// Servers with `min-replicas-to-write 1` and `min-replicas-max-lag 2`.
     MinReplicas,
-    /// `WAIT` for so many replicas, without min-replicas.
+    /// `WAIT` for this number of replicas, without min-replicas.
     Wait(u8),
 }
 
@@ -43,23 +44,24 @@ impl Setting {
         }
     }
 
-    /// What a row is called where one is chosen by name.
+    /// Returns the name by which the row can be selected.
     pub(super) fn with(self, fault: Fault) -> String {
         format!("{}: {}", self.name(), fault.name())
     }
 }
 
-/// A row.
+/// A row of the table.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Row {
     pub(super) setting: &'static str,
     pub(super) fault: &'static str,
-    /// From the new master's first write to the last that the old one acknowledged as asked.
+    /// Time from the new master's first write to the last one that the old master acknowledged as
+    /// requested, in seconds.
     pub(super) two_masters_seconds: f64,
     pub(super) acked: usize,
     pub(super) lost: usize,
     pub(super) refused: usize,
-    /// Why this row proves nothing, if it does not.
+    /// Reasons why this row proves nothing.
     pub(super) doubts: Vec<String>,
 }
 
@@ -85,7 +87,7 @@ impl Row {
     }
 }
 
-/// One fault under one setting, on a fresh group.
+/// Measures one fault under one setting, on a fresh group.
 pub(super) async fn row(
     setting: Setting,
     fault: Fault,
@@ -116,7 +118,7 @@ pub(super) async fn row(
     if facts.first_promotion(struck).is_none() {
         doubts.push("no other server was promoted".to_owned());
     }
-    // With `WAIT` on a busy machine it is some hundred a second.
+    // With `WAIT` on a busy machine there are some hundred writes a second.
     if fates.acked < 100 {
         doubts.push(format!("only {} writes were acknowledged", fates.acked));
     }
@@ -131,10 +133,10 @@ pub(super) async fn row(
     })
 }
 
-/// As for the library's rows, but nobody's quarantine is waited for: until the old master is a
+/// Strikes as for the library's rows, but waits for no quarantine: only until the old master is a
 /// replica, or dead.
 async fn strike(fault: Fault, group: &mut Group, stop: &mut Stop) -> Result<u64, Failure> {
-    /// How long a cut lasts once the other side has a new master.
+    /// Duration of a cut after the other side has a new master.
     const CUT: Duration = Duration::from_secs(8);
     let boxes = |list: &[u8]| list.iter().map(|b| Place::Box(1, *b)).collect::<Vec<_>>();
     let mut at = now();
@@ -164,7 +166,7 @@ async fn strike(fault: Fault, group: &mut Group, stop: &mut Stop) -> Result<u64,
 }
 
 impl Group {
-    /// Until server `n` says that it is a replica.
+    /// Waits until server `n` reports that it is a replica.
     async fn until_replica(&self, n: usize, since: u64, stop: &mut Stop) -> Result<(), Failure> {
         let addr = self.server(n);
         self.until(stop, since, "the old master to be a replica", |events| {
@@ -189,7 +191,7 @@ impl Writer {
         Ok(Self(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?))
     }
 
-    /// Has it look at the present master.
+    /// Ends the writer, which then compares its writes with the current master's data.
     fn end(&mut self, group: &Group) -> Result<Fates, Failure> {
         let events = group.ledger.borrow();
         let facts = Facts::of(events.so_far());

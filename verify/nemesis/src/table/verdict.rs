@@ -1,14 +1,14 @@
 //! The judgement of one row, from the log alone.
 //!
-//! A *vote* is a yes of one server to one grant or renewal, as its client received it. It was given
-//! wrongly if
-//! 1. another holder of the name was valid from before it was asked for until after it was given;
-//! 2. it granted while the server's own marker forbade it (sitting holders may renew);
-//! 3. it was asked for when the server had been replaced for longer than L: another server had
-//!    taken a plain write more than L ago, and this one had not been promoted since. The same is
-//!    counted once for each server that takes plain writes so late;
-//! 4. its token was not larger than all that were granted before it was asked for, or its holder
-//!    believed in it past its own deadline.
+//! A *vote* is a yes of one server to one grant or renewal, as its client received it. A vote is
+//! wrong if
+//! 1. another holder of the name was valid from before the request until after the vote;
+//! 2. it was a grant, and the server's own marker forbade grants (old holders may renew);
+//! 3. at the request the server had been replaced for longer than L: another server had accepted a
+//!    plain write more than L ago, and this one had not been promoted since. A server that accepts
+//!    plain writes so late counts once as well;
+//! 4. its token was not larger than all tokens granted before the request, or its holder believed
+//!    in the lock past its own deadline.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,23 +20,23 @@ use crate::event::{Event, Nanos, What};
 use crate::judge::{self, Hold};
 
 const MS: Nanos = 1_000_000;
-/// With fewer votes nothing was watched.
+/// Fewest votes of a row; with fewer, the row proves nothing.
 const VOTES: usize = 500;
 
-/// What the judge needs besides the log.
+/// Facts about a row that the log does not contain.
 #[derive(Clone, Debug)]
 pub(super) struct Case {
     pub(super) fault: &'static str,
-    /// When it was struck, and when a cut was mended.
+    /// Time of the strike; `healed` is the end of a cut.
     pub(super) struck: Nanos,
     pub(super) healed: Option<Nanos>,
-    /// L.
+    /// L, the failover window.
     pub(super) window: Nanos,
-    /// Clients that reach the other side while a cut lasts; none matters without one.
+    /// Clients that reach the other side during a cut; empty without a cut.
     pub(super) far: Vec<u8>,
-    /// Clients ask for every replica: locks run out while one is away.
+    /// True if clients require every replica; locks then expire while a replica is down.
     pub(super) all_replicas: bool,
-    /// Scripts and writes sent to the old master after the new one was named, if that was counted.
+    /// Number of scripts and writes sent to the old master after the new one was named, if counted.
     pub(super) writes_to_old_master: Option<usize>,
 }
 
@@ -50,34 +50,34 @@ pub(super) struct Row {
     pub(super) reassert_ms: Option<f64>,
     pub(super) first_grant_ms: Option<f64>,
     pub(super) writes_to_old_master: Option<usize>,
-    /// Votes that were judged.
+    /// Number of votes that were judged.
     pub(super) votes: usize,
-    /// Holds of any length.
+    /// Number of holds of any length.
     pub(super) holds: usize,
-    /// Locks that were held when the new master began, could reach it, and how many of those ran
-    /// out instead of being renewed.
+    /// Number of locks that were held when the new master began, by clients that could reach it;
+    /// `ran_out` of these expired instead of being renewed.
     pub(super) sitting: usize,
     pub(super) ran_out: usize,
     pub(super) two_masters_ms: f64,
-    /// From the fault to the new master, named and writable.
+    /// Time from the fault until the new master is named and writable.
     pub(super) new_master_ms: Option<f64>,
-    /// From there to the end of its quarantine.
+    /// Time from then to the end of the new master's quarantine.
     pub(super) quarantine_ms: Option<f64>,
-    /// Why this row proves nothing, if it does not.
+    /// Reasons why this row proves nothing.
     pub(super) doubts: Vec<String>,
-    /// What was broken, as text.
+    /// Descriptions of the broken promises.
     pub(super) broken: Vec<String>,
 }
 
 impl Row {
-    /// Whether the fault took place, enough was judged, and nothing was broken.
+    /// Returns true if the fault took place, enough votes were judged, and no promise was broken.
     pub(super) fn is_good(&self) -> bool {
         let bad = self.wrong_votes + self.held_twice;
         bad + self.writes_to_old_master.unwrap_or(0) == 0 && self.doubts.is_empty()
     }
 }
 
-/// Judges a log in the order of time.
+/// Judges a log that is in the order of time.
 pub(super) fn judge(case: &Case, events: &[Event]) -> Row {
     let facts = Facts::of(events);
     let holds = judge::holds(events);
@@ -100,7 +100,7 @@ pub(super) fn judge(case: &Case, events: &[Event]) -> Row {
     row
 }
 
-/// Overlaps, tokens, guards that believed too long.
+/// Checks overlaps, tokens, and guards that believed for too long.
 fn beliefs(row: &mut Row, events: &[Event]) {
     for v in judge::holders(events) {
         if v.rule == "one holder at a time" {
@@ -134,7 +134,7 @@ fn votes(row: &mut Row, case: &Case, facts: &Facts, holds: &[Hold], events: &[Ev
                 continue;
             }
         } else {
-            // A server that the watcher never saw take a write.
+            // The watcher never saw this server accept a write.
             format!("{what} by a server of unknown identity")
         };
         row.wrong_votes += 1;
@@ -177,8 +177,8 @@ fn times(row: &mut Row, case: &Case, facts: &Facts, holds: &[Hold], mut fresh: V
     sitting(row, case, holds, begun);
 }
 
-/// How long the holders that sat when the new master began did not know their state: until they
-/// were renewed, or lost the lock.
+/// Computes for how long the holders were in doubt after the new master began: until they were
+/// renewed or lost the lock.
 fn sitting(row: &mut Row, case: &Case, holds: &[Hold], begun: Nanos) {
     let cut = case.healed.is_none_or(|healed| begun < healed) && !case.far.is_empty();
     // The new master may serve a client a moment before the watcher sees it.
@@ -199,7 +199,7 @@ fn sitting(row: &mut Row, case: &Case, holds: &[Hold], begun: Nanos) {
     row.reassert_ms = longest.map(millis);
 }
 
-/// The first few are enough for a person.
+/// Adds a sentence to the row; the first few are enough for a reader.
 fn say(row: &mut Row, sentence: String) {
     if row.broken.len() < 12 {
         row.broken.push(sentence);

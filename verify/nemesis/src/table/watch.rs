@@ -1,9 +1,9 @@
 //! The watcher: a process in the groups' network that asks every Sentinel and every server all the
-//! time, in plain Redis protocol, and writes down what they answer. It knows nothing of the library
-//! but where a server keeps its marker.
+//! time, in plain Redis protocol, and logs their replies. Of the library it uses only the name and
+//! format of a server's marker.
 //!
-//! A server that does not answer within [`PATIENCE`] is left and asked anew on another connection,
-//! as a careful client would.
+//! A server that does not answer within [`PATIENCE`] is asked again on another connection, as a
+//! careful client does.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -19,32 +19,34 @@ use tokio::time::{sleep, timeout};
 use crate::event::{Nanos, ToWrite, What, Who, now};
 use crate::wire::Ledger;
 
-/// How often each is asked: what is measured is exact to this.
+/// Interval between two questions to a server or Sentinel, which is the precision of all
+/// measurements.
 const EVERY: Duration = Duration::from_millis(4);
 const PATIENCE: Duration = Duration::from_millis(250);
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// The settings of the watcher.
+/// Settings of the watcher.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// The ledger's socket.
+    /// Socket of the ledger.
     #[arg(long)]
     ledger: PathBuf,
-    /// The group's name at its Sentinels.
+    /// Name of the group at its Sentinels.
     #[arg(long)]
     group: String,
-    /// `host:port`, each.
+    /// Address of a server, `host:port`; repeated for each.
     #[arg(long)]
     server: Vec<String>,
     #[arg(long)]
     sentinel: Vec<String>,
-    /// Writes down what this server runs, `host:port`, into a file.
+    /// Record the commands that this server, `host:port`, executes in a file.
     #[arg(long)]
     monitor: Option<String>,
     #[arg(long)]
     into: Option<PathBuf>,
-    /// Writes to each new master that it need not wait: a defect put in, for the judge to find.
+    /// Write a marker without a quarantine to each new master: a deliberate defect that the judge
+    /// must find.
     #[arg(long)]
     defeat: bool,
 }
@@ -74,8 +76,8 @@ async fn watch(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// All that a server runs, as its MONITOR has it. Begins again when the server ends it, as one that
-/// becomes a replica does.
+/// Records all commands that a server executes, from its MONITOR. Starts again when the server ends
+/// the connection, as a server does that becomes a replica.
 async fn monitor(addr: String, mut file: File) -> io::Result<()> {
     loop {
         if let Ok(mut stream) = TcpStream::connect(&addr).await
@@ -90,7 +92,7 @@ async fn monitor(addr: String, mut file: File) -> io::Result<()> {
     }
 }
 
-/// The master that this Sentinel names.
+/// Reports the masters that this Sentinel names.
 async fn sentinel(mut ledger: Ledger, n: u8, group: String, addr: String) -> io::Result<()> {
     let question = format!("SENTINEL GET-MASTER-ADDR-BY-NAME {group}");
     let (mut line, mut before) = (Line::to(&addr), String::new());
@@ -107,7 +109,7 @@ async fn sentinel(mut ledger: Ledger, n: u8, group: String, addr: String) -> io:
     }
 }
 
-/// What this server says to a plain write, and what its marker says.
+/// Reports this server's replies to plain writes, and its marker.
 async fn server(mut ledger: Ledger, addr: Arc<str>, defeat: bool) -> io::Result<()> {
     let mut line = Line::to(&addr);
     let (mut before, mut last_yes) = (None, 0);
@@ -137,12 +139,12 @@ async fn server(mut ledger: Ledger, addr: Arc<str>, defeat: bool) -> io::Result<
     Ok(())
 }
 
-/// What a master remembers of its own beginning.
+/// A master's marker, which shows the beginning of its data history.
 struct Marker {
     server: Arc<str>,
-    /// The master's history, once asked.
+    /// Data history of the master, once it was read.
     replid: Option<String>,
-    /// The marker as reported last.
+    /// Marker that was reported last.
     text: String,
 }
 
@@ -151,7 +153,7 @@ impl Marker {
         let Some(Reply::Ok(text)) = line.ask("GET palisade:generation").await else {
             return Ok(());
         };
-        // The copy of its predecessor's marker does not bind a new master.
+        // A copy of the predecessor's marker does not bind a new master.
         let of_this = |id: &Option<String>| id.as_ref().is_some_and(|id| text.starts_with(id));
         if self.replid.is_none() || (text != self.text && !of_this(&self.replid)) {
             let Some((replid, run_id)) = line.who().await else { return Ok(()) };
@@ -167,7 +169,8 @@ impl Marker {
             ledger.say(What::Process { server, run_id }).await?;
             self.replid = Some(replid);
         }
-        // Clients note the time in it each second; what the quarantine follows from stands before.
+        // Clients update a time in the marker each second; the fields that decide the quarantine
+        // stand before that time.
         if text.get(..QUARANTINE) != self.text.get(..QUARANTINE)
             && of_this(&self.replid)
             && let Some((from, ends)) = quarantine(&text)
@@ -180,11 +183,11 @@ impl Marker {
     }
 }
 
-/// Length of a marker's fields up to the quarantine's length.
+/// Length of a marker through the field of the quarantine's length, in bytes.
 const QUARANTINE: usize = 81;
 
-/// From when to when a marker `replid since floor length` forbids grants, on our clock. All servers
-/// are on this machine and have its wall clock.
+/// Returns the time in which a marker `replid since floor length` forbids grants, by this process's
+/// clock. All servers run on this machine and share its wall clock.
 fn quarantine(marker: &str) -> Option<(Nanos, Nanos)> {
     let mut words = marker.split(' ').skip(1);
     let since: u64 = words.next()?.parse().ok()?;
@@ -197,7 +200,7 @@ fn quarantine(marker: &str) -> Option<(Nanos, Nanos)> {
     Some(if since == 0 { (0, 0) } else { (at(since)?, at(since + length)?) })
 }
 
-/// One answer.
+/// A server's reply to one command.
 #[derive(Debug)]
 pub(super) enum Reply {
     Ok(String),
@@ -205,7 +208,7 @@ pub(super) enum Reply {
     List(Vec<String>),
 }
 
-/// A connection that is made anew whenever it is in doubt.
+/// A connection that is replaced after any doubt about its state.
 pub(super) struct Line {
     addr: String,
     stream: Option<BufReader<TcpStream>>,
@@ -216,7 +219,7 @@ impl Line {
         Self { addr: addr.to_owned(), stream: None }
     }
 
-    /// Sends one command, split at spaces; `None` without an answer in time.
+    /// Sends one command, split at spaces; returns `None` if there is no reply in time.
     pub(super) async fn ask(&mut self, command: &str) -> Option<Reply> {
         let done = timeout(PATIENCE, self.round(command)).await;
         if let Ok(Ok(reply)) = done {
@@ -226,7 +229,7 @@ impl Line {
         None
     }
 
-    /// Replication id and run id.
+    /// Returns the replication id and the run id of the server.
     async fn who(&mut self) -> Option<(String, String)> {
         let Some(Reply::Ok(info)) = self.ask("INFO everything").await else { return None };
         let field = |name: &str| {

@@ -1,6 +1,5 @@
-//! A witness at the seam between the library and its node: every yes of a server is written down
-//! with the moment it was asked for and the process that gave it, whatever the library then makes
-//! of it.
+//! A witness between the library and its node: every yes of a server is reported with the time of
+//! the request and the server's process, whatever the library does with the yes.
 
 use std::sync::Arc;
 
@@ -19,7 +18,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::event::{Nanos, What};
 
-/// What all names of the table's clients begin with on the servers.
+/// Prefix of all names of the table's clients on the servers.
 pub(super) const PREFIX: &str = "table:";
 
 pub(super) struct Witness {
@@ -30,7 +29,8 @@ pub(super) struct Witness {
 impl LockNode for Witness {
     fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
         let (asked, since) = (batch.ops.clone(), SystemEnv.now().as_nanos());
-        // Now: the order of the calls is that of the batches.
+        // The call is made here, outside the future, so that the batches keep the order of the
+        // calls.
         let call = self.node.call(batch, deadline);
         Box::pin(async move {
             let replies = call.await;
@@ -39,7 +39,7 @@ impl LockNode for Witness {
             for (op, reply) in asked.iter().zip(&replies.items) {
                 let Some((name, token, grant)) = yes(op, reply.as_ref().ok()) else { continue };
                 let server = Arc::clone(&facts.identity);
-                // Nobody listens any more only when the client ends.
+                // The receiver is gone only when the client ends.
                 let _ = self.votes.send((at, What::Vote { name, token, since, server, grant }));
             }
             replies
@@ -76,7 +76,7 @@ impl LockNode for Witness {
     }
 }
 
-/// The name and token that this answer gives or prolongs, and whether it gives.
+/// Returns the name and token that a reply grants or extends, and true for a grant.
 fn yes(op: &Op, reply: Option<&Reply>) -> Option<(Arc<str>, u64, bool)> {
     let (keys, token, grant) = match (op, reply?) {
         (Op::Acquire { keys, .. }, Reply::Granted { fence }) => (keys, *fence, true),

@@ -1,6 +1,6 @@
-//! A plain writer that knows nothing of locks: one `SET` after the other to one server, each with a
-//! key of its own, and with `WAIT` behind it if so many replicas must have it. In the end it looks
-//! at what the new master has of all that was acknowledged.
+//! A plain writer without locks: it sends one `SET` after another to one server, each with a
+//! different key, followed by `WAIT` if replicas must have the write. At the end it checks which
+//! acknowledged writes the new master has.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -11,30 +11,31 @@ use serde::{Deserialize, Serialize};
 
 use crate::event::{Nanos, now};
 
-/// The settings of the writer.
+/// Settings of the writer.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// `host:port` of the first master: it stays with it, as a client that does not ask Sentinel.
+    /// First master, `host:port`; the writer stays connected to it, as a client does that does not
+    /// ask Sentinel.
     #[arg(long)]
     server: String,
-    /// Replicas that have to have a write before it counts as acknowledged.
+    /// Number of replicas that must have a write before it counts as acknowledged.
     #[arg(long, default_value_t = 0)]
     wait: u8,
 }
 
-/// What became of its writes.
+/// Results of the writer's writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Fates {
     pub(super) acked: usize,
     pub(super) lost: usize,
     pub(super) refused: usize,
-    /// When the last one was acknowledged.
+    /// Time of the last acknowledgement.
     pub(super) last: Nanos,
 }
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Writes until a line of its input names the server to look at; says what it found.
+/// Writes until a line of the input names the server to check, then prints the results.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let (say, lines) = channel();
     std::thread::spawn(move || {
@@ -70,7 +71,7 @@ fn write(
                 fates.last = now();
             }
             Ok(false) => fates.refused += 1,
-            // Nobody knows of this one.
+            // The result of this write is unknown.
             Err(_) => connection = None,
         }
         std::thread::sleep(Duration::from_millis(1));
@@ -78,7 +79,7 @@ fn write(
     Err("the input ended before a server was named".into())
 }
 
-/// One write; whether it is acknowledged as asked.
+/// Performs one write; returns true if it is acknowledged as requested.
 fn one(connection: &mut Option<BufReader<TcpStream>>, args: &Args, n: u64) -> io::Result<bool> {
     let stream = match connection {
         Some(stream) => stream,
@@ -92,7 +93,7 @@ fn one(connection: &mut Option<BufReader<TcpStream>>, args: &Args, n: u64) -> io
     Ok(done == "+OK" && have.is_some_and(|have| have >= args.wait))
 }
 
-/// How many of these the server does not have.
+/// Returns the number of acknowledged writes that the server lacks.
 fn missing(server: &str, acked: &[u64]) -> io::Result<usize> {
     let mut stream = connect(server)?;
     let mut lost = 0;

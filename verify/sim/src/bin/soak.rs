@@ -1,4 +1,4 @@
-//! `soak`: runs seeds over all cores; the first that breaks a promise is printed as a story.
+//! `soak`: runs seeds on all cores and prints the story of the first one that breaks a promise.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -7,20 +7,20 @@ use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use sim::soak::{Soak, story};
 
-/// Runs the real library over simulated nodes, networks, clocks and processes. One seed is one
-/// history, bit for bit.
+/// Runs the real library over simulated nodes, networks, clocks and processes. The same seed gives
+/// the same history, bit for bit.
 #[derive(Parser)]
 struct Args {
-    /// How many seeds.
+    /// Number of seeds.
     #[arg(long, default_value_t = 10_000)]
     seeds: u64,
-    /// The first one.
+    /// First seed.
     #[arg(long, default_value_t = 1)]
     first: u64,
     /// Run this seed alone and print its story.
     #[arg(long)]
     reproduce: Option<u64>,
-    /// Threads; default one per core.
+    /// Number of threads; default: one per core.
     #[arg(long)]
     jobs: Option<usize>,
 }

@@ -1,5 +1,5 @@
-//! A key that is parked when its past is not known is started again only if the start before was
-//! written in the span of a loss that its namespace accepts.
+//! A handler is started again under a key that must be parked only if the earlier start was written
+//! in the span of a loss that the namespace accepts.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +7,14 @@ use super::Invariant;
 use crate::plan::Ms;
 use crate::trace::Event;
 
-/// True times in microseconds.
+/// The invariant's state; all times are true times in microseconds.
 #[derive(Debug)]
 pub(crate) struct Accepted {
     accepts: u64,
     window: u64,
-    /// By key: when each start was, and the result that it would have.
+    /// By key: the time of each start, and the result that the start would have.
     starts: BTreeMap<u16, Vec<(u64, u64)>>,
-    /// Time up to which a node's data had everything, and the time of the loss of the rest.
+    /// Time up to which a node's data were complete, and time of the loss of the later data.
     losses: Vec<(u64, u64)>,
 }
 
@@ -24,10 +24,10 @@ impl Accepted {
         Self { accepts: accepts * 1_000, window: window * 1_000, starts, losses }
     }
 
-    /// Returns true if what was written then may be gone by a loss that is accepted.
+    /// Returns true if a write at time `at` may be gone through an accepted loss.
     fn may_be_lost(&self, at: u64) -> bool {
         self.losses.iter().any(|&(since, lost)| {
-            // A replaced master goes on for its window.
+            // A replaced master may still grant during its failover window.
             let is_in = since <= at && at <= lost + self.window;
             is_in && at.max(lost) - since <= self.accepts
         })

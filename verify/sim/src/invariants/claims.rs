@@ -4,7 +4,7 @@ use super::Invariant;
 use crate::names;
 use crate::trace::Event;
 
-/// The world compares all claims of a key whenever anything happens; this says what it means.
+/// The world compares all claims of a key after every event; this invariant judges the overlaps.
 #[derive(Debug, Default)]
 pub(crate) struct Claims;
 

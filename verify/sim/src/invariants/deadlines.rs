@@ -1,10 +1,10 @@
-//! Nothing takes effect after its deadline.
+//! No request takes effect after its deadline.
 
 use super::Invariant;
 use crate::trace::Event;
 
-/// Server clocks are read in whole milliseconds: the most, in microseconds, that a request may seem
-/// late.
+/// Largest lateness, in microseconds, that the resolution of server clocks (whole milliseconds)
+/// explains.
 const PRECISION: u64 = 2_000;
 
 #[derive(Debug)]

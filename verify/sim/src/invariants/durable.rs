@@ -1,9 +1,10 @@
-//! What was asked to be on all replicas is there when it is answered (durability 1).
+//! A grant that must be on all replicas is there when the call returns (durability 1).
 
 use super::Invariant;
 use crate::trace::Event;
 
-/// The world remembers what each node's replicas have confirmed; this says what it means.
+/// The world records which grants each node's replicas have confirmed; this invariant judges the
+/// grants.
 #[derive(Debug, Default)]
 pub(crate) struct Durable;
 

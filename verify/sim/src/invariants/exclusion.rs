@@ -4,7 +4,7 @@ use super::Invariant;
 use crate::names;
 use crate::trace::Event;
 
-/// The world compares all guards of a name whenever anything happens; this says what it means.
+/// The world compares all guards of a name after every event; this invariant judges the overlaps.
 #[derive(Debug, Default)]
 pub(crate) struct Exclusion;
 

@@ -1,12 +1,12 @@
-//! Fencing at the resource: a write inside its validity is never refused for a newer token
-//! (README, promises 1 and 2), and two holders never write under one token.
+//! Fencing at the resource: a write within its validity is never refused because of a newer token
+//! (README, promises 1 and 2), and two holders never write under the same token.
 
 use std::collections::BTreeMap;
 
 use super::Invariant;
 use crate::trace::{Event, HoldId};
 
-/// The writer of each token.
+/// Hold that wrote under each token of each name.
 #[derive(Debug, Default)]
 pub(crate) struct Fencing(BTreeMap<(u16, u64), HoldId>);
 

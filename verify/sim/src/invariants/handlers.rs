@@ -1,5 +1,5 @@
-//! No handler starts after a result was returned, and each start has a larger token than all before
-//! (README, promises 2 and 4; idempotency 1).
+//! No handler starts after a result was returned, and each start has a larger token than all
+//! earlier starts (README, promises 2 and 4; idempotency 1).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use crate::trace::Event;
 
 #[derive(Debug, Default)]
 pub(crate) struct Handlers {
-    /// Tokens rise.
+    /// True if tokens must grow.
     in_order: bool,
     answered: BTreeSet<u16>,
     highest: BTreeMap<u16, u64>,

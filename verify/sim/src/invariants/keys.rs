@@ -1,5 +1,5 @@
-//! Nothing is left behind: no key outlives its ttl, and what a living process gave up or was
-//! cancelled in is gone as soon as its messages have arrived (locks 8).
+//! No key is left behind: no key outlives its ttl, and a key that a living process gave up, or
+//! whose call it cancelled, is gone as soon as the process's messages have arrived (locks 8).
 
 use super::Invariant;
 use crate::trace::Event;

@@ -1,10 +1,11 @@
-//! No silent loss: a holder learns that it lost at the latest at its own deadline, and what was
-//! lost never becomes valid again (README, promise 3; renewal 5).
+//! No silent loss: a holder is notified of a loss at its own deadline at the latest, and a lost
+//! lease never becomes valid again (README, promise 3; renewal 5).
 
 use super::Invariant;
 use crate::trace::Event;
 
-/// Timers are whole milliseconds, and the clocks of a process run at rates of their own.
+/// Tolerance in microseconds: timers have a resolution of one millisecond, and each process's
+/// clocks run at different rates.
 const TIMER: u64 = 4_000;
 
 #[derive(Debug, Default)]

@@ -1,5 +1,5 @@
-//! What must hold in every run, one promise a file. Each sees every event in order and says what
-//! is broken; none knows how the library works.
+//! The promises that must hold in every run, one in each file. Each invariant receives all events
+//! in order and reports a broken promise. No invariant uses knowledge of the library's code.
 
 mod accepted;
 mod claims;
@@ -25,27 +25,27 @@ mod waiters;
 use crate::plan::{Clocks, Promises};
 use crate::trace::Event;
 
-/// A promise that was broken.
+/// A broken promise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Which promise.
+    /// Name of the promise.
     pub invariant: &'static str,
-    /// Where it is made.
+    /// Document or item that makes the promise.
     pub source: &'static str,
-    /// What was seen.
+    /// Description of the violation.
     pub what: String,
 }
 
-/// A promise.
+/// A promise that must hold in a run.
 pub(crate) trait Invariant: Send {
     fn name(&self) -> &'static str;
-    /// Where the promise is made.
+    /// Returns the document or item that makes the promise.
     fn source(&self) -> &'static str;
-    /// Looks at an event; true microseconds.
+    /// Checks an event at the true time `at` (µs).
     fn see(&mut self, at: u64, event: &Event) -> Result<(), String>;
 }
 
-/// Those that hold in a world with these assumptions.
+/// Returns the invariants that hold in a world with these assumptions.
 pub(crate) fn all(promises: Promises) -> Vec<Box<dyn Invariant>> {
     let mut all: Vec<Box<dyn Invariant>> = vec![
         Box::<durable::Durable>::default(),
@@ -58,7 +58,7 @@ pub(crate) fn all(promises: Promises) -> Vec<Box<dyn Invariant>> {
         Box::<tasks::Tasks>::default(),
     ];
     if promises.accepts > 0 {
-        // A result that was lost with its claim may be followed by another one.
+        // After the accepted loss of a claim and its result, the key may have a second result.
         all.push(Box::new(accepted::Accepted::new(promises.accepts, promises.window)));
     } else {
         all.push(Box::<results::Results>::default());

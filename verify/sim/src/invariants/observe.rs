@@ -1,11 +1,12 @@
-//! Observers see terms and values in order; what they may have missed is marked (election 5).
+//! Observers receive terms and values in order; possibly missed ones are marked as a gap (election
+//! 5).
 
 use std::collections::BTreeMap;
 
 use super::Invariant;
 use crate::trace::Event;
 
-/// What each observer saw last.
+/// Last term and number that each observer received.
 #[derive(Debug, Default)]
 pub(crate) struct Observe(BTreeMap<u64, (u64, u64)>);
 

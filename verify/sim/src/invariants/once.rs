@@ -1,12 +1,12 @@
-//! A key that is parked when an attempt left no result is not started again, unless the handler
-//! said that it did nothing.
+//! A handler is not started again under a key that must be parked after an attempt without a
+//! result, unless the handler reported that it had no effect.
 
 use std::collections::BTreeMap;
 
 use super::Invariant;
 use crate::trace::Event;
 
-/// The result that the counting start of each key would have.
+/// By key: the result of the start that counts.
 #[derive(Debug, Default)]
 pub(crate) struct Once(BTreeMap<u16, u64>);
 
@@ -27,7 +27,7 @@ impl Invariant for Once {
                 }
                 None => Ok(()),
             },
-            // An operator lets it run again.
+            // After an operator's decision the handler may run again.
             Event::Decided { name, .. } => {
                 self.0.remove(&name);
                 Ok(())

@@ -1,12 +1,12 @@
-//! No grant in quarantine: a node whose data history is new is silent for `max_ttl` + L by its own
-//! clock (quarantine 3, 4).
+//! No grant in quarantine: a node with a new data history grants nothing for `max_ttl` + L by its
+//! own clock (quarantine 3, 4).
 
 use std::collections::BTreeMap;
 
 use super::Invariant;
 use crate::trace::Event;
 
-/// The end of each history's quarantine, by the node's own clock.
+/// End of each history's quarantine, by the node's own clock.
 #[derive(Debug, Default)]
 pub(crate) struct Quarantine(BTreeMap<(usize, u64), u64>);
 

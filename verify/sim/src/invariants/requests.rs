@@ -1,11 +1,11 @@
-//! Nobody is shown the result of another request under the same key.
+//! No caller receives the result of another request under the same key.
 
 use std::collections::BTreeMap;
 
 use super::Invariant;
 use crate::trace::Event;
 
-/// Which request each result is of; nothing if it did not say.
+/// Request (`print`) that each result belongs to, if the request had a fingerprint.
 #[derive(Debug, Default)]
 pub(crate) struct Requests(BTreeMap<u64, u8>);
 

@@ -1,12 +1,12 @@
-//! One result per key, for ever: every caller that is answered with a result is answered with the
-//! same one (README, promise 4; idempotency 1).
+//! One result per key, for ever: all callers that receive a result receive the same one (README,
+//! promise 4; idempotency 1).
 
 use std::collections::BTreeMap;
 
 use super::Invariant;
 use crate::trace::Event;
 
-/// The result of each key, and whether it was shown as one that is kept, or as one that is not.
+/// Result of each key, and whether it was returned as kept.
 #[derive(Debug, Default)]
 pub(crate) struct Results {
     values: BTreeMap<u16, u64>,

@@ -1,4 +1,4 @@
-//! A step that a handler was answered is not begun again under its key.
+//! A step whose value a handler has received is not begun again under the same key.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,11 @@ use crate::trace::Event;
 
 #[derive(Debug, Default)]
 pub(crate) struct Steps {
-    /// Under which token each step of each key was first done.
+    /// Token under which each step of each key was first done.
     done: BTreeMap<(u16, usize), u64>,
-    /// The highest token of each key that was started.
+    /// Highest token of each key under which a handler started.
     started: BTreeMap<u16, u64>,
-    /// Up to which token an operator had the steps of a key forgotten.
+    /// Highest token of each key at the time when an operator purged its steps.
     forgotten: BTreeMap<u16, u64>,
 }
 
@@ -32,7 +32,8 @@ impl Invariant for Steps {
                 *started = token.max(*started);
                 Ok(())
             }
-            // Who begins it with a smaller token may have been overtaken without knowing.
+            // A handler with a smaller token may have been overtaken without noticing, so only a
+            // larger token is an error.
             Event::StepBegins { name, step, token } => match self.done.get(&(name, step)) {
                 Some(done) if *done < token => Err(format!("{event}, but token {done} had it")),
                 _ => Ok(()),
@@ -44,7 +45,8 @@ impl Invariant for Steps {
                 Ok(())
             }
             Event::StepDone { name, step, token } => {
-                // It was stored before they were forgotten, and its handler hears of it only now.
+                // A step under an older token was stored before the purge; its handler has only now
+                // received the reply.
                 if self.forgotten.get(&name).is_none_or(|most| token > *most) {
                     self.done.entry((name, step)).or_insert(token);
                 }

@@ -1,4 +1,4 @@
-//! No task is left when all handles and guards are gone.
+//! No task is left after all handles and guards are dropped.
 
 use super::Invariant;
 use crate::trace::Event;

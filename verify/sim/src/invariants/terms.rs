@@ -1,12 +1,12 @@
-//! One leader per term: a term has one holder, and no reader is shown another's value under it
-//! (election 1, 2).
+//! One leader per term: a term has one holder, and no reader receives another candidate's value
+//! under it (election 1, 2).
 
 use std::collections::BTreeMap;
 
 use super::Invariant;
 use crate::trace::Event;
 
-/// The owner of each term, as far as any client knows.
+/// Owner of each term that any client has reported.
 #[derive(Debug, Default)]
 pub(crate) struct Terms(BTreeMap<(u16, u64), usize>);
 

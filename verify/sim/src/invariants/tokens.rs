@@ -6,16 +6,16 @@ use std::collections::BTreeMap;
 use super::Invariant;
 use crate::trace::Event;
 
-/// The tokens of a name in the order of their grants.
+/// By name: the tokens in the order in which their grants were reported.
 #[derive(Debug, Default)]
 pub(crate) struct Tokens(BTreeMap<u16, Vec<Known>>);
 
 #[derive(Debug)]
 struct Known {
     token: u64,
-    /// When it was known.
+    /// Time when the grant was reported.
     at: u64,
-    /// The lock was taken from a holder that had asked before this.
+    /// Time of the takeover's request, if the lock was taken from another holder.
     taken: Option<u64>,
 }
 
@@ -31,11 +31,12 @@ impl Invariant for Tokens {
     fn see(&mut self, at: u64, event: &Event) -> Result<(), String> {
         let Event::Holds { name, token, is_taker, asked, left, .. } = *event else { return Ok(()) };
         let known = self.0.entry(name).or_default();
-        // A guard that was valid when it arrived was granted after all that were known before it.
-        // One that lapsed on the way (its process was paused) was granted some time after it was
-        // asked for.
+        // A guard that is valid when it is returned was granted after all tokens reported before. A
+        // guard that lapsed before that, because its process was paused, was granted at some time
+        // after its request.
         let since = if left > 0 { at } else { asked };
-        // Or it was taken away meanwhile, which its holder does not know yet.
+        // A token is also no evidence if a takeover ended its hold and its holder has not noticed
+        // yet.
         let overruled = |k: &Known| k.taken.is_some_and(|by| asked < by);
         let earlier = known.iter().filter(|k| k.at <= since && !overruled(k));
         let earlier = earlier.map(|k| k.token).max();

@@ -1,10 +1,10 @@
-//! Vacant is true: nobody is answered that a name is free whose holder was valid from before the
+//! Vacant is true: no client receives "vacant" for a name whose holder was valid from before the
 //! question until the answer (election 4, quarantine 9).
 
 use super::Invariant;
 use crate::trace::Event;
 
-/// The world knows who believes in what; this says what it means.
+/// The world records which holders believe that they are valid; this invariant judges the answers.
 #[derive(Debug, Default)]
 pub(crate) struct Vacant;
 

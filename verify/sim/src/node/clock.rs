@@ -1,5 +1,5 @@
-//! The clocks of a server: it judges expiries by its wall clock, as Redis does, in whole
-//! milliseconds.
+//! The clock of a server. The server judges expiries by its wall clock in whole milliseconds, as
+//! Redis does.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,13 +19,13 @@ pub(super) struct ServerClock {
 
 struct Hands {
     wave: Wave,
-    /// Out of its bound by so many microseconds.
+    /// Error beyond the bound, in microseconds.
     wild: i64,
-    /// The sum of its steps backwards, in microseconds.
+    /// Sum of the clock's backward steps, in microseconds.
     set_back: u64,
-    /// No fault moves it any more.
+    /// True after the end of all faults; no fault moves the clock any more.
     calm: bool,
-    /// Fixed reading while a halted batch is resumed.
+    /// Fixed reading while a halted batch continues.
     read: Option<u64>,
 }
 
@@ -39,7 +39,7 @@ impl ServerClock {
         self.hands.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nanoseconds since 1970.
+    /// Returns the wall-clock time in nanoseconds since 1970.
     pub(super) fn wall(&self) -> u64 {
         let nanos = self.world.nanos();
         let hands = self.hands();
@@ -49,12 +49,13 @@ impl ServerClock {
         wall(nanos, hands.wave.error(nanos) + hands.wild * 1_000)
     }
 
-    /// Fixes the reading at which a halted batch began; `None`: shows the time again.
+    /// Fixes the clock at the reading at which a halted batch began; `None` lets the clock run
+    /// again.
     pub(super) fn reread(&self, read: Option<u64>) {
         self.hands().read = read;
     }
 
-    /// It is off by `error` µs from now on.
+    /// Steps the clock; its error is `error` µs from now on.
     pub(super) fn step(&self, error: i64) {
         let nanos = self.world.nanos();
         let mut hands = self.hands();
@@ -64,7 +65,7 @@ impl ServerClock {
         hands.stepped(after - before);
     }
 
-    /// It is off by so many µs more.
+    /// Adds `by` µs to the clock's error.
     pub(super) fn run_wild(&self, by: i64) {
         let mut hands = self.hands();
         if !hands.calm {
@@ -73,7 +74,7 @@ impl ServerClock {
         }
     }
 
-    /// It is within its bound from now on.
+    /// Ends the clock's error beyond its bound, for good.
     pub(super) fn mend(&self) {
         let mut hands = self.hands();
         let wild = hands.wild;
@@ -81,7 +82,7 @@ impl ServerClock {
         (hands.wild, hands.calm) = (0, true);
     }
 
-    /// Returns the sum of its steps backwards, in microseconds.
+    /// Returns the sum of the clock's backward steps, in microseconds.
     pub(super) fn set_back(&self) -> u64 {
         self.hands().set_back
     }

@@ -1,4 +1,4 @@
-//! What a node's master had at earlier moments: what a replica, or a disk, may have.
+//! Copies of a master's earlier data, as a replica or a disk may have them.
 
 use std::collections::VecDeque;
 
@@ -6,10 +6,10 @@ use palisade::{node::MemoryNode, test_util::MemorySnapshot};
 
 use crate::plan::Ms;
 
-/// Most copies that are kept, besides the first.
+/// Largest number of copies that are kept, besides the first.
 const MOST: usize = 400;
 
-/// Copies with the true moment (ns) of each.
+/// Copies of a master's data, each with its true time (ns).
 pub(super) struct Copies {
     every: u64,
     first: MemorySnapshot,
@@ -21,13 +21,13 @@ impl Copies {
         Self { every: every * 1_000_000, first, later: VecDeque::new() }
     }
 
-    /// Remembers what a server has, unless a copy was taken a moment ago.
+    /// Stores a copy of a server's data, unless the last copy is too recent.
     pub(super) fn take(&mut self, now: u64, memory: &MemoryNode) {
         if self.later.back().is_some_and(|(at, _)| now < at + self.every) {
             return;
         }
         if self.later.len() >= MOST {
-            // Every second one: old states are as good as young ones.
+            // Every second copy is dropped; old and recent copies are equally useful.
             let mut keep = false;
             self.later.retain(|_| {
                 keep = !keep;
@@ -37,7 +37,7 @@ impl Copies {
         self.later.push_back((now, memory.snapshot()));
     }
 
-    /// The last copy that is at least so old, and its moment.
+    /// Returns the newest copy that is at least `span` old, and its true time (ns).
     pub(super) fn behind(&self, now: u64, span: Ms) -> (u64, MemorySnapshot) {
         let until = now.saturating_sub(span * 1_000_000);
         let old = self.later.iter().rev().find(|(at, _)| *at <= until);

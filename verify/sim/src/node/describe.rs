@@ -1,4 +1,4 @@
-//! What a server was asked and what it answered, as short values for the trace.
+//! Short descriptions of requests and replies for the trace.
 
 use palisade::error::NodeError;
 use palisade::node::spi::OwnerToken;
@@ -12,7 +12,7 @@ fn short(owner: &OwnerToken) -> u16 {
     owner.as_str().bytes().fold(0, |h: u64, b| mix(h ^ u64::from(b))) as u16
 }
 
-/// A lock that has this fence after the op.
+/// Returns the lock and the fence that a successful op leaves on the server.
 pub(super) fn stands((op, reply): (&Op, &Result<Reply, NodeError>)) -> Option<(u16, u64)> {
     match (op, reply) {
         (Op::Acquire { keys, .. }, Ok(Reply::Granted { fence })) => {
@@ -25,7 +25,7 @@ pub(super) fn stands((op, reply): (&Op, &Result<Reply, NodeError>)) -> Option<(u
     }
 }
 
-/// Verb, name, and the owner's short name.
+/// Returns the verb, the number of the name, and the short form of the owner token.
 pub(super) fn describe(op: &Op) -> (Verb, u16, u16) {
     match op {
         Op::Acquire { keys, owner, .. } => (Verb::Acquire, number_of(keys.lock()), short(owner)),

@@ -1,23 +1,23 @@
-//! A server that is stopped in the middle of a batch, and goes on where it was. It read its clock
-//! when the batch began, and executes nothing else in between.
+//! A server that stops inside a batch and later continues with the rest. The server read its clock
+//! at the start of the batch, and executes no other batch before the rest.
 
 use palisade::node::spi::Replies;
 
 use super::server::Job;
 use super::{Node, State};
 
-/// Rest of a halted batch.
+/// The rest of a halted batch.
 pub(super) struct Halted {
-    /// The ops that were not executed yet.
+    /// Ops that were not executed yet.
     rest: Job,
-    /// The clock's reading when the batch began, and the true time of that (ns).
+    /// Clock reading at the start of the batch; `began` is the true time (ns) of that start.
     read: u64,
     began: u64,
     done: Replies,
 }
 
 impl Node {
-    /// A server stops in the middle of its next batch.
+    /// Makes a server stop inside its next batch.
     pub(crate) fn halt(&self, at: usize) {
         self.state().servers[at].halts = true;
     }
@@ -42,7 +42,7 @@ impl Node {
         self.thaw(at);
     }
 
-    /// Executes the first op of a batch, and stops.
+    /// Executes the first op of a batch, then stops the server.
     pub(super) fn begin_batch(&self, state: &mut State, at: usize, job: Job) {
         let Job { client, mut batch, due, reply } = job;
         let mut rest = batch.clone();
@@ -56,7 +56,7 @@ impl Node {
         server.halted = Some(Halted { rest, read, began, done });
     }
 
-    /// Returns true if a server does not read what arrives now: it is frozen.
+    /// Returns true if a server is frozen and does not read new requests.
     pub(super) fn is_busy(state: &State, at: usize) -> bool {
         let server = &state.servers[at];
         server.frozen > 0

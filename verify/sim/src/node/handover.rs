@@ -1,4 +1,4 @@
-//! A planned handover of a group, step by step, as `palisade handover` makes it.
+//! A planned handover of a group, with the steps of `palisade handover`.
 
 use std::time::Duration;
 
@@ -8,18 +8,18 @@ use super::Node;
 use super::server::{Role, at_once};
 use crate::plan::Ms;
 
-/// A master that was closed.
+/// The closing of a master.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Closing {
     server: usize,
-    /// Its data history.
+    /// Data history of the closed master, by number.
     life: u64,
-    /// Names the closing in the data of every server that has it.
+    /// End of the closing, which identifies it in the data of every server that has it.
     till: u64,
 }
 
 impl Node {
-    /// Closes the master for `span`. None: not now.
+    /// Closes the master for `span`; returns `None` if it cannot be closed now.
     pub(crate) fn close(&self, span: Duration) -> Option<Closing> {
         let state = self.state();
         let server = &state.servers[state.master];
@@ -36,19 +36,19 @@ impl Node {
         Some(Closing { server: state.master, life: server.life, till })
     }
 
-    /// The operator opens a server again that has this closing.
+    /// Opens a server that has this closing, as an operator does.
     pub(crate) fn open(&self, at: usize, closing: Closing) {
         self.state().servers[at].memory.open(closing.till);
     }
 
-    /// The old master is opened again.
+    /// Opens the old master again.
     pub(crate) fn reopen(&self, closing: Closing) {
         self.open(closing.server, closing);
     }
 
-    /// A Sentinel promotes another server, which has all that the closed one has, or lacks what was
-    /// written the last `behind` before now. `is_demoted`: the old master becomes a replica, as
-    /// nothing else happened to it since it was closed. False if nothing was promoted.
+    /// Promotes another server, as a Sentinel does. The promoted server has all data of the closed
+    /// one, or lacks the writes of the last `behind`. With `is_demoted` the old master becomes a
+    /// replica. Returns false if no server was promoted.
     pub(crate) fn promote(
         &self,
         to: usize,
@@ -72,7 +72,7 @@ impl Node {
         state.servers[to].memory.restore(data);
         state.servers[to].role = Role::Master;
         state.master = to;
-        // Replicas that have the closing have everything before it.
+        // Replicas that have the closing have all earlier writes.
         let granted = std::mem::take(&mut state.granted);
         state.begin(to);
         if behind.is_none() {
@@ -81,7 +81,7 @@ impl Node {
         true
     }
 
-    /// The last step: the promoted server goes on where the closed one stopped, or is opened.
+    /// Finishes the handover: the promoted server continues the old history, or is opened.
     pub(crate) fn finish(&self, to: usize, closing: Closing) {
         let mut state = self.state();
         if state.master != to || state.down || state.servers[to].frozen > 0 {

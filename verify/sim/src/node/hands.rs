@@ -1,4 +1,4 @@
-//! What operators and other programs do on a node's master, by their own connections.
+//! Actions of operators and other programs on a node's master, over their own connections.
 
 use std::time::Duration;
 
@@ -13,19 +13,19 @@ use crate::plan::Settings;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SeenRecord {
     pub(crate) fence: u64,
-    /// It has neither a result nor a claim that runs.
+    /// True if the record has neither a result nor a running claim.
     pub(crate) is_parked: bool,
 }
 
 impl Node {
-    /// The master, if it answers.
+    /// Returns the master, if it answers.
     fn reached(&self) -> Option<MemoryNode> {
         let state = self.state();
         let server = &state.servers[state.master];
         (!state.down && server.frozen == 0).then(|| server.memory.clone())
     }
 
-    /// The record of a key.
+    /// Returns the record of a key.
     pub(crate) fn record(&self, key: &str, settings: &Settings) -> Option<SeenRecord> {
         self.reached()?;
         let retention = Duration::from_millis(settings.retention);
@@ -43,19 +43,19 @@ impl Node {
         Some(SeenRecord { fence: state.fence, is_parked })
     }
 
-    /// Changes a record that is as it was seen.
+    /// Changes a record, if its fence is still `seen`.
     pub(crate) fn change(&self, key: &str, seen: u64, change: RecordChange) {
         if let Some(memory) = self.reached() {
             memory.change_record(key, seen, change);
         }
     }
 
-    /// Another program's `SET NX PX`; none if it gets no answer.
+    /// Executes another program's `SET NX PX`; returns `None` if there is no answer.
     pub(crate) fn set_foreign(&self, key: &str, ttl: Duration) -> Option<bool> {
         Some(self.reached()?.set_foreign(key, ttl))
     }
 
-    /// Another program deletes its value.
+    /// Deletes another program's value.
     pub(crate) fn delete_foreign(&self, key: &str) {
         if let Some(memory) = self.reached() {
             memory.delete_foreign(key);

@@ -1,4 +1,4 @@
-//! One server of a node: the real `MemoryNode` as its memory, a clock, and what it is at present.
+//! One server of a node: a real `MemoryNode` as its data, a clock, and its current role.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,11 +18,11 @@ use tokio::sync::oneshot;
 use super::clock::ServerClock;
 use super::halt::Halted;
 
-/// A request that arrived.
+/// A request that has arrived at a server.
 pub(crate) struct Job {
     pub(crate) client: usize,
     pub(crate) batch: Batch,
-    /// The true moment of its deadline, in nanoseconds.
+    /// True time of the request's deadline, in nanoseconds.
     pub(crate) due: u64,
     pub(crate) reply: Option<oneshot::Sender<Replies>>,
 }
@@ -39,7 +39,7 @@ impl Job {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     Master,
-    /// Replaced without knowing it; grants until this moment of its own clock.
+    /// Replaced without having noticed; still grants until this time of its own clock (ns).
     Former(u64),
     Replica,
 }
@@ -47,26 +47,27 @@ pub(super) enum Role {
 pub(super) struct Server {
     pub(super) memory: MemoryNode,
     pub(super) clock: Arc<ServerClock>,
-    /// L.
+    /// L of this server.
     pub(super) window: Duration,
     pub(super) role: Role,
     pub(super) frozen: u32,
-    /// It stops in the middle of the next batch; or has, and what is left of that.
+    /// True if the server must stop inside its next batch; `halted` is the rest of a batch in which
+    /// it has stopped.
     pub(super) halts: bool,
     pub(super) halted: Option<Halted>,
-    /// Requests that arrived while it was frozen.
+    /// Requests that arrived while the server was frozen.
     pub(super) queue: VecDeque<Job>,
-    /// The number of this data history.
+    /// Number of the server's data history.
     pub(super) life: u64,
-    /// It has granted something in this history.
+    /// True if the server has granted anything in this history.
     pub(super) has_granted: bool,
-    /// No client has used it in this history, and it is not the first: the largest L of any server
-    /// that was replaced and may go on.
+    /// Largest L of the replaced servers that may still grant. Set from the start of a later
+    /// history until the server's first reply in it.
     pub(super) fresh: Option<Duration>,
 }
 
 impl Server {
-    /// Whether it was replaced, does not know it, and grants.
+    /// Returns true if the server was replaced, has not noticed it, and may still grant.
     pub(super) fn may_go_on(&self) -> bool {
         let until = match self.role {
             Role::Former(until) => until,
@@ -75,20 +76,20 @@ impl Server {
         self.has_granted && self.clock.wall() <= until
     }
 
-    /// One that has no data and does not know why.
+    /// Creates the data of a server that lost everything and has to begin in quarantine.
     pub(super) fn empty_memory(index: usize, clock: &Arc<ServerClock>) -> MemoryNode {
         let env = Arc::clone(clock) as Arc<dyn Env>;
         MemoryNode::builder().name(format!("node-{index}")).env(env).quarantined().build()
     }
 
-    /// One that is known to be new.
+    /// Creates the data of a server that is known to be new.
     pub(super) fn new_memory(index: usize, clock: &Arc<ServerClock>) -> MemoryNode {
         let env = Arc::clone(clock) as Arc<dyn Env>;
         MemoryNode::builder().name(format!("node-{index}")).env(env).build()
     }
 }
 
-/// `MemoryNode` answers at the first poll.
+/// Calls a `MemoryNode`, which answers at the first poll.
 pub(super) fn at_once(memory: &MemoryNode, batch: Batch) -> Replies {
     now_or_never(memory.call(batch, Moment::from_nanos(u64::MAX)))
 }

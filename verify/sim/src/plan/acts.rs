@@ -1,42 +1,42 @@
-//! What the tasks of clients do.
+//! The acts of clients' tasks.
 
 use super::{Act, Ms, Plan, Theme};
 use crate::dice::Dice;
 
-/// How a holder parts with a lock.
+/// Way in which a holder gives up a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Parting {
     Release,
     Drop,
     Forget,
-    /// Releases, and drops the future of the release after so many polls.
+    /// Releases the lock, and drops the release's future after this number of polls.
     CutShort(u32),
 }
 
-/// What becomes of a call under an idempotency key.
+/// Behaviour of a handler under an idempotency key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct HandlerPlan {
-    /// How long the handler runs.
+    /// Duration of the handler.
     pub(crate) span: Ms,
-    /// 0 returns a result, 1 fails, 2 fails and says that nothing was done, 3 that it may be done
-    /// again.
+    /// Result of the handler: 0 = success, 1 = failure, 2 = failure without effect, 3 = failure
+    /// that may be repeated.
     pub(crate) fails: u64,
-    /// The call's future is dropped after so many polls.
+    /// Number of polls after which the call's future is dropped.
     pub(crate) polls: u32,
 }
 
-/// What an operator decides about a key that is parked.
+/// An operator's decision about a parked key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Decision {
-    /// It may run again.
+    /// The handler may run again.
     Rerun,
-    /// It may, and its steps are forgotten.
+    /// The handler may run again, and the key's steps are deleted.
     Purge,
-    /// What its result is.
+    /// The operator stores the result.
     Resolve,
 }
 
-/// How many idempotency keys there are.
+/// Number of idempotency keys.
 pub(super) const KEYS: u64 = 3;
 
 impl Plan {
@@ -53,7 +53,7 @@ impl Plan {
     fn pause(&self, d: &mut Dice, busy: bool) -> Act {
         let settings = &self.stages[0];
         let span = match d.range(0, 19) {
-            // Once in a while long enough for the fences, or the records, to be forgotten.
+            // One pause in twenty is long enough for fences or records to expire.
             0 => settings.max_ttl + 4 * settings.clock_error + 1_000,
             1..=4 if !self.orders.births.is_empty() => {
                 let margin = 2 * settings.clock_error;
@@ -82,7 +82,7 @@ impl Plan {
         }
         let name = d.range(0, self.names as u64 - 1) as usize;
         if self.theme == Theme::Tokens {
-            // As many grants as there can be.
+            // This theme needs as many grants as possible.
             let (wait, hold) = (6 * ttl, d.pick(&[0, 3, 10]));
             let parting = Parting::Release;
             return Act::Lock { name, wait, hold, every: 5, renew: true, parting };

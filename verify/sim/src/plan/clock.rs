@@ -1,20 +1,20 @@
-//! How processes and servers read time.
+//! The clocks of processes and servers.
 
 use crate::dice::Dice;
 
-/// 2020-09-13: where the wall clocks of a simulated world begin, nanoseconds since 1970.
+/// Start of the simulated wall clocks, in nanoseconds since 1970 (2020-09-13).
 const EPOCH: u64 = 1_600_000_000_000_000_000;
 
-/// The error of a wall clock that is disciplined: it moves between the bounds at a constant rate,
-/// there and back.
+/// The error of a disciplined wall clock: it moves at a constant rate from one bound to the other
+/// and back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Wave {
     /// Largest error, in microseconds.
     pub(crate) bound: u64,
-    /// How fast the error changes, in parts per million.
+    /// Rate of change of the error, in parts per million.
     pub(crate) ppm: u64,
-    /// Where on its way it begins, in microseconds: 0 at the lower bound, twice the bound at the
-    /// upper one, and from there back.
+    /// Starting point of the error, in microseconds: 0 is the lower bound, twice the bound is the
+    /// upper one; larger values are on the way back.
     pub(crate) phase: u64,
 }
 
@@ -22,12 +22,12 @@ impl Wave {
     /// A clock without error.
     pub(crate) const TRUE: Self = Self { bound: 0, ppm: 0, phase: 0 };
 
-    /// An error that does not change.
+    /// Returns a wave whose error does not change.
     pub(crate) fn constant(bound: u64, error: i64) -> Self {
         Self { bound, ppm: 0, phase: (bound as i64 + error) as u64 }
     }
 
-    /// The error at a true moment, in nanoseconds.
+    /// Returns the error at a true time, both in nanoseconds.
     pub(crate) fn error(&self, nanos: u64) -> i64 {
         let bound = self.bound as i64 * 1_000;
         if bound == 0 {
@@ -38,7 +38,7 @@ impl Wave {
         if way < 2 * bound { way - bound } else { 3 * bound - way }
     }
 
-    /// The same clock after a step at a true moment, which leaves this error (µs).
+    /// Returns the same clock after a step at a true time (ns) that leaves this error (µs).
     pub(crate) fn stepped(self, nanos: u64, error: i64) -> Self {
         let round = 4 * self.bound as i64;
         if round == 0 {
@@ -50,7 +50,7 @@ impl Wave {
     }
 }
 
-/// What a wall clock with this error shows, in nanoseconds since 1970.
+/// Returns the reading of a wall clock with this error, in nanoseconds since 1970.
 pub(crate) fn wall(nanos: u64, error: i64) -> u64 {
     (EPOCH + nanos).saturating_add_signed(error)
 }
@@ -58,38 +58,38 @@ pub(crate) fn wall(nanos: u64, error: i64) -> u64 {
 /// The clocks of a client process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClockPlan {
-    /// Rate error of the monotonic clock in parts per million.
+    /// Rate error of the monotonic clock, in parts per million.
     pub(crate) ppm: i64,
-    /// Its arbitrary zero, in nanoseconds.
+    /// Arbitrary zero of the monotonic clock, in nanoseconds.
     pub(crate) base: u64,
     pub(crate) wall: Wave,
 }
 
 impl ClockPlan {
-    /// The monotonic clock at a true moment.
+    /// Returns the reading of the monotonic clock at a true time, both in nanoseconds.
     pub(crate) fn local(&self, nanos: u64) -> u64 {
         let error = i128::from(nanos) * i128::from(self.ppm) / 1_000_000;
         self.base + (i128::from(nanos) + error) as u64
     }
 
-    /// The wall clock at a true moment, microseconds since 1970.
+    /// Returns the reading of the wall clock at a true time (ns), in microseconds since 1970.
     pub(crate) fn wall_micros(&self, nanos: u64) -> u64 {
         wall(nanos, self.wall.error(nanos)) / 1_000
     }
 }
 
-/// What is true of every clock of a world.
+/// Bounds that hold for every clock of a world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Truth {
-    /// No two clocks drift apart faster.
+    /// Largest rate at which two clocks drift apart, in parts per million.
     pub(crate) drift_ppm: u32,
-    /// No wall clock is further from true time, in microseconds.
+    /// Largest distance of a wall clock from true time, in microseconds.
     pub(crate) error: u64,
 }
 
 impl Truth {
-    /// Of the drift, each of two clocks may use up a little less than half: the fast one gains on
-    /// the slow one by more than the sum.
+    /// Returns the largest rate error of one clock: a little less than half of the drift, because
+    /// the fast clock gains more on the slow one than the sum of both errors.
     fn half(self) -> u64 {
         u64::from(self.drift_ppm) * 48 / 100
     }
@@ -100,7 +100,7 @@ impl Truth {
         let phase = d.pick(&[0, bound, 2 * bound, between]);
         let slow = d.range(0, self.half());
         let ppm = d.pick(&[0, slow, self.half(), self.half()]);
-        // One that stays at a bound is as wrong as it can be.
+        // An error that stays at a bound is the worst case.
         Wave { bound, ppm, phase: if bound == 0 { 0 } else { phase % (4 * bound) } }
     }
 

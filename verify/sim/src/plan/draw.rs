@@ -1,4 +1,4 @@
-//! From a seed to a plan: the theme, the world, its processes.
+//! Draws a plan from a seed: the theme, the world and its processes.
 
 use palisade::Durability;
 
@@ -10,24 +10,24 @@ use super::{
 };
 use crate::dice::Dice;
 
-/// What a run is about. The seed's last three bits say it.
+/// Subject of a run; the seed's last three bits select it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Theme {
-    /// Lone servers that crash and freeze, clients that stop and die.
+    /// Lone servers that crash and freeze, and clients that stop and die.
     Mixed,
-    /// Groups that fail over, their servers' clocks and L apart.
+    /// Groups that fail over; the clocks and the L of their servers differ.
     Failovers,
-    /// Two losses in a row, with clocks as wrong as they may be.
+    /// Two losses in a row, with the largest allowed clock errors.
     Tokens,
-    /// Idempotency keys whose requests say when they were made, on nodes that lose data.
+    /// Idempotency keys whose requests have a creation time, on nodes that lose data.
     Orders,
-    /// Handlers that are started again while the first one hangs.
+    /// Handlers that are started again while the first one still hangs.
     Reruns,
     /// Server clocks that step.
     Steps,
-    /// Settings that are changed while everybody works.
+    /// Settings that change while all processes work.
     Fleet,
-    /// All of it.
+    /// All kinds of faults.
     Anything,
 }
 
@@ -45,7 +45,7 @@ impl Theme {
         }
     }
 
-    /// How many nodes.
+    /// Draws the number of nodes.
     fn nodes(self, d: &mut Dice) -> usize {
         let most: &[usize] = match self {
             Self::Mixed | Self::Reruns => &[1, 3, 3, 3, 3, 3, 3, 5],
@@ -57,7 +57,7 @@ impl Theme {
         d.pick(most)
     }
 
-    /// How many nodes in a thousand are groups.
+    /// Returns the number of nodes per thousand that are groups.
     fn groups(self) -> u64 {
         match self {
             Self::Mixed | Self::Reruns | Self::Steps => 0,
@@ -68,9 +68,9 @@ impl Theme {
         }
     }
 
-    /// E, where the longest lease is this.
+    /// Draws E, the clock error, for a longest lease of `max_ttl`.
     fn error(self, d: &mut Dice, max_ttl: Ms) -> Ms {
-        // Less than half.
+        // E must be less than half of `max_ttl`.
         let most = (max_ttl - 1) / 2;
         match self {
             Self::Tokens => most,
@@ -79,7 +79,7 @@ impl Theme {
         }
     }
 
-    /// How many acts in a thousand are calls under idempotency keys.
+    /// Draws the number of acts per thousand that are calls under idempotency keys.
     fn orders(self, d: &mut Dice) -> u64 {
         match self {
             Self::Orders | Self::Reruns => 1_000,
@@ -98,7 +98,7 @@ impl Theme {
     }
 }
 
-/// Longer than any run.
+/// Time longer than any run, in milliseconds.
 pub(super) const ALWAYS: Ms = 600_000;
 
 impl Plan {
@@ -142,7 +142,7 @@ impl Plan {
             tasks: Vec::new(),
             orders: OrdersPlan::default(),
             elections: theme.elections(&mut d),
-            // From dice of its own, so that the other seeds stay what they were.
+            // A separate stream, so that the other values of each seed do not change.
             durability: durability(Dice::new(seed, 3).chance(125)),
             tamper: None,
         };
@@ -157,8 +157,8 @@ impl Plan {
         if let Some(order @ (Order::MaxTtlUp | Order::MaxTtlDown)) = unsafe_order {
             plan.long_and_short(&mut Dice::new(seed, 11), order);
         }
-        // Where a node may forget, or comes without memories, running again what may be forgotten
-        // is the user's risk and no promise of ours.
+        // With `Policy::Least` and nodes that lose data, or whose past is unknown, a finished
+        // handler may run again. That is the user's risk and breaks no promise.
         let loses = plan.faults.iter().any(|(_, f)| f.loses());
         let of_unknown_past = plan.nodes.iter().any(|node| !node.is_new);
         if plan.orders.policy == Policy::Least && (loses || of_unknown_past) {
@@ -167,7 +167,7 @@ impl Plan {
         plan
     }
 
-    /// A node with so many servers.
+    /// Draws a node with this number of servers.
     pub(super) fn node(&self, d: &mut Dice, servers: u64) -> NodePlan {
         let longest = self.stages[0].max_ttl;
         let server = |d: &mut Dice| ServerPlan {
@@ -184,14 +184,14 @@ impl Plan {
     fn draw_nodes(&mut self, d: &mut Dice, count: usize) {
         for i in 0..count {
             let is_group = match self.theme {
-                // Without another node there is nothing else to look at.
+                // A failover run needs at least one group.
                 Theme::Failovers => i == 0 || d.chance(400),
                 theme => d.chance(theme.groups()),
             };
             let servers = if is_group { d.range(2, 3) } else { 1 };
             let mut node = self.node(d, servers);
             if self.theme == Theme::Tokens {
-                // Each where it hurts: behind or ahead by all of E.
+                // Each clock is at its worst: behind or ahead by all of E.
                 for server in &mut node.servers {
                     server.clock.phase = d.pick(&[0, 2 * server.clock.bound]);
                 }
@@ -226,7 +226,8 @@ impl Plan {
                 let phase = d.pick(&[0, 2 * bound]);
                 client.clock.wall = Wave { bound, ppm: 0, phase };
                 if d.chance(400) {
-                    // A client's wall clock only makes proposals: the nodes put them right.
+                    // The nodes correct times that a client's wall clock proposes, so that clock
+                    // may be wrong.
                     let (wrong, by) = (900_000, d.pick(&[-900_000, 900_000]));
                     client.clock.wall = Wave::constant(wrong, by);
                 }
@@ -262,7 +263,7 @@ impl Plan {
             Birth { at: d.range(0, 4 * ttl), error: d.pick(&[-most, most, between]) }
         };
         self.orders.births = (0..super::acts::KEYS).map(|_| birth(d)).collect();
-        // Records are kept for `max_ttl + 4E + 1 s` at least.
+        // The nodes keep records for at least `max_ttl + 4E + 1 s`.
         let short = 2 * ttl + error;
         settings.retention = d.pick(&[short, short + 1_000, 2_600, 4_000]);
     }
@@ -297,7 +298,7 @@ fn net(d: &mut Dice, deadline: Ms) -> NetPlan {
 }
 
 impl ClockPlan {
-    /// One that is as it must be for a step to be noticed, and for a small one to do no harm.
+    /// Reduces the clock's rate errors, so that steps are noticed and small steps do no harm.
     pub(super) fn quiet(&mut self) {
         self.ppm /= 4;
         self.wall.ppm /= 4;

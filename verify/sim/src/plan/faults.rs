@@ -1,10 +1,10 @@
-//! What goes wrong, and when.
+//! The faults of a plan, and their times.
 
 use super::draw::ALWAYS;
 use super::{Act, Copy, Fault, Ms, NetPlan, Plan, Steps, Stops, Theme, Wave};
 use crate::dice::Dice;
 
-/// A kind of trouble that a seed switches on or off.
+/// A kind of fault that a seed switches on or off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Crash,
@@ -19,7 +19,7 @@ enum Kind {
 }
 
 impl Theme {
-    /// The kinds that belong to it, with their odds per thousand.
+    /// Returns the theme's kinds of faults, with their odds per thousand.
     fn kinds(self) -> &'static [(Kind, u64)] {
         use Kind::{Crash, Cut, Failover, Flush, Freeze, Handover, Kill, Pause};
         match self {
@@ -95,7 +95,7 @@ impl Plan {
         self.faults.sort_by_key(|(at, _)| *at);
     }
 
-    /// A loss seldom comes alone.
+    /// Adds a second loss after the first, with some probability.
     fn another(&mut self, d: &mut Dice, at: Ms, fault: Fault) {
         let (Fault::Failover { node, .. } | Fault::Crash { node, .. }) = fault else { return };
         let quarantine = self.most(|s| s.max_ttl) + self.nodes[node].window();
@@ -134,7 +134,7 @@ impl Plan {
                 old: d.range(0, 15),
                 freeze: d.pick(&[0, 0, 0, 20, plan.window(), 2 * ttl]),
             },
-            // A handover relies on clocks within E.
+            // A planned handover requires clocks within E.
             Kind::Handover if plan.is_group() && !self.apart && self.steps == Steps::None => {
                 let takes = d.range(0, ttl);
                 Fault::Handover { node, to: server, takes, stops: self.stops(d) }
@@ -145,7 +145,7 @@ impl Plan {
                 Fault::Crash { node, copy, down: d.pick(&[0, 0, 10, 100]) }
             }
             Kind::Flush => Fault::Flush { node },
-            // By dice of its own, so that the other seeds stay what they were.
+            // A separate stream, so that the other values of each seed do not change.
             Kind::Freeze if Dice::new(self.seed, 12).chance(300) => {
                 Fault::Halt { node, server, span }
             }
@@ -192,13 +192,14 @@ impl Plan {
         }
     }
 
-    /// Steps that a lease cannot distinguish from a clock that is wrong within the drift.
+    /// Draws steps that a lease cannot distinguish from a clock whose rate is wrong within the
+    /// drift.
     fn draw_small_steps(&mut self, d: &mut Dice) {
         for client in &mut self.clients {
             client.clock.quiet();
         }
         let settings = self.stages[0];
-        // All together leave half of the drift of the shortest lease for the steps.
+        // Together, the clocks leave half of the shortest lease's drift for the steps.
         let most = settings.ttl * u64::from(settings.drift_ppm) / 2_000;
         for server in self.nodes.iter_mut().flat_map(|n| &mut n.servers) {
             let clock = &mut server.clock;
@@ -210,14 +211,14 @@ impl Plan {
         while at < 3_000 {
             let node = d.range(0, self.nodes.len() as u64 - 1) as usize;
             let by = (d.range(0, 2 * most) as i64) - most as i64;
-            // The world takes it back as a step of its own, a long time later.
+            // The world reverses the step much later, as a separate step.
             self.faults.push((at, Fault::Wild { node, server: 0, by, span: every }));
             at += 2 * every;
         }
     }
 
-    /// Steps that everybody notices: nobody is silent for as long as a clock stays wrong, and
-    /// nothing is late or lost.
+    /// Draws steps that every client notices: no client is silent for as long as a clock is wrong,
+    /// and no message is late or lost.
     fn draw_noticed_steps(&mut self, d: &mut Dice) {
         self.net = NetPlan { late: 0, lose_request: 0, lose_reply: 0, duplicate: 0, ..self.net };
         for task in &mut self.tasks {
@@ -247,7 +248,7 @@ impl Plan {
             at += span + d.range(long, 2 * long);
         }
         if self.wildest() > 0 {
-            // How old a request is, nobody knows by such a clock.
+            // Such clocks cannot tell how old a request is.
             self.orders.births.clear();
             self.stages[0].retention = ALWAYS;
         }

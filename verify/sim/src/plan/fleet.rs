@@ -1,34 +1,34 @@
-//! Settings that are changed while old and new processes run, in an order that is safe, or in one
-//! that is not.
+//! Changes of settings while old and new processes run, in a safe or an unsafe order.
 
 use super::{Fault, Ms, Plan, Settings};
 use crate::dice::Dice;
 
-/// What is changed.
+/// The setting that changes, and the unsafe way to change it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// `max_ttl`, and with it `ttl`, goes up. Unsafe: both at once.
+    /// `max_ttl`, and with it `ttl`, becomes larger. Unsafe: both at once.
     MaxTtlUp,
-    /// `ttl`, and with it `max_ttl`, goes down. Unsafe: both at once.
+    /// `ttl`, and with it `max_ttl`, becomes smaller. Unsafe: both at once.
     MaxTtlDown,
-    /// `clock_error` is changed. Unsafe: to less than clocks are off.
+    /// `clock_error` changes. Unsafe: to less than the clocks' real error.
     ClockError,
-    /// `drift` is changed. Unsafe: to less than clocks run apart.
+    /// `drift` changes. Unsafe: to less than the clocks' real drift.
     Drift,
-    /// The retention is changed. Unsafe: for keys that are in use.
+    /// The retention changes. Unsafe: for keys that are in use.
     Retention,
-    /// One node becomes three. Unsafe: both at once.
+    /// One node becomes three. Unsafe: two nodes are added at once.
     NodesAdded,
-    /// A node is replaced. Unsafe: by one step.
+    /// A node is replaced. Unsafe: in one step.
     NodeReplaced,
-    /// A node is replaced. Unsafe: the old one leaves before a retention has passed.
+    /// A node is replaced. Unsafe: the old node leaves before a retention has passed.
     NodeLeavesEarly,
-    /// A node is added. Unsafe: as one that is known to be new.
+    /// A node is added. Unsafe: declared as new.
     NodeJoinsAsNew,
 }
 
 impl Order {
-    /// Whether what goes wrong otherwise are keys that say when they were made.
+    /// Returns true if the unsafe order breaks promises about keys whose requests have a creation
+    /// time.
     pub(super) fn is_about_keys(self) -> bool {
         matches!(
             self,
@@ -37,14 +37,14 @@ impl Order {
     }
 }
 
-/// When each stage may begin after every process has reached the one before.
+/// Stages of a change; each begins `wait` (ms) after every process has reached the one before.
 struct Rollout {
     stages: Vec<Settings>,
     wait: Ms,
 }
 
 impl Plan {
-    /// Draws a change of settings, and when which process gets them.
+    /// Draws a change of settings, and the time of each process's deploy.
     pub(super) fn draw_fleet(&mut self, d: &mut Dice, unsafe_order: Option<Order>) {
         let safe = unsafe_order.is_none();
         let order = unsafe_order.unwrap_or_else(|| {
@@ -74,7 +74,7 @@ impl Plan {
         }
     }
 
-    /// Every process reaches each stage before one of them goes on to the next.
+    /// Deploys all stages: every process reaches a stage before any process goes on to the next.
     fn deploy(&mut self, d: &mut Dice, wait: Ms) -> Ms {
         let mut at = d.range(50, 700);
         for stage in 1..self.stages.len() {
@@ -110,7 +110,7 @@ impl Plan {
     fn clocks(&mut self, d: &mut Dice, order: Order, safe: bool) -> Rollout {
         let one = self.stages[0];
         if order == Order::Drift {
-            // The world's clocks were drawn by what the first stage allows.
+            // The world's clocks were drawn within the drift of the first stage.
             let more = if safe { d.range(u64::from(one.drift_ppm), 90_000) as u32 } else { 100 };
             let other = Settings { drift_ppm: more, ..one };
             return either_way(d, one, other);
@@ -122,7 +122,7 @@ impl Plan {
 
     fn retention(&mut self, d: &mut Dice) -> Rollout {
         let one = self.stages[0];
-        // Clients that do not say when requests were made are not protected longer.
+        // A longer retention does not protect requests without a creation time.
         let born = !self.orders.births.is_empty();
         let short = if born { 2 * one.ttl + one.clock_error + 1_400 } else { one.retention };
         let (short, long) = (
@@ -132,7 +132,7 @@ impl Plan {
         either_way(d, short, long)
     }
 
-    /// All keys are in use from this moment on.
+    /// Moves the births of all keys to just after `from`.
     fn born_after(&mut self, d: &mut Dice, from: Ms) {
         for birth in &mut self.orders.births {
             birth.at = from + d.range(0, 200);
@@ -145,14 +145,14 @@ impl Plan {
         Rollout { stages, wait }
     }
 
-    /// One node becomes three, by two of them at first.
+    /// Makes three nodes from one, first two and then three.
     fn grow(&mut self, d: &mut Dice, safe: bool) -> Rollout {
         self.nodes.truncate(1);
         self.join(d, 2, false);
         if safe { self.masks(&[0b1, 0b11, 0b111], 0) } else { self.masks(&[0b1, 0b111], 0) }
     }
 
-    /// One of three is replaced: the new one comes, then the old one leaves.
+    /// Replaces one of three nodes: the new node joins, then the old one leaves.
     fn replace(&mut self, d: &mut Dice, order: Order, safe: bool) -> Rollout {
         while self.nodes.len() < 3 {
             let more = self.node(d, 1);

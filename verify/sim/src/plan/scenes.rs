@@ -1,6 +1,6 @@
-//! Scenes: plans in which everything is as it must be for one rule to matter. The seeds find most
-//! rules that are left out by themselves; what takes several coincidences at once is set up here,
-//! and the moments are left to the seed.
+//! Scenes: plans that make one rule matter. Ordinary seeds find most rules that are left out. A
+//! rule whose absence shows only after several coincidences has a scene, and the seed draws the
+//! times.
 
 use super::draw::ALWAYS;
 use super::{
@@ -9,42 +9,44 @@ use super::{
 };
 use crate::dice::Dice;
 
-/// Subject of a plan.
+/// Scene of a plan: the rule that matters, and its setup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scene {
-    /// Answers that take as long as they may, to holders that do not renew.
+    /// Replies that take as long as allowed, to holders that do not renew.
     SlowAnswers,
-    /// A replaced master that goes on longer than its leases last, and clocks as far apart as they
-    /// may be.
+    /// A replaced master that still grants for longer than its leases last, with clocks as far
+    /// apart as allowed.
     OldMaster,
-    /// A node that loses everything while a handler runs, and another request under its key.
+    /// A node that loses all data while a handler runs, and a different request under the handler's
+    /// key.
     Prints,
-    /// An operator who takes a lock from a holder that stops now and then, while another waits for
-    /// it; whose requests and answers get lost, and who is gone again at any time.
+    /// An operator who takes a lock from a holder that pauses now and then, while another client
+    /// waits for the lock. The operator's messages may be lost, and its call may be dropped at any
+    /// time.
     TakeOvers,
-    /// Planned handovers between servers whose clocks are as far apart as they may be; each stops
-    /// on the way or not, and the next one may come at once.
+    /// Planned handovers between servers whose clocks are as far apart as allowed. A handover may
+    /// stop halfway, and the next one may follow at once.
     Handovers,
-    /// Handlers that run for longer than a record is kept without them, and requests that come when
-    /// their retention is over.
+    /// Handlers that run longer than a record is kept without them, and requests that arrive after
+    /// their retention has ended.
     Retention,
     /// Operators who decide about keys whose handlers may still run.
     Operators,
-    /// Another program that takes the same lock by `SET NX PX`.
+    /// Another program that acquires the same lock by `SET NX PX`.
     Classic,
-    /// Servers that restart or are promoted with older data or none, and keys that may run again
-    /// after short losses.
+    /// Servers that restart or are promoted with older data or none, and keys whose handlers may
+    /// run again after short losses.
     Losses,
-    /// A job that ticks each second on three processes that stop and die, on servers that fail
-    /// over and crash.
+    /// A job with a tick each second, run by three processes that pause and die, on servers that
+    /// fail over and crash.
     Ticks,
 }
 
-/// The lease of a scene.
+/// Lease length of the scenes, in milliseconds.
 pub(super) const TTL: Ms = 200;
 
 impl Plan {
-    /// Makes the plan one about this.
+    /// Changes the plan to this scene.
     pub(super) fn set(&mut self, scene: Scene) {
         let mut d = Dice::new(self.seed, 10);
         self.faults.clear();
@@ -67,7 +69,7 @@ impl Plan {
         }
     }
 
-    /// One lease length, clocks that keep their errors, two clients.
+    /// Sets one lease length, constant clock errors, and two clients.
     pub(super) fn settle(&mut self, max_ttl: Ms, nodes: Vec<NodePlan>) {
         let (clock_error, drift_ppm) = ((max_ttl - 1) / 2, 10_000);
         let mask = (1 << nodes.len()) - 1;
@@ -85,13 +87,13 @@ impl Plan {
         }
     }
 
-    /// One task per client, each with its acts in order.
+    /// Sets one task per client, with its acts in order.
     pub(super) fn set_tasks<const N: usize>(&mut self, tasks: [Vec<Act>; N]) {
         let task = |(client, acts)| TaskPlan { client, acts };
         self.tasks = tasks.into_iter().enumerate().map(task).collect();
     }
 
-    /// While one client has longer leases than the other knows of, their node loses everything.
+    /// Makes a node lose all data while one client has longer leases than the other expects.
     pub(super) fn long_and_short(&mut self, d: &mut Dice, order: Order) {
         self.nodes = vec![lone(self.stages[0].max_ttl, d.chance(500))];
         self.clients.truncate(2);
@@ -123,7 +125,8 @@ impl Plan {
     fn old_master(&mut self, d: &mut Dice) {
         let window = d.range(TTL / 2, 2 * TTL);
         self.settle(TTL, vec![group(TTL, d.chance(700), window)]);
-        // One holds and renews, and goes over to the new master; one waits at the old one.
+        // The first client holds, renews, and follows to the new master; the second waits at the
+        // old one.
         let later = Act::Think(d.range(10, TTL));
         let holder = lock(TTL, 6 * TTL, true);
         self.set_tasks([vec![holder], vec![later, lock(5 * TTL, TTL, true)]]);
@@ -229,12 +232,12 @@ impl Plan {
     }
 }
 
-/// A server whose clock is behind or ahead by all of E.
+/// Returns a server whose clock is behind or ahead by all of E.
 fn server(max_ttl: Ms, is_ahead: bool, window: Ms) -> ServerPlan {
     within((max_ttl - 1) / 2 * 1_000, is_ahead, window)
 }
 
-/// A server whose clock is off by `bound` µs.
+/// Returns a server whose clock error is `bound` µs.
 pub(super) fn within(bound: u64, is_ahead: bool, window: Ms) -> ServerPlan {
     let error = if is_ahead { bound as i64 } else { -(bound as i64) };
     ServerPlan { clock: Wave::constant(bound, error), window }
@@ -244,7 +247,7 @@ pub(super) fn lone(max_ttl: Ms, is_ahead: bool) -> NodePlan {
     NodePlan { servers: vec![server(max_ttl, is_ahead, 0)], is_new: true }
 }
 
-/// Of two servers whose clocks are as far apart as they may be.
+/// Returns a group of two servers whose clocks are as far apart as allowed.
 pub(super) fn group(max_ttl: Ms, is_ahead: bool, window: Ms) -> NodePlan {
     let servers = [is_ahead, !is_ahead].map(|ahead| server(max_ttl, ahead, window));
     NodePlan { servers: servers.into(), is_new: true }
@@ -255,7 +258,8 @@ pub(super) fn lock(wait: Ms, hold: Ms, renew: bool) -> Act {
     Act::Lock { name: 0, wait, hold, every: if renew { 9 } else { hold }, renew, parting }
 }
 
-/// The first node's second server takes over with all data; the second client does not notice.
+/// Returns a failover to the second server with all data; the second client stays with the old
+/// master.
 fn fails_over(at: Ms) -> (Ms, Fault) {
     let copy = Copy::Behind(0);
     (at, Fault::Failover { node: 0, to: 1, copy, old: 0b10, freeze: 0 })

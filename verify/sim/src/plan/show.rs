@@ -1,4 +1,4 @@
-//! A plan in full, as it is printed when a promise was broken.
+//! Prints a whole plan, as shown when a promise was broken.
 
 use std::fmt::{self, Write as _};
 

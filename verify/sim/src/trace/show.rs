@@ -1,4 +1,4 @@
-//! Events and faults as sentences.
+//! Prints events and faults as sentences.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ fn name(n: u16) -> String {
     }
 }
 
-/// The servers of a node are called A, B and C.
+/// Returns the letter of a server: A, B, C and so on.
 fn letter(server: usize) -> char {
     (b'A' + server as u8) as char
 }
@@ -88,7 +88,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Which request it is under a key, if it says so.
+/// Returns the request's fingerprint as words, if it has one.
 fn of(print: u8) -> String {
     if print == 0 { String::new() } else { format!(" (request {print})") }
 }
@@ -139,7 +139,7 @@ impl fmt::Display for Event {
 }
 
 impl Event {
-    /// What concerns those who hold, run or watch something.
+    /// Prints the events of holders, handlers and observers.
     fn fmt_holder(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Holds { hold, client, name: n, token, is_taker, left, .. } => {
