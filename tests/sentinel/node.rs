@@ -192,8 +192,7 @@ async fn each_misconfiguration_has_its_own_fault_and_sentence() {
     let groups = Groups::up(1);
     let (name, sentinels, servers) = (groups.name(0), groups.sentinels(0), groups.servers(0));
     let group = || SentinelNode::builder(&*name, sentinels.clone());
-    let dead: Vec<_> =
-        (0..2).map(|_| format!("127.0.0.1:{}", free_port())).collect();
+    let dead: Vec<_> = (0..2).map(|_| format!("127.0.0.1:{}", free_port())).collect();
     let cases = [
         (
             group().sentinel_username("nobody").sentinel_password("wr0ng").build().unwrap(),
