@@ -113,12 +113,9 @@ impl Renewer {
         let mut s = self.lock();
         let slot = s.slot(lease, Moment::default());
         s.quiet.insert(slot.1, Arc::clone(lease));
-        let first = s.quiet.len() == 1;
         drop(s);
         core.failovers.check(lease);
-        if first {
-            core.listen();
-        }
+        core.listen();
     }
 
     /// Returns true if any lease is valid at `now`.

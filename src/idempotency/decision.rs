@@ -13,7 +13,6 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 
-use super::policy::Policy;
 use super::run;
 use super::store::{Store, store};
 use super::{Call, Idempotency, RunError};
@@ -276,30 +275,20 @@ impl Idempotency {
 
     /// Returns the record of a decision, as a call and as the terms of its claim.
     fn place(&self, loss: Loss, place: Record) -> (Call, ClaimTerms) {
-        let of = Self {
-            namespace: DECISIONS.into(),
-            lease: self.core.config.ttl,
-            retention: KEPT,
-            policy: Policy::AT_MOST_ONCE,
-            durability: Durability::Primary,
-            in_use_since: None,
-            accepted_loss: Duration::ZERO,
-            ..self.clone()
-        };
         let suffix = if place == Record::Replaced { "+run" } else { "" };
         let name = format!("{}/{}-{}{suffix}", self.namespace, loss.from, loss.began);
         let terms = ClaimTerms {
             key: record_key(&self.core.config.prefix, DECISIONS, &name),
-            lease: of.lease,
-            retention: of.retention,
+            lease: self.core.config.ttl,
+            retention: KEPT,
             fingerprint: None,
-            durability: of.durability,
+            durability: Durability::Primary,
             loss: DataLossTerms::default(),
             created: None,
             wait: false,
             reports_forgotten: false,
         };
-        (Call::new(of, &name), terms)
+        (Call::new(Self { namespace: DECISIONS.into(), ..self.clone() }, &name), terms)
     }
 }
 
@@ -323,5 +312,18 @@ mod tests {
         let known = |loss| decisions.get(loss, now).map(|known| known.decision);
         assert_eq!(known(Loss { to: 12_009, ..loss }), Some(Some(Decision::Run)));
         assert_eq!(known(Loss::between(5, 10)), None);
+    }
+
+    #[test]
+    fn decisions_of_several_losses_are_known_until_each_is_old() {
+        let (decisions, first) = (Decisions::default(), Moment::from_nanos(7));
+        let later = first + FRESH / 2;
+        let (one, other) = (Loss::between(5, 9), Loss::between(11, 12));
+        decisions.put(one, Some(Decision::Run), first);
+        decisions.put(other, None, later);
+        let knows = |now| [one, other].map(|loss| decisions.get(loss, now).is_some());
+        assert_eq!(knows(later), [true, true]);
+        assert_eq!(knows(first + FRESH), [false, true]);
+        assert_eq!(knows(later + FRESH), [false, false]);
     }
 }

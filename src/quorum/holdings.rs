@@ -170,14 +170,15 @@ mod tests {
         for line in table.lines().filter(|l| !l.is_empty() && !l.starts_with('#')) {
             let (events, expect) = line.split_once(" -> ").expect("a line has an outcome");
             let mut holdings = Holdings::new(1);
-            let mut switched = None;
+            let (mut switched, mut renewals) = (None, 0);
             for event in events.split_whitespace() {
                 let (what, time) = event.split_once('@').unwrap_or((event, "0"));
                 let (what, round) = what.split_once('.').unwrap_or((what, "0"));
                 let (time, round): (u64, u64) = (time.parse().unwrap(), round.parse().unwrap());
                 let reply = match what {
                     "ext" => {
-                        holdings.next_round();
+                        renewals += 1;
+                        assert_eq!(holdings.next_round(), renewals);
                         holdings.extended(0);
                         continue;
                     }

@@ -49,6 +49,7 @@ pub(crate) struct Connection {
     broker: Broker,
     cut: Arc<AtomicBool>,
     silent: bool,
+    refuses: bool,
     created: Option<SystemTime>,
 }
 
@@ -93,8 +94,8 @@ impl Broker {
     /// Returns a connection to the broker, and the flag that cuts it.
     pub(crate) fn connect(&self) -> (Connection, Arc<AtomicBool>) {
         let cut = Arc::new(AtomicBool::new(false));
-        let (broker, silent) = (self.clone(), false);
-        (Connection { broker, cut: Arc::clone(&cut), silent, created: None }, cut)
+        let (broker, cut_too) = (self.clone(), Arc::clone(&cut));
+        (Connection { broker, cut: cut_too, silent: false, refuses: false, created: None }, cut)
     }
 
     /// Returns the number of messages that are not acknowledged.
@@ -119,6 +120,11 @@ impl Connection {
     /// Makes the broker leave all dispositions unanswered.
     pub(crate) fn silent(self) -> Self {
         Self { silent: true, ..self }
+    }
+
+    /// Makes the broker refuse to hand out messages.
+    pub(crate) fn refused(self) -> Self {
+        Self { refuses: true, ..self }
     }
 
     fn take(&self, room: usize) -> Vec<Handed> {
@@ -168,6 +174,9 @@ impl Session for Connection {
     type Delivery = Handed;
 
     async fn next(&mut self, room: usize) -> Result<Vec<Handed>, BrokerError> {
+        if self.refuses {
+            return Err(BrokerError::refused("this user may not read the queue"));
+        }
         for _ in 0..10 {
             if self.cut.load(SeqCst) {
                 std::future::pending::<()>().await;

@@ -411,6 +411,17 @@ async fn a_long_handler_keeps_its_message() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_broker_that_refuses_for_good_ends_the_consumer_with_its_words() {
+    let (w, broker) = (World::new(3), Broker::default());
+    let (connection, _) = broker.connect();
+    let consumer = consumer(&w.redlock, connection.refused(), Rules::default());
+    let run = consumer.run(|_, _| async { Ok(()) }, pending());
+    let ended = timeout(secs(60), run).await.expect("it ends by itself");
+    let Err(ConsumeError::Broker { error, .. }) = ended else { panic!("{ended:?}") };
+    assert!(error.to_string().contains("this user may not read the queue"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn no_more_is_fetched_than_can_be_handled_at_once() {
     let (w, broker) = (World::new(3), Broker::default());
     for n in 0..30 {

@@ -106,6 +106,7 @@ async fn work_that_ends_is_the_end_and_one_term_is_one_term() {
                 });
                 std::future::pending::<()>().await;
             }
+            assert_eq!(leadership.name(), "e");
             leadership.term()
         }
     };

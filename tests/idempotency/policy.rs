@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use palisade::idempotency::{Call, Effect, Parked, ParkedReason, Resolved, Status};
-use palisade::{Failed, Forgotten, Idempotency, Lapsed, MemoryNode, Outcome, Probed, RunError};
+use palisade::{
+    Advice, Failed, Forgotten, Idempotency, Lapsed, MemoryNode, Outcome, Probed, RunError,
+};
 use tokio::time::sleep;
 
 use crate::support::idem::{Effects, World, at, boom, secs};
@@ -327,6 +329,7 @@ async fn errors_of_handlers_keep_their_type_and_name_the_key() {
     assert_eq!(text, want, "what it failed with is the source, and not in the sentence");
     let source = error.source().unwrap();
     assert!(source.downcast_ref::<std::io::Error>().is_some() && source.to_string() == "disk full");
+    assert_eq!(error.advice(), Advice::RetryAfter(Duration::from_secs(1)));
     let RunError::Handler { failed, .. } = error else { panic!("{text}") };
     assert!(failed.downcast_ref::<std::io::Error>().is_some());
     let parked = call().run(|_| boom()).await.unwrap();

@@ -358,6 +358,16 @@ mod tests {
         assert_eq!(awaited.keys().len(), 10);
     }
 
+    #[test]
+    fn a_handle_that_asks_again_takes_no_second_place() {
+        let awaited = Awaited::default();
+        for _ in 0..2 * HANDLES_MAX {
+            awaited.add("k", Some(1));
+        }
+        awaited.add("k", Some(2));
+        assert_eq!(awaited.keys()["k"].waiters, [1, 2]);
+    }
+
     proptest! {
         #![proptest_config(config())]
 

@@ -214,6 +214,10 @@ mod tests {
         // The quarantine ends in ten seconds, and its floor is 2E above that time.
         let young = seen(20_000, 30_000, 60_000, "e -0000000000000");
         assert_eq!(window(&young, None, &[]), Some((NOW + 13_000_000, NOW + 30_000_000)));
+        // One that was raised to 60 s after its floor was written: it ends after that.
+        let text = young.text().replace(" 000030000 ", " 000060000 ");
+        let raised = Seen::read(text.into_bytes(), NOW, TERMS.clock_error).unwrap();
+        assert_eq!(window(&raised, None, &[]), Some((NOW + 40_000_000, NOW + 60_000_000)));
         assert_eq!(window(&seen(3_600_000, 30_000, 50_000, "n s1790000000000"), None, &[]), None);
         let other = Terms { clock_error: Duration::from_secs(2), ..TERMS };
         let batch = Batch { terms: other, not_after: None, known_since: None, ops: Vec::new() };

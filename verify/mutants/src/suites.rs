@@ -16,7 +16,7 @@ use crate::copy::Copy;
 use crate::switches::Switched;
 
 /// Largest factor by which a change may prolong a suite; a suite that hangs has noticed the change.
-const PATIENCE: u32 = 5;
+const PATIENCE: u32 = 3;
 /// Longest run of a program without any change.
 const UNKNOWN: Duration = Duration::from_secs(1_800);
 /// Shortest time limit of a suite, because even a quick one may wait for other programs of the

@@ -112,7 +112,8 @@ mod tests {
                 replacement: new.into(),
             }
         };
-        let changes = [change("<", "<="), change("a < b", "true"), change("h()", "()"), change("i()", "()")];
+        let changes =
+            [change("<", "<="), change("a < b", "true"), change("h()", "()"), change("i()", "()")];
         Switched::new(TEXT, &changes.iter().enumerate().collect::<Vec<_>>()).unwrap()
     }
 
