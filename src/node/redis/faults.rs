@@ -191,6 +191,24 @@ mod tests {
     }
 
     #[test]
+    fn a_refusal_that_leaves_the_answers_in_order_keeps_the_connection() {
+        use NodeFault as F;
+        // By what a server says about the request, the replicas or the user.
+        let kept = [
+            F::NoReplicas,
+            F::HandingOver,
+            F::NotDurable,
+            F::NoPermission,
+            F::PastDeadline,
+            F::Server,
+            F::Busy,
+        ];
+        assert_eq!(kept.map(ends_session), [false; 7]);
+        let ended = [F::Timeout, F::Disconnected, F::NotMaster, F::Loading, F::Auth, F::Protocol];
+        assert_eq!(ended.map(ends_session), [true; 6]);
+    }
+
+    #[test]
     fn an_error_keeps_its_cause_without_what_was_sent() {
         let secrets = Secrets::of(None, Some("s3cret"));
         let of = |e: &RedisError| calling(e, &secrets).cause().cloned();
