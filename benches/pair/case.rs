@@ -37,18 +37,20 @@ impl Run {
     }
 }
 
-const NAMES: [&str; 3] = ["ours", "raw", "rslock"];
+const NAMES: [&str; 4] = ["ours", "raw", "raw default", "rslock"];
 
 /// Returns the heading of the table.
 pub(crate) fn heading() -> String {
     format!(
-        "{:>7} {:>5} {:>5} {:>6} | {:>9} | {:>18} {:>18} | {:>18} {:>7} {:>7} {:>7} | {:>15}",
+        "{:>7} {:>5} {:>5} {:>6} | {:>9} | {:>18} {:>18} {:>18} | {:>18} {:>7} {:>7} {:>7} | \
+         {:>15}",
         "runtime",
         "nodes",
         "tasks",
         "frozen",
         "pairs/s",
         "pairs/s over raw",
+        "over default raw",
         "over rslock",
         "p50 over raw",
         "p50 µs",
@@ -79,13 +81,13 @@ pub(crate) async fn compare(args: &Args, case: Case, runtime: &str) -> String {
     }
     let mut rounds = Vec::new();
     for round in 0..args.rounds {
-        let mut of: [Option<Run>; 3] = [None, None, None];
-        for i in 0..3 {
-            // Each contender is first equally often.
-            let i = (i + round) % 3;
+        let mut of: [Option<Run>; 4] = [const { None }; 4];
+        for i in 0..4 {
+            // Each is first as often as the others.
+            let i = (i + round) % 4;
             of[i] = Some(run(&all[i], NAMES[i], case, &servers, span).await);
         }
-        rounds.push(of.map(|run| run.expect("all three ran")));
+        rounds.push(of.map(|run| run.expect("all of them ran")));
     }
     if case.frozen {
         servers[case.nodes - 1].resume();
@@ -93,14 +95,16 @@ pub(crate) async fn compare(args: &Args, case: Case, runtime: &str) -> String {
     row(args, case, runtime, &rounds)
 }
 
-fn row(args: &Args, case: Case, runtime: &str, rounds: &[[Run; 3]]) -> String {
+fn row(args: &Args, case: Case, runtime: &str, rounds: &[[Run; 4]]) -> String {
     let over = |of: fn(&Run) -> f64, whom: usize| {
         Spread::of(rounds.iter().map(|r| of(&r[0]) / of(&r[whom])).collect())
     };
     let median = |of: fn(&Run) -> f64, who: usize| {
         Spread::of(rounds.iter().map(|r| of(&r[who])).collect()).median
     };
-    let (raw, rslock) = (over(|r| r.per_s, 1), over(|r| r.per_s, 2));
+    let (raw, default, rslock) = (over(|r| r.per_s, 1), over(|r| r.per_s, 2), over(|r| r.per_s, 3));
+    let default_over_raw =
+        Spread::of(rounds.iter().map(|r| r[2].per_s / r[1].per_s).collect()).median;
     let p50_raw = over(Run::p50, 1);
     let (p50, p99) = (median(Run::p50, 0), median(|r| quantile_us(&r.latencies, 0.99), 0));
     let (pairs, raw_p50) = (median(|r| r.per_s, 0), median(Run::p50, 1));
@@ -112,6 +116,7 @@ fn row(args: &Args, case: Case, runtime: &str, rounds: &[[Run; 3]]) -> String {
             "{{\"runtime\":\"{runtime}\",\"nodes\":{nodes},\"tasks\":{tasks},\"frozen\":{frozen},\
              \"delay_us\":{},\"ours_pairs_per_s\":{pairs:.0},\
              \"ours_over_raw\":{:.3},\"ours_over_raw_min\":{:.3},\"ours_over_raw_max\":{:.3},\
+             \"ours_over_raw_default\":{:.3},\"raw_default_over_raw\":{default_over_raw:.3},\
              \"ours_over_rslock\":{:.3},\"ours_over_rslock_min\":{:.3},\
              \"p50_over_raw\":{:.3},\"p50_over_raw_max\":{:.3},\"ours_p50_us\":{p50:.0},\
              \"ours_p99_us\":{p99:.0},\"raw_p50_us\":{raw_p50:.0},\"ours_client_cpu_us\":{c:.1},\
@@ -121,6 +126,7 @@ fn row(args: &Args, case: Case, runtime: &str, rounds: &[[Run; 3]]) -> String {
             raw.median,
             raw.min,
             raw.max,
+            default.median,
             rslock.median,
             rslock.min,
             p50_raw.median,
@@ -130,7 +136,8 @@ fn row(args: &Args, case: Case, runtime: &str, rounds: &[[Run; 3]]) -> String {
     let cpu = format!("{c:.0}+{s:.0}/{raw_c:.0}+{raw_s:.0}");
     let late = if delay.is_zero() { "" } else { "  0.2 ms of network each way" };
     format!(
-        "{runtime:>7} {nodes:>5} {tasks:>5} {frozen:>6} | {pairs:>9.0} | {raw:>18} {rslock:>18} | \
+        "{runtime:>7} {nodes:>5} {tasks:>5} {frozen:>6} | {pairs:>9.0} | \
+         {raw:>18} {default:>18} {rslock:>18} | \
          {p50_raw:>18} {p50:>7.0} {p99:>7.0} {raw_p50:>7.0} | {cpu:>15}{late}"
     )
 }

@@ -1,4 +1,4 @@
-//! The three contenders. Each runs the same pair: acquires a lock on N servers and releases it.
+//! The contenders, each doing the same pair: take a lock on N servers, give it back.
 #![allow(unreachable_pub)]
 
 use std::future::Future;
@@ -29,13 +29,19 @@ pub struct Raw {
 }
 
 impl Raw {
+    /// Connects without the kernel's coalescing of small packets, as palisade does.
     pub async fn connect(urls: &[String]) -> Self {
+        Self::connect_with(urls, true).await
+    }
+
+    /// Connects as the `redis` crate does by default (`nodelay` off), or without coalescing.
+    async fn connect_with(urls: &[String], nodelay: bool) -> Self {
         let mut connections = Vec::new();
         let mut sha = String::new();
         for url in urls {
             let info: redis::ConnectionInfo =
                 redis::IntoConnectionInfo::into_connection_info(url.as_str()).expect("a url");
-            let tcp = info.tcp_settings().clone().set_nodelay(true);
+            let tcp = info.tcp_settings().clone().set_nodelay(nodelay);
             let client = redis::Client::open(info.set_tcp_settings(tcp)).expect("a client");
             let mut c = client.get_multiplexed_async_connection().await.expect("a server");
             sha = redis::cmd("SCRIPT")
@@ -49,7 +55,28 @@ impl Raw {
         Self { connections, sha }
     }
 
-    /// Returns true if the key exists, by one command.
+    /// Takes a key on all servers, and stores a result under it.
+    pub async fn once(&self, key: &str, result: &str) {
+        let owner: [u8; 16] = rand::random();
+        let set = |value: &[u8], nx: bool| {
+            let mut cmd = redis::cmd("SET");
+            cmd.arg(key).arg(value).arg("PX").arg(86_400_000);
+            if nx {
+                cmd.arg("NX");
+            }
+            cmd
+        };
+        for cmd in [set(&owner, true), set(result.as_bytes(), false)] {
+            let ask = |c: &redis::aio::MultiplexedConnection| {
+                let (mut c, cmd) = (c.clone(), &cmd);
+                async move { cmd.query_async::<Option<String>>(&mut c).await }
+            };
+            let said = join_all(self.connections.iter().map(ask)).await;
+            assert!(said.iter().all(|r| matches!(r, Ok(Some(_)))), "the key is new");
+        }
+    }
+
+    /// Whether something is there, by one command.
     pub async fn get(&self, key: &str) -> bool {
         let mut c = self.connections[0].clone();
         let value = redis::cmd("GET").arg(key).query_async::<Option<String>>(&mut c).await;
@@ -131,6 +158,7 @@ impl Contender for Ours {
 pub async fn contender(who: &str, urls: &[String]) -> Arc<dyn Contender> {
     match who {
         "raw" => Arc::new(Raw::connect(urls).await),
+        "raw default" => Arc::new(Raw::connect_with(urls, false).await),
         "rslock" => Arc::new(Rslock::connect(urls)),
         _ => Arc::new(Ours::connect(urls)),
     }

@@ -10,6 +10,7 @@ mod contenders;
 mod delay;
 mod elections;
 mod handoff;
+mod records;
 mod replay;
 mod scale;
 #[path = "../../tests/support/server.rs"]
@@ -62,7 +63,10 @@ struct Args {
     /// Measure only the time between a release and the next holder's lock.
     #[arg(long)]
     handoff: bool,
-    /// Time for which each holder keeps that lock, in µs.
+    /// Only idempotency keys, executed and replayed by many callers.
+    #[arg(long)]
+    records: bool,
+    /// For how long each holder of that lock has it.
     #[arg(long, default_value_t = 1_000)]
     hold_us: u64,
     /// URLs for a worker process of a table.
@@ -83,7 +87,7 @@ fn main() {
     }
     let special = args.scale || args.elections || args.handoff;
     let special = special || args.worker.is_some() || args.frozen_for.is_some();
-    if !args.json && !special {
+    if !args.json && !special && !args.records && !args.handoff {
         println!("{}", case::heading());
     }
     for name in runtimes.into_iter().take(if special { 1 } else { 2 }) {
@@ -119,6 +123,9 @@ async fn tables(args: &Args, runtime: &str) {
     if args.handoff {
         return handoffs(args, runtime).await;
     }
+    if args.records {
+        return records(args, runtime).await;
+    }
     let mut cases = Vec::new();
     for nodes in [1, 3, 5] {
         cases.extend([1, 8, 64, 512].map(|tasks| plain(nodes, tasks)));
@@ -136,8 +143,24 @@ async fn tables(args: &Args, runtime: &str) {
         return;
     }
     handoffs(args, runtime).await;
+    records(args, runtime).await;
     if wanted(args.nodes, 1) {
         println!("{}", replay::measure(args, runtime).await);
+    }
+}
+
+async fn records(args: &Args, runtime: &str) {
+    if !args.json {
+        println!("{}", records::heading());
+    }
+    for nodes in [1, 3, 5] {
+        for callers in [1, 8, 64, 512] {
+            if args.nodes.is_none_or(|only| only == nodes)
+                && args.tasks.is_none_or(|only| only == callers)
+            {
+                println!("{}", records::measure(args, runtime, nodes, callers).await);
+            }
+        }
     }
 }
 

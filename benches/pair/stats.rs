@@ -40,7 +40,18 @@ pub(crate) fn cpu(pid: u32) -> f64 {
     ticks.filter_map(|t| t.parse::<f64>().ok()).sum::<f64>() * 1e4
 }
 
-/// Returns the resident memory of this process, in bytes.
+/// Context switches of all threads of a process that runs, so far.
+pub(crate) fn switches(pid: u32) -> f64 {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let of = |thread: std::fs::DirEntry| {
+        let status = std::fs::read_to_string(thread.path().join("status")).unwrap_or_default();
+        let lines = status.lines().filter(|line| line.contains("ctxt_switches"));
+        lines.filter_map(|line| line.rsplit('\t').next()?.parse::<f64>().ok()).sum::<f64>()
+    };
+    threads.map(of).sum()
+}
+
+/// Resident memory of this process in bytes.
 pub(crate) fn resident() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = statm.split_whitespace().nth(1).and_then(|p| p.parse::<usize>().ok());

@@ -23,7 +23,6 @@
 mod alarm;
 mod incoming;
 mod order;
-mod pace;
 pub(crate) mod pending;
 mod pending_releases;
 mod replies;
@@ -41,7 +40,6 @@ use tokio::time::timeout;
 use self::alarm::Alarm;
 use self::incoming::{Incoming, Queues};
 use self::order::BatchOrder;
-use self::pace::Pace;
 use self::pending::Load;
 pub(crate) use self::pending::Pending;
 use self::pending_releases::{InDoubt, PendingReleases};
@@ -189,7 +187,6 @@ impl NodeQueue {
             clock: None,
             names_server: false,
             history: None,
-            pace: Pace::default(),
             spoke: self.settings.env.now(),
             in_touch: false,
         };
@@ -245,7 +242,6 @@ struct Worker {
     names_server: bool,
     /// Data history in the node's last answer.
     history: Option<QuarantineId>,
-    pace: Pace,
     /// Time at which the last batch was sent.
     spoke: Moment,
     /// The node answered the last batch, so its connection works.
@@ -261,6 +257,8 @@ impl Worker {
         let mut under_way = FuturesUnordered::new();
         let mut confirming = FuturesUnordered::new();
         let mut alarm = Alarm::new();
+        // Ops of the last batch; true if the other tasks have run since a request was seen.
+        let (mut last, mut yielded) = (0, false);
         loop {
             let now = env.now();
             // A batch under way may still be asking for the clock: another batch would overtake
@@ -276,10 +274,17 @@ impl Worker {
             let open = room && confirming.len() < CONFIRMING_MAX;
             // Owed releases are sent before queued requests: a busy queue is never empty.
             let mut next = if room { self.owed_batch(now) } else { None };
+            // Where several callers ask, those that were answered just now run first, so that their
+            // next requests leave in the same batch. A caller that is alone is not held up.
+            let crowded = last > 1 || !under_way.is_empty();
+            if next.is_none() && open && crowded && !yielded && self.incoming.len() > 0 {
+                yielded = true;
+                tokio::task::yield_now().await;
+                continue;
+            }
+            yielded = false;
             if next.is_none() && open {
-                let waiting = self.incoming.len();
-                let most = self.pace.most(waiting, under_way.is_empty() && depth > 1);
-                next = self.next_batch(now, most.min(BATCH_MAX));
+                next = self.next_batch(now);
             }
             let beat = self.spoke + HEARTBEAT;
             looks &= under_way.is_empty();
@@ -287,6 +292,7 @@ impl Worker {
                 next = Some((Vec::new(), now + self.settings.node_deadline));
             }
             if let Some((batch, deadline)) = next {
+                last = batch.len();
                 under_way.push(self.send(batch, deadline, node, env));
                 continue;
             }
@@ -323,16 +329,15 @@ impl Worker {
         true
     }
 
-    /// Takes the next batch out of the queue, at most `most` requests, and returns it with its
-    /// deadline.
-    fn next_batch(&mut self, now: Moment, most: usize) -> Option<(Vec<Pending>, Moment)> {
+    /// Takes the next batch out of the queue, and returns it with its deadline.
+    fn next_batch(&mut self, now: Moment) -> Option<(Vec<Pending>, Moment)> {
         // At least `node_deadline`: a caller may want the answer sooner, but a time-out ends the
         // connection that all callers share.
         let mut deadline = now + self.settings.node_deadline;
         let mut again = self.again.len().min(AGAIN_MAX);
         let waiting = again + self.incoming.len();
-        let (mut gathered, mut bytes) = (BatchOrder::for_up_to(waiting.min(most)), 0);
-        while gathered.len() < most {
+        let (mut gathered, mut bytes) = (BatchOrder::for_up_to(waiting.min(BATCH_MAX)), 0);
+        while gathered.len() < BATCH_MAX {
             let next = if again > 0 {
                 again -= 1;
                 self.again.pop_front()

@@ -415,7 +415,7 @@ async fn a_broker_that_refuses_for_good_ends_the_consumer_with_its_words() {
     let (w, broker) = (World::new(3), Broker::default());
     let (connection, _) = broker.connect();
     let consumer = consumer(&w.redlock, connection.refused(), Rules::default());
-    let run = consumer.run(|_, _| async { Ok(()) }, pending());
+    let run = consumer.run(|_, _| async { Ok::<_, Failed>(()) }, pending());
     let ended = timeout(secs(60), run).await.expect("it ends by itself");
     let Err(ConsumeError::Broker { error, .. }) = ended else { panic!("{ended:?}") };
     assert!(error.to_string().contains("this user may not read the queue"), "{error}");

@@ -1,7 +1,8 @@
 -- Begins an idempotency record: promises this ballot, and shows any result.
 -- KEYS  1 record
--- ARGV  1 owner  2 lease ms  3 retention ms  4 proposal  5 fingerprint or ''  6 force: 0 or 1
---       7 created: when the request was made, ms or ''   8 wait: 0 or 1
+-- ARGV  1 owner  2 lease ms  3 ms to keep the record for, the lease included  4 proposal
+--       5 fingerprint or ''  6 force: 0 or 1  7 latest time for the claim, ms or '': the request's
+--       retention ends then  8 wait: 0 or 1
 -- Puts  fence, attempt, rf or 0, value or false if rf > 0, ballot of the steps or 0, steps if > 0
 --       | QUARANTINED | WRONG_TYPE | MISMATCH | COMPLETED, rf, value or false | IN_FLIGHT, ms
 --       | TOO_OLD | DEFERRED
@@ -22,8 +23,8 @@ if kind == 'C' then
   local value = (rf or steps) and shown()
   if value == nil then return end
   if not mine then
-    local created = tonumber(ARGV[a + 7])
-    if created and created + tonumber(ARGV[a + 3]) < now_ms then return put(TOO_OLD) end
+    local latest = tonumber(ARGV[a + 7])
+    if latest and latest < now_ms then return put(TOO_OLD) end
     -- The fence is at least one above the last.
     fence, attempt = math.max(tonumber(in_range(ARGV[a + 4])), fence + 1), attempt + 1
     call('HSET', key, 'own', owner, 'fence', digits(fence), 'till',

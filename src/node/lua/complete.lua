@@ -1,6 +1,6 @@
 -- Stores the result, unless a higher ballot was promised or the record has another fingerprint.
 -- KEYS  1 record
--- ARGV  1 owner  2 ballot  3 value  4 retention ms  5 fingerprint or ''
+-- ARGV  1 owner  2 ballot  3 value  4 ms to keep the record for  5 fingerprint or ''
 --       6 value kept: 0 (only the fact that there is a result) or 1
 -- Puts  DONE | NOT_OWNER | WRONG_TYPE | MISMATCH
 if kind == 'c' then

@@ -2,7 +2,8 @@
 -- an earlier history stays below the floor (g is not renewed, because a higher promise may have
 -- been forgotten) unless its holder names this quarantine.
 -- KEYS  1 record
--- ARGV  1 owner  2 ballot  3 lease ms  4 retention ms  5 fingerprint or ''
+-- ARGV  1 owner  2 ballot  3 lease ms  4 ms to keep the record for, the lease included
+--       5 fingerprint or ''
 --       6 name of the quarantine or ''
 -- Puts  DONE | NOT_OWNER | QUARANTINED | WRONG_TYPE | MISMATCH | COMPLETED, rf, value | DEFERRED
 if kind == 'x' then

@@ -5,7 +5,8 @@
 --          D, Q: number of ops, their arguments      else: its arguments
 -- Returns  the clock in µs, if all is as the client expects and each op of these kinds is executed
 -- as
---          requested (an acquire: with its proposal for a fence). Else a list: the clock, the
+--          requested (an acquire or a claim: with its proposal for a fence; a claim: of a key that
+--          has no record). Else a list: the clock, the
 --          present marker, bits (1 the marker was written because the history is new, 2 there
 --          was none before, 4 its length was raised), then per op:
 --          1 done, 0 not the owner's, -1 absent, -2 quarantined, -3 held, -4 held by another
@@ -23,7 +24,8 @@ end
 local sizes = 'C18 c16 s15 x16 r12 u12 L11 X46 R22 I41 M31 E14'
 local k, a, last = 1, 4, #ARGV
 local whole = 0 -- so many runs are as asked, as long as there is nothing else to say
-local life -- how long a fence is kept, once it is needed
+-- How long a fence is kept, the name of the history and the clock in ms, once they are needed.
+local life, id, now_ms
 while a < last do
   local kind, count, keys, args, rest, found = ARGV[a + 1], nil, nil, nil, true, nil
   if kind == 'A' or kind == 'W' or kind == 'V' or kind == 'T' then
@@ -47,6 +49,17 @@ while a < last do
     if kind == 'X' and expected then
       life = life or string.match(ARGV[4], '^%d+ %d+ %d+ %d+ %d+ (%d+)')
       if prolong(k, a, life) then rest = nil end
+    elseif expected and find('Ccxs', kind, 1, true) then
+      if not id then
+        now_ms = math.floor(now_us / 1000)
+        id = string.sub(marker, 1, 16) .. string.format(':%.0f', string.sub(marker, 42, 54))
+      end
+      if kind == 'C' then
+        found = claim(k, a, id, now_ms)
+        if found == true then rest = nil end
+      elseif complete(k, a, id, now_ms) then
+        rest = nil
+      end
     end
   end
   if rest and not b then
@@ -54,7 +67,7 @@ while a < last do
     for _ = 1, whole do b.out[#b.out + 1] = -9 end
   end
   local done
-  if kind == 'C' then done, found = replay(b, k, a) end
+  if kind == 'C' and rest then done = replay(b, k, a, found) end
   if done then
     -- `replay` has put the result.
   elseif rest then

@@ -13,11 +13,11 @@ end
 
 local key = KEYS[k + 1]
 -- 1 own  2 fence  3 till (lease end, ms)  4 att  5 rf (record's ballot)  6 g  7 fp  8 w (a caller
--- waits for the end of the claim). For a claim, replay.lua has read them already.
+-- waits for the end of the claim).
 -- g names the server's data history at the last promise. The result is read only when it is shown.
 -- While there are steps and no result, rf is an s and the ballot of the steps, and val holds them:
 -- clients that know of no steps take the record for another program's and leave it alone.
-local h = found or try('HMGET', key, 'own', 'fence', 'till', 'att', 'rf', 'g', 'fp', 'w')
+local h = try('HMGET', key, 'own', 'fence', 'till', 'att', 'rf', 'g', 'fp', 'w')
 local steps = not h.err and h[5] and string.match(h[5], '^s(%d+)$')
 -- Doubles represent every whole number up to 2^53; tokens are smaller.
 if h.err or not (is_whole(h[2], 1, 9007199254740992) and is_whole(h[3], 0, 9007199254740992)
@@ -48,10 +48,9 @@ end
 
 -- Keeps a record for as long as this writer needs it, and never for less than an earlier writer
 -- does. So no request within its retention finds it gone by any clock, and its promise outlives
--- every late request.
-local function keep(retention)
-  local ms = math.max(tonumber(retention) + b.apart + 1, tonumber(b.fence_life))
-  if redis.call('PTTL', key) < ms then redis.call('PEXPIRE', key, string.format('%.0f', ms)) end
+-- every late request. A claim's lease is added: a completion within it need not keep the record.
+local function keep(ms)
+  if redis.call('PTTL', key) < tonumber(ms) then redis.call('PEXPIRE', key, ms) end
 end
 
 -- Returns true if a higher ballot was promised, or this one to another owner. A promise of an

@@ -3,27 +3,28 @@
 -- on every call (helpers.lua).
 -- KEYS     1 record
 -- ARGV     the kind, and those of claim.lua
+--          h: the fields, if claim_fast.lua has read them
 -- Puts     COMPLETED, rf, value; or nothing
--- Returns  true if it put the result; and the fields that it has read, as records.lua uses them
-local function replay(b, k, a)
+-- Returns  true if it put the result
+local function replay(b, k, a, h)
   local KEYS, ARGV, call = KEYS, ARGV, redis.call
   local key, fp = KEYS[k + 1], ARGV[a + 6]
-  local h = redis.pcall('HMGET', key, 'own', 'fence', 'till', 'att', 'rf', 'g', 'fp', 'w')
-  local fence, till, attempt, rf = h[2], h[3], h[4], h[5]
+  h = h or redis.pcall('HMGET', key, 'fence', 'till', 'att', 'rf', 'fp')
+  local fence, till, attempt, rf = h[1], h[2], h[3], h[4]
   if b.late or ARGV[a + 7] == '1' or not (fence and till and attempt and rf)
-    or (fp ~= '' and h[7] and h[7] ~= fp)
+    or (fp ~= '' and h[5] and h[5] ~= fp)
     -- Whole numbers in digits, none of them longer than ours can be, and none empty.
     or #fence * #till * #attempt * #rf == 0 or #fence > 16 or #till > 15 or #attempt > 9 or #rf > 16
     or not string.find(fence .. till .. attempt .. rf, '^%d+$')
   then
-    return false, h
+    return false
   end
   fence, rf = tonumber(fence), tonumber(rf)
   local size, room = call('HSTRLEN', key, 'val'), b.room or 1048576
   if fence < 1 or fence >= 9007199254740992 or rf < 1 or rf >= 9007199254740992
     or size > 4096 or size > room or room <= 0
   then
-    return false, h
+    return false
   end
   b.room = room - size
   local out = b.out

@@ -2,7 +2,7 @@
 -- fingerprint, or it has a result. The longest list of a ballot stays, because a repeated request
 -- may arrive after a later one.
 -- KEYS  1 record
--- ARGV  1 owner  2 ballot  3 the steps  4 retention ms  5 fingerprint or ''
+-- ARGV  1 owner  2 ballot  3 the steps  4 ms to keep the record for  5 fingerprint or ''
 -- Puts  DONE | NOT_OWNER | WRONG_TYPE | MISMATCH
 if kind == 's' then
   if is_anothers(ARGV[a + 5]) then return put(MISMATCH) end

@@ -73,9 +73,11 @@ impl Entry {
         if self.is_of_this_life(h) { self.fence } else { self.fence.max(h.floor) }
     }
 
-    /// Kept for as long as this writer needs it, and never for less than an earlier one does.
-    fn keep(&mut self, h: &Header, retention: Duration) {
-        self.expires = self.expires.max(h.record_till(retention));
+    /// Keeps the record for as long as this writer needs it, and never for less than an earlier one
+    /// does. A claim's lease is added: a completion within it need not keep the record.
+    fn keep(&mut self, h: &Header, retention: Duration, lease: Duration) {
+        let lease = u64::try_from(lease.as_nanos()).unwrap_or(u64::MAX);
+        self.expires = self.expires.max(h.record_till(retention).saturating_add(lease));
     }
 
     /// The request is known from now on.
@@ -164,7 +166,7 @@ impl Records {
         e.till = Some(h.after(c.lease));
         e.attempt = e.attempt.saturating_add(1);
         e.is_of(c.fingerprint);
-        e.keep(h, c.retention);
+        e.keep(h, c.retention, c.lease);
         e.claimed(h, c)
     }
 
@@ -227,7 +229,7 @@ impl Records {
         e.till = Some(h.after(lease));
         e.attempt = e.attempt.max(1);
         e.is_also_of(fingerprint);
-        e.keep(h, retention);
+        e.keep(h, retention, lease);
         Reply::Done
     }
 
@@ -264,7 +266,7 @@ impl Records {
         e.till = None;
         e.attempt = e.attempt.max(1);
         e.is_also_of(fingerprint);
-        e.keep(h, retention);
+        e.keep(h, retention, Duration::ZERO);
         (Reply::Done, std::mem::take(&mut e.awaited))
     }
 
@@ -298,7 +300,7 @@ impl Records {
         e.steps = Some(StoredSteps { token, list: Arc::clone(list) });
         e.attempt = e.attempt.max(1);
         e.is_also_of(fingerprint);
-        e.keep(h, retention);
+        e.keep(h, retention, Duration::ZERO);
         Reply::Done
     }
 

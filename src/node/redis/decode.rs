@@ -11,7 +11,7 @@ use super::seen::Seen;
 use crate::error::{NodeError, NodeFault};
 use crate::node::lost_claims::LostClaims;
 use crate::op::{
-    Facts, Holder, Listed, Loss, Op, QuarantineId, RecordState, Replies, Reply, StoredRecord,
+    Facts, Holder, Listed, Op, QuarantineId, RecordState, Replies, Reply, StoredRecord,
     StoredSteps,
 };
 use crate::token::{FencingToken, OwnerToken};
@@ -166,11 +166,21 @@ fn reply(
         }
         (Op::Acquire { proposal, .. }, AS_ASKED) => Reply::Granted { fence: *proposal },
         (Op::Acquire { .. }, 1..) => Reply::Granted { fence: code.unsigned_abs() },
-        (Op::Claim(c), 1..) => {
+        (Op::Claim(c), AS_ASKED | 1..) => {
+            let (fence, attempt, record, steps) = match code {
+                // A key that had no record.
+                AS_ASKED => (c.proposal, 1, None, None),
+                fence => (
+                    fence.unsigned_abs(),
+                    from.attempt()?,
+                    from.maybe_record()?,
+                    from.maybe_steps()?,
+                ),
+            };
             let unsure = lost_claims.unsure(c.born, c.retention, c.accepted);
             let losses = lost_claims.concerning(c.born, c.retention, c.accepted);
             let fresh = lost_claims.is_fresh(c.born, c.retention);
-            from.claimed(code.unsigned_abs(), unsure, (losses, fresh))?
+            Reply::Claimed { fence, attempt, record, steps, unsure, losses, fresh }
         }
         (Op::Enlist(_), 0..) => Reply::Candidates(from.candidates(code.unsigned_abs())?),
         (Op::Inspect { .. }, ABSENT) => Reply::Holder(None),
@@ -187,7 +197,15 @@ fn reply(
         }
         (Op::Release { .. } | Op::Unclaim { .. }, ABSENT) => Reply::Absent,
         (op, _) if shows(op) => return Err(garbage("an answer to another kind of question").into()),
-        (Op::Release { .. } | Op::Extend { .. }, AS_ASKED) | (_, DONE) => Reply::Done,
+        (
+            Op::Release { .. }
+            | Op::Extend { .. }
+            | Op::ExtendClaim { .. }
+            | Op::Complete { .. }
+            | Op::Steps { .. },
+            AS_ASKED,
+        )
+        | (_, DONE) => Reply::Done,
         (_, NOT_OWNER) => Reply::NotOwner,
         _ => return Err(garbage("an answer to another kind of question").into()),
     };
@@ -371,17 +389,6 @@ impl Reader {
         let attempt = self.attempt()?;
         let lease = self.ttl()?;
         Ok(RecordState { fence, attempt, lease, record: self.maybe_record()? })
-    }
-
-    fn claimed(
-        &mut self,
-        fence: u64,
-        unsure: Duration,
-        (losses, fresh): (Vec<Loss>, bool),
-    ) -> Result<Reply, NodeError> {
-        let attempt = self.attempt()?;
-        let (record, steps) = (self.maybe_record()?, self.maybe_steps()?);
-        Ok(Reply::Claimed { fence, attempt, record, steps, unsure, losses, fresh })
     }
 }
 

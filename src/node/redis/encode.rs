@@ -96,10 +96,26 @@ pub(crate) fn batch(
         batch.known_since.map_or(0, |micros| (micros / 1_000).max(1)),
         whole_millis(group_terms.longest_window()),
     ));
+    let lives = Lives { fence: fence_life, apart: micros(terms.clock_error).div_ceil(500) };
     for run in runs(&batch.ops) {
-        run_args(&mut cmd, run, fence_life, awaited);
+        run_args(&mut cmd, run, lives, awaited);
     }
     cmd
+}
+
+/// Times in ms for which the server keeps what the ops write.
+#[derive(Clone, Copy)]
+struct Lives {
+    fence: u64,
+    /// Largest difference between two servers' clocks.
+    apart: u64,
+}
+
+impl Lives {
+    /// Returns the time for which a record is kept after its last write.
+    fn record(self, retention: Duration) -> u64 {
+        millis(retention).saturating_add(self.apart + 1).max(self.fence)
+    }
 }
 
 /// Returns the quarantine's length in ms that the script is asked for.
@@ -125,7 +141,7 @@ pub(super) fn runs(ops: &[Op]) -> impl Iterator<Item = &[Op]> {
     .flat_map(|run| run.chunks(RUN_MAX))
 }
 
-fn run_args(cmd: &mut Cmd, run: &[Op], fence_life: u64, awaited: bool) {
+fn run_args(cmd: &mut Cmd, run: &[Op], lives: Lives, awaited: bool) {
     match &run[0] {
         Op::Acquire { ttl, if_held, .. } => {
             let kind = match if_held {
@@ -134,7 +150,7 @@ fn run_args(cmd: &mut Cmd, run: &[Op], fence_life: u64, awaited: bool) {
                 Some(IfHeld::Queue(_)) => "W",
                 Some(IfHeld::TakeFrom(_)) => "T",
             };
-            cmd.arg(kind).arg(run.len()).arg(millis(*ttl)).arg(fence_life);
+            cmd.arg(kind).arg(run.len()).arg(millis(*ttl)).arg(lives.fence);
         }
         Op::Release { meta: false, .. } => {
             cmd.arg(if awaited { "Q" } else { "D" }).arg(run.len());
@@ -142,7 +158,7 @@ fn run_args(cmd: &mut Cmd, run: &[Op], fence_life: u64, awaited: bool) {
         _ => {}
     }
     for op in run {
-        args(cmd, op);
+        args(cmd, op, lives);
     }
 }
 
@@ -237,7 +253,7 @@ fn held<'c>(cmd: &'c mut Cmd, then: Option<&IfHeld>) -> &'c mut Cmd {
     }
 }
 
-fn args(cmd: &mut Cmd, op: &Op) {
+fn args(cmd: &mut Cmd, op: &Op, lives: Lives) {
     match op {
         Op::Acquire { owner, proposal, if_held, .. } => {
             held(cmd.arg(owner.as_str()).arg(*proposal), if_held.as_ref())
@@ -262,14 +278,16 @@ fn args(cmd: &mut Cmd, op: &Op) {
             .arg(entry.as_deref().unwrap_or_default())
             .arg(u8::from(*news)),
         Op::Claim(c) => {
+            let (lease, retention) = (millis(c.lease), millis(c.retention));
             cmd.arg("C")
                 .arg(c.owner.as_str())
-                .arg(millis(c.lease))
-                .arg(millis(c.retention))
+                .arg(lease)
+                .arg(lives.record(c.retention).saturating_add(lease))
                 .arg(c.proposal)
                 .arg(fingerprint(c.fingerprint.as_ref()))
                 .arg(u8::from(c.force));
-            number(cmd, c.created).arg(u8::from(c.wait))
+            let latest = c.created.map(|created| created.saturating_add(retention));
+            number(cmd, latest).arg(u8::from(c.wait))
         }
         Op::RaiseClaim { owner, token, .. } => cmd.arg("r").arg(owner.as_str()).arg(token.get()),
         Op::ExtendClaim { owner, token, lease, retention, fingerprint: fp, reassert, .. } => named(
@@ -277,7 +295,7 @@ fn args(cmd: &mut Cmd, op: &Op) {
                 .arg(owner.as_str())
                 .arg(token.get())
                 .arg(millis(*lease))
-                .arg(millis(*retention))
+                .arg(lives.record(*retention).saturating_add(millis(*lease)))
                 .arg(fingerprint(fp.as_ref())),
             *reassert,
         ),
@@ -286,7 +304,7 @@ fn args(cmd: &mut Cmd, op: &Op) {
             .arg(owner.as_str())
             .arg(token.get())
             .arg(value.as_deref().unwrap_or_default())
-            .arg(millis(*retention))
+            .arg(lives.record(*retention))
             .arg(fingerprint(fp.as_ref()))
             .arg(u8::from(value.is_some())),
         Op::Steps { owner, token, list, retention, fingerprint: fp, .. } => cmd
@@ -294,7 +312,7 @@ fn args(cmd: &mut Cmd, op: &Op) {
             .arg(owner.as_str())
             .arg(token.get())
             .arg(&**list)
-            .arg(millis(*retention))
+            .arg(lives.record(*retention))
             .arg(fingerprint(fp.as_ref())),
         Op::Unclaim { owner, end, .. } => cmd.arg("u").arg(owner.as_str()).arg(match end {
             ClaimEnd::Undone => "u",

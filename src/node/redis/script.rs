@@ -13,7 +13,7 @@ macro_rules! lua {
 /// loop over the batch. Functions come before the variables of the loop, so that these are no
 /// upvalues of them.
 const TEXT: &str = concat!(
-    lua!("acquire" "release" "prolong" "replay"),
+    lua!("acquire" "release" "prolong" "claim_fast" "complete_fast" "replay"),
     "local function batch(info, at, marker, now_us, expected)\n",
     lua!("history" "batch"),
     "end\n",

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::encode::{self, GroupTerms};
 use super::facts::history_id;
-use crate::op::{Batch, Began, Loss, Op};
+use crate::op::{Batch, Began, Claim, Loss, Op};
 
 /// Length of a marker without losses.
 const SHORTEST: usize = 140;
@@ -140,7 +140,7 @@ impl Seen {
         // A later write needs a newer note before it (quarantine 13).
         until = until.min((self.note + NOTED) * 1_000);
         for op in &batch.ops {
-            if let Op::Acquire { proposal, .. } = op {
+            if let Op::Acquire { proposal, .. } | Op::Claim(Claim { proposal, .. }) = op {
                 from = from.max(proposal.saturating_sub(error));
                 until = until.min(proposal.saturating_add(error));
             }

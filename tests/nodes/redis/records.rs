@@ -53,6 +53,69 @@ async fn records_live_and_are_shown_with_their_result() {
     assert_eq!((state.fence, state.attempt, state.record), (above, 2, Some(record)));
 }
 
+/// A completion within the lease does not look at the expiry: the claim has added the lease to it.
+#[tokio::test]
+async fn a_record_that_is_completed_late_in_its_lease_is_kept_for_its_retention() {
+    const DAY: Duration = Duration::from_secs(86_400);
+    let server = Server::start(&[]);
+    let node = fresh(&server);
+    let me = owner();
+    let of = Claim { retention: DAY, ..claim("r", me) };
+    let lease = of.lease;
+    // The second is made in the history that the client knows: by the fast path.
+    one(&node, LONG, Op::Claim(Claim { key: "first".into(), ..of.clone() })).await.unwrap();
+    let Ok(Reply::Claimed { fence, attempt: 1, .. }) = one(&node, LONG, Op::Claim(of)).await else {
+        panic!("not claimed")
+    };
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let complete = Op::Complete {
+        key: "r".into(),
+        owner: me,
+        token: FencingToken::new(fence),
+        value: Some((&b"out"[..]).into()),
+        retention: DAY,
+        fingerprint: None,
+    };
+    assert_eq!(one(&node, LONG, complete).await, Ok(Reply::Done));
+    let left: u64 = server.cli(&["pttl", "r"]).parse().unwrap();
+    let least = DAY + 2 * LONG.clock_error;
+    let most = least + lease + Duration::from_millis(1);
+    let left = Duration::from_millis(left);
+    assert!(left + Duration::from_millis(200) >= least && left <= most, "{left:?}");
+}
+
+#[tokio::test]
+async fn a_record_with_a_number_that_is_not_ours_is_neither_replayed_nor_claimed() {
+    let server = Server::start(&[]);
+    let node = fresh(&server);
+    let (me, key) = (owner(), Arc::<str>::from("r"));
+    let claimed = one(&node, LONG, Op::Claim(claim("r", me))).await;
+    let Ok(Reply::Claimed { fence, .. }) = claimed else { panic!("{claimed:?}") };
+    let (token, retention) = (FencingToken::new(fence), Duration::from_secs(3600));
+    let value = Some((&b"out"[..]).into());
+    let complete = Op::Complete { key, owner: me, token, value, retention, fingerprint: None };
+    assert_eq!(one(&node, LONG, complete).await, Ok(Reply::Done));
+    let (least, most) = ("0", "9007199254740992");
+    let numbers = [
+        ("fence", vec![least, most, "x", ""]),
+        ("rf", vec![least, most, "-1", ""]),
+        ("till", vec!["-1", "1e3", ""]),
+        ("att", vec!["1000000000", "1.5", ""]),
+    ];
+    for (field, wrong) in numbers {
+        let right = server.cli(&["hget", "r", field]);
+        for number in wrong {
+            server.cli(&["hset", "r", field, number]);
+            let refused = one(&node, LONG, Op::Claim(claim("r", owner()))).await;
+            let error = refused.expect_err(&format!("{field} {number:?}"));
+            assert!(error.to_string().contains("WRONGTYPE"), "{field} {number:?}: {error}");
+        }
+        server.cli(&["hset", "r", field, &right]);
+        let replayed = one(&node, LONG, Op::Claim(claim("r", owner()))).await;
+        assert!(matches!(replayed, Ok(Reply::Completed(_))), "{field}: {replayed:?}");
+    }
+}
+
 #[tokio::test]
 async fn an_old_copy_of_a_record_does_not_pass_for_knowledge() {
     let mut server = Server::start(&[]);

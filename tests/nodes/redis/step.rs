@@ -1,4 +1,4 @@
-//! Callers on a runtime of one thread, whose answers arrive together, do not stay in step.
+//! Callers on a runtime of one thread, whose answers arrive together, share the next batch.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -16,7 +16,7 @@ fn scripts(server: &Server) -> u64 {
 }
 
 #[tokio::test]
-async fn callers_whose_answers_come_together_do_not_wait_for_each_other_for_ever() {
+async fn callers_whose_answers_come_together_share_the_next_batch() {
     let server = Server::start(&[]);
     let handle = Redlock::builder().node(fresh(&server)).node_deadline(Duration::from_secs(2));
     let handle = handle.build().unwrap();
@@ -50,7 +50,7 @@ async fn callers_whose_answers_come_together_do_not_wait_for_each_other_for_ever
     }
     let batches = (scripts(&server) - before) as f64;
     let together = count.load(Ordering::Relaxed) as f64 / batches;
-    // Callers in step would always send all their calls together.
-    assert!(together < CALLERS as f64 - 4.0, "{together} calls leave together");
-    println!("{together:.1} of {CALLERS} calls leave together");
+    // Without waiting for each other they would leave in batches of a few.
+    assert!(together > CALLERS as f64 / 2.0, "{together} calls leave together");
+    assert!(together <= CALLERS as f64, "{together} calls leave together");
 }

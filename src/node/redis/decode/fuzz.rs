@@ -5,6 +5,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::op::Loss;
 use crate::fuzzing::{any_value, config, corpus, mutated, text, value};
 use crate::name::LockKeys;
 use crate::op::{Began, Claim, ClaimEnd, Enlist, IfHeld};

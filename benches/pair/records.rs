@@ -1,0 +1,177 @@
+//! Idempotency keys of many callers: executed and replayed by us, and done with two raw commands.
+//!
+//! The raw contender does what is often written by hand: `SET key owner NX PX`, the work, and
+//! `SET key result PX`, on all servers. It has no fencing, no fingerprint, no quorum logic, and a
+//! key stays taken if its process ends.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use palisade::{Failed, Idempotency};
+
+use super::Args;
+use super::contenders::{Ours, Raw};
+use super::server::Server;
+use super::stats::{Spread, cpu, switches};
+
+const RESULT: &str = "the receipt of an order: 30 by";
+
+/// What the callers do.
+#[derive(Clone, Copy, PartialEq)]
+enum Work {
+    /// Each key is new.
+    Execute,
+    /// Each caller asks for its own completed key.
+    Replay,
+    /// As `Execute`, by two raw commands.
+    Raw,
+}
+
+/// One round of one kind of work.
+struct Run {
+    per_s: f64,
+    /// µs per key: of this process, of all servers, and the part of the servers' time that they
+    /// spent in scripts.
+    cpu: (f64, f64, f64),
+    /// Context switches per key, of this process and of all servers.
+    switches: f64,
+}
+
+/// Measures one number of nodes and callers, and returns its row.
+pub(crate) async fn measure(args: &Args, runtime: &str, nodes: usize, callers: usize) -> String {
+    let servers: Vec<Server> = (0..nodes).map(|_| Server::start(&[])).collect();
+    let urls: Vec<String> = servers.iter().map(Server::url).collect();
+    let orders = Ours::connect(&urls).0.idempotency("bench").at_most_once().build();
+    let clients = Arc::new((orders.expect("a namespace"), Raw::connect(&urls).await));
+    for caller in 0..callers {
+        ours(&clients.0, format!("replay-{caller}")).await;
+    }
+    let span = Duration::from_secs_f64(args.seconds);
+    let works = [Work::Execute, Work::Raw, Work::Replay];
+    let mut rounds: Vec<[Run; 3]> = Vec::new();
+    // The first round warms, and is not counted.
+    for round in 0..=args.rounds {
+        let mut of = [None, None, None];
+        for i in 0..3 {
+            let i = (i + round) % 3;
+            let name = format!("{runtime}-{round}");
+            of[i] = Some(run(&clients, works[i], (&name, callers), &servers, span).await);
+        }
+        rounds.push(of.map(|run| run.expect("all three ran")));
+    }
+    let median = |of: fn(&Run) -> f64, work: usize| {
+        Spread::of(rounds[1..].iter().map(|r| of(&r[work])).collect())
+    };
+    let over = Spread::of(rounds[1..].iter().map(|r| r[0].per_s / r[1].per_s).collect());
+    let (execute, raw, replay) =
+        (median(|r| r.per_s, 0), median(|r| r.per_s, 1), median(|r| r.per_s, 2));
+    let script = |work| median(|r| r.cpu.2, work).median;
+    let (client, server) = (median(|r| r.cpu.0, 0).median, median(|r| r.cpu.1, 0).median);
+    let switched = median(|r| r.switches, 0).median;
+    if args.json {
+        return format!(
+            "{{\"runtime\":\"{runtime}\",\"nodes\":{nodes},\"callers\":{callers},\
+             \"execute_per_s\":{:.0},\"execute_min\":{:.0},\"execute_max\":{:.0},\
+             \"execute_over_raw\":{:.3},\"raw_per_s\":{:.0},\"replay_per_s\":{:.0},\
+             \"server_us_per_execute\":{:.1},\"server_us_per_replay\":{:.1},\
+             \"client_cpu_us_per_execute\":{client:.1},\"servers_cpu_us_per_execute\":{server:.1},\
+             \"switches_per_execute\":{switched:.2}}}",
+            execute.median,
+            execute.min,
+            execute.max,
+            over.median,
+            raw.median,
+            replay.median,
+            script(0),
+            script(2),
+        );
+    }
+    let range = |s: Spread| format!("{:.0} ({:.0}-{:.0})", s.median, s.min, s.max);
+    format!(
+        "{runtime:>7} {nodes:>5} {callers:>7} | {:>22} {over:>18} {:>22} | {:>7.1} {:>7.1} | \
+         {:>9} {switched:>8.2}",
+        range(execute),
+        range(replay),
+        script(0),
+        script(2),
+        format!("{client:.0}+{server:.0}"),
+    )
+}
+
+/// Returns the heading of the rows.
+pub(crate) fn heading() -> String {
+    format!(
+        "{:>7} {:>5} {:>7} | {:>22} {:>18} {:>22} | {:>7} {:>7} | {:>9} {:>8}",
+        "runtime",
+        "nodes",
+        "callers",
+        "keys executed/s",
+        "over two raw SETs",
+        "replayed/s",
+        "µs/exec",
+        "µs/repl",
+        "cpu µs",
+        "switches"
+    )
+}
+
+async fn ours(orders: &Idempotency, key: String) {
+    let done = orders.key(key).run(|_| async { Ok::<_, Failed>(RESULT.to_owned()) }).await;
+    assert!(done.is_ok_and(|done| done.value().is_some()), "a result");
+}
+
+/// Lets all callers work until the span is over.
+async fn run(
+    clients: &Arc<(Idempotency, Raw)>,
+    work: Work,
+    (name, callers): (&str, usize),
+    servers: &[Server],
+    span: Duration,
+) -> Run {
+    let spent = || {
+        let of = |figure: fn(&Server) -> f64| servers.iter().map(figure).sum::<f64>();
+        let me = std::process::id();
+        let scripts = of(script_us);
+        (cpu(me), of(|s| cpu(s.pid())), scripts, switches(me) + of(|s| switches(s.pid())))
+    };
+    let stop = Arc::new(AtomicBool::new(false));
+    let (before, began) = (spent(), Instant::now());
+    let tasks: Vec<_> = (0..callers)
+        .map(|caller| {
+            let (clients, stop) = (Arc::clone(clients), Arc::clone(&stop));
+            let key = format!("{name}-{caller}");
+            tokio::spawn(async move {
+                let mut done = 0_u64;
+                while !stop.load(Ordering::Relaxed) {
+                    match work {
+                        Work::Execute => ours(&clients.0, format!("{key}-{done}")).await,
+                        Work::Replay => ours(&clients.0, format!("replay-{caller}")).await,
+                        Work::Raw => clients.1.once(&format!("raw-{key}-{done}"), RESULT).await,
+                    }
+                    done += 1;
+                }
+                done
+            })
+        })
+        .collect();
+    tokio::time::sleep(span).await;
+    stop.store(true, Ordering::Relaxed);
+    let done = join_all(tasks).await.into_iter().map(|n| n.expect("a caller")).sum::<u64>() as f64;
+    let (took, after) = (began.elapsed().as_secs_f64(), spent());
+    let per = |after: f64, before: f64| (after - before) / done;
+    Run {
+        per_s: done / took,
+        cpu: (per(after.0, before.0), per(after.1, before.1), per(after.2, before.2)),
+        switches: per(after.3, before.3),
+    }
+}
+
+/// Returns the time in µs that the server has spent in scripts.
+fn script_us(server: &Server) -> f64 {
+    let stats = server.cli(&["info", "commandstats"]);
+    let line = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:"));
+    let usec = line.and_then(|line| line.split_once("usec=")?.1.split(',').next()?.parse().ok());
+    usec.unwrap_or(0.0)
+}

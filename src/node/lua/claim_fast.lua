@@ -1,0 +1,27 @@
+-- Fast path of claim: a key that has no record, in the history that the client expects. A result is
+-- left to replay.lua, all other cases to claim.lua. No upvalues: the closure is created on every
+-- call (helpers.lua).
+-- KEYS     1 record
+-- ARGV     the kind, and those of claim.lua
+--          id, now_ms: see batch.lua
+-- Returns  true if it is claimed with its proposal for a fence; else nothing was changed, and the
+--          fields that replay.lua uses
+local function claim(k, a, id, now_ms)
+  local KEYS, ARGV, call = KEYS, ARGV, redis.call
+  local key, fp, latest = KEYS[k + 1], ARGV[a + 6], ARGV[a + 8]
+  local h = redis.pcall('HMGET', key, 'fence', 'till', 'att', 'rf', 'fp')
+  if h[1] ~= false or h[2] or h[3] or h[4] or h[5]
+    or (latest ~= '' and tonumber(latest) < now_ms)
+  then
+    return h
+  end
+  local till = string.format('%.0f', now_ms + ARGV[a + 3])
+  if fp == '' then
+    call('HSET', key, 'own', ARGV[a + 2], 'fence', ARGV[a + 5], 'till', till, 'att', '1', 'g', id)
+  else
+    call('HSET', key, 'own', ARGV[a + 2], 'fence', ARGV[a + 5], 'till', till, 'att', '1', 'g', id,
+      'fp', fp)
+  end
+  call('PEXPIRE', key, ARGV[a + 4])
+  return true
+end
