@@ -23,12 +23,14 @@
 mod alarm;
 mod incoming;
 mod order;
+mod pace;
 pub(crate) mod pending;
 mod pending_releases;
 mod replies;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -40,6 +42,7 @@ use tokio::time::timeout;
 use self::alarm::Alarm;
 use self::incoming::{Incoming, Queues};
 use self::order::BatchOrder;
+use self::pace::Pace;
 use self::pending::Load;
 pub(crate) use self::pending::Pending;
 use self::pending_releases::{InDoubt, PendingReleases};
@@ -187,6 +190,7 @@ impl NodeQueue {
             clock: None,
             names_server: false,
             history: None,
+            pace: Pace::default(),
             spoke: self.settings.env.now(),
             in_touch: false,
         };
@@ -242,6 +246,7 @@ struct Worker {
     names_server: bool,
     /// Data history in the node's last answer.
     history: Option<QuarantineId>,
+    pace: Pace,
     /// Time at which the last batch was sent.
     spoke: Moment,
     /// The node answered the last batch, so its connection works.
@@ -274,17 +279,21 @@ impl Worker {
             let open = room && confirming.len() < CONFIRMING_MAX;
             // Owed releases are sent before queued requests: a busy queue is never empty.
             let mut next = if room { self.owed_batch(now) } else { None };
-            // Where several callers ask, those that were answered just now run first, so that their
-            // next requests leave in the same batch. A caller that is alone is not held up.
+            // Where several callers ask, those that were answered just now run first, so that
+            // their next requests leave in the same batch. Neither a caller that is alone nor an
+            // extension is held up.
             let crowded = last > 1 || !under_way.is_empty();
-            if next.is_none() && open && crowded && !yielded && self.incoming.len() > 0 {
+            let waits = self.incoming.len() > 0 && !self.incoming.has_extension();
+            if next.is_none() && open && crowded && waits && !yielded {
                 yielded = true;
-                tokio::task::yield_now().await;
+                let_others_run().await;
                 continue;
             }
             yielded = false;
             if next.is_none() && open {
-                next = self.next_batch(now);
+                let waiting = self.incoming.len();
+                let most = self.pace.most(waiting, under_way.is_empty() && depth > 1);
+                next = self.next_batch(now, most.min(BATCH_MAX));
             }
             let beat = self.spoke + HEARTBEAT;
             looks &= under_way.is_empty();
@@ -329,15 +338,16 @@ impl Worker {
         true
     }
 
-    /// Takes the next batch out of the queue, and returns it with its deadline.
-    fn next_batch(&mut self, now: Moment) -> Option<(Vec<Pending>, Moment)> {
+    /// Takes the next batch out of the queue, at most `most` requests, and returns it with its
+    /// deadline.
+    fn next_batch(&mut self, now: Moment, most: usize) -> Option<(Vec<Pending>, Moment)> {
         // At least `node_deadline`: a caller may want the answer sooner, but a time-out ends the
         // connection that all callers share.
         let mut deadline = now + self.settings.node_deadline;
         let mut again = self.again.len().min(AGAIN_MAX);
         let waiting = again + self.incoming.len();
-        let (mut gathered, mut bytes) = (BatchOrder::for_up_to(waiting.min(BATCH_MAX)), 0);
-        while gathered.len() < BATCH_MAX {
+        let (mut gathered, mut bytes) = (BatchOrder::for_up_to(waiting.min(most)), 0);
+        while gathered.len() < most {
             let next = if again > 0 {
                 again -= 1;
                 self.again.pop_front()
@@ -442,6 +452,20 @@ impl Worker {
             Answered { asked, greeting, replies, deadline, not_after, sent, received }
         }
     }
+}
+
+/// Lets the tasks that can run now run first: wakes this task at once, behind them.
+/// `tokio::task::yield_now` would wait for a turn of the runtime's driver, on this very thread.
+async fn let_others_run() {
+    let mut woken = false;
+    std::future::poll_fn(|cx| {
+        if std::mem::replace(&mut woken, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 /// Asks a node whose clock is not known for its facts.

@@ -41,6 +41,11 @@ impl Incoming {
         taken + self.extensions.len() + self.others.len()
     }
 
+    /// Returns true if an extension waits.
+    pub(super) fn has_extension(&self) -> bool {
+        self.extension.is_some() || !self.extensions.is_empty()
+    }
+
     /// Takes the request that is sent next: extensions in their order, then the others in theirs.
     pub(super) fn next(&mut self) -> Option<Pending> {
         let extension = self.extension.take().or_else(|| self.extensions.try_recv().ok());
@@ -95,9 +100,10 @@ mod tests {
         let send = |job: Pending| assert!(queues.of(&job.op).try_send(job).is_ok());
         send(look());
         assert!(incoming.wait().await, "it is taken out");
+        assert!(!incoming.has_extension());
         [look(), extension(), extension()].into_iter().for_each(send);
         drop(queues);
-        assert_eq!(incoming.len(), 4);
+        assert_eq!((incoming.len(), incoming.has_extension()), (4, true));
         let order = [(); 4].map(|()| incoming.next().map(|pending| pending.op.is_extension()));
         assert_eq!(order, [true, true, false, false].map(Some));
         assert!(!incoming.wait().await, "nothing comes any more");

@@ -11,8 +11,7 @@ use super::seen::Seen;
 use crate::error::{NodeError, NodeFault};
 use crate::node::lost_claims::LostClaims;
 use crate::op::{
-    Facts, Holder, Listed, Op, QuarantineId, RecordState, Replies, Reply, StoredRecord,
-    StoredSteps,
+    Facts, Holder, Listed, Op, QuarantineId, RecordState, Replies, Reply, StoredRecord, StoredSteps,
 };
 use crate::token::{FencingToken, OwnerToken};
 

@@ -53,6 +53,16 @@ async fn records_live_and_are_shown_with_their_result() {
     assert_eq!((state.fence, state.attempt, state.record), (above, 2, Some(record)));
 }
 
+/// Asserts the expiry of the record `r`, whose claim's lease was `TTL` at most.
+fn is_kept_for(server: &Server, retention: Duration) {
+    let left = Duration::from_millis(server.cli(&["pttl", "r"]).parse().unwrap());
+    let least = retention + 2 * LONG.clock_error;
+    // The answers have taken some time.
+    let slow = Duration::from_millis(200);
+    assert!(left + slow >= least, "{left:?} of {least:?}");
+    assert!(left <= least + TTL + Duration::from_millis(1), "{left:?} of {least:?}");
+}
+
 /// A completion within the lease does not look at the expiry: the claim has added the lease to it.
 #[tokio::test]
 async fn a_record_that_is_completed_late_in_its_lease_is_kept_for_its_retention() {
@@ -61,7 +71,6 @@ async fn a_record_that_is_completed_late_in_its_lease_is_kept_for_its_retention(
     let node = fresh(&server);
     let me = owner();
     let of = Claim { retention: DAY, ..claim("r", me) };
-    let lease = of.lease;
     // The second is made in the history that the client knows: by the fast path.
     one(&node, LONG, Op::Claim(Claim { key: "first".into(), ..of.clone() })).await.unwrap();
     let Ok(Reply::Claimed { fence, attempt: 1, .. }) = one(&node, LONG, Op::Claim(of)).await else {
@@ -77,11 +86,34 @@ async fn a_record_that_is_completed_late_in_its_lease_is_kept_for_its_retention(
         fingerprint: None,
     };
     assert_eq!(one(&node, LONG, complete).await, Ok(Reply::Done));
-    let left: u64 = server.cli(&["pttl", "r"]).parse().unwrap();
-    let least = DAY + 2 * LONG.clock_error;
-    let most = least + lease + Duration::from_millis(1);
-    let left = Duration::from_millis(left);
-    assert!(left + Duration::from_millis(200) >= least && left <= most, "{left:?}");
+    is_kept_for(&server, DAY);
+}
+
+/// Steps under a later ballot keep the lease of an earlier claim, which may have kept the record for
+/// less: a client with a shorter retention, or of a version whose claims did not add their lease.
+#[tokio::test]
+async fn a_record_that_another_claims_steps_reached_is_kept_for_their_retention() {
+    const DAY: Duration = Duration::from_secs(86_400);
+    let server = Server::start(&[]);
+    let node = fresh(&server);
+    let (a, b, key) = (owner(), owner(), Arc::<str>::from("r"));
+    let claimed = one(&node, LONG, Op::Claim(claim("r", a))).await;
+    let Ok(Reply::Claimed { fence, .. }) = claimed else { panic!("{claimed:?}") };
+    let token = FencingToken::new(fence + 1);
+    let steps = Op::Steps {
+        key: Arc::clone(&key),
+        owner: b,
+        token,
+        list: (&b"[]"[..]).into(),
+        retention: DAY,
+        fingerprint: None,
+    };
+    assert_eq!(one(&node, LONG, steps).await, Ok(Reply::Done));
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let value = Some((&b"out"[..]).into());
+    let complete = Op::Complete { key, owner: b, token, value, retention: DAY, fingerprint: None };
+    assert_eq!(one(&node, LONG, complete).await, Ok(Reply::Done));
+    is_kept_for(&server, DAY);
 }
 
 #[tokio::test]

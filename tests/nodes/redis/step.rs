@@ -50,7 +50,8 @@ async fn callers_whose_answers_come_together_share_the_next_batch() {
     }
     let batches = (scripts(&server) - before) as f64;
     let together = count.load(Ordering::Relaxed) as f64 / batches;
-    // Without waiting for each other they would leave in batches of a few.
-    assert!(together > CALLERS as f64 / 2.0, "{together} calls leave together");
-    assert!(together <= CALLERS as f64, "{together} calls leave together");
+    // Without waiting for each other they would leave in batches of a few; all in step, the server
+    // would wait for the client, and the client for the server.
+    assert!(together > CALLERS as f64 / 4.0, "{together} calls leave together");
+    assert!(together < CALLERS as f64 - 4.0, "{together} calls leave together");
 }

@@ -5,9 +5,9 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::op::Loss;
 use crate::fuzzing::{any_value, config, corpus, mutated, text, value};
 use crate::name::LockKeys;
+use crate::op::Loss;
 use crate::op::{Began, Claim, ClaimEnd, Enlist, IfHeld};
 
 /// `a` and `d` may be in runs.

@@ -53,11 +53,14 @@ fn shown(events: &[Event]) -> Vec<Violation> {
     let (terms, values) = said(events);
     let mut found = Vec::new();
     let mut streams: BTreeMap<(Who, &Arc<str>), u64> = BTreeMap::new();
+    let mut leaders = Terms::new();
     for e in events {
         let What::Seen { name, term, value, stream } = &e.what else { continue };
         let base = base(value);
-        if values.get(&(name, base)).is_some_and(|t| t != term)
+        // A campaign that gets no answer in time tries again with the same value, in a larger term.
+        if values.get(&(name, base)).is_some_and(|t| t < term)
             || terms.get(&(name, *term)).is_some_and(|b| *b != base)
+            || *leaders.entry((name, *term)).or_insert(base) != base
         {
             let text = format!("{} was shown {value:?} in term {term}", by(e.who));
             found.push(Violation::new("a value with its own term", name, e.at, text));
