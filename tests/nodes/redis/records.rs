@@ -89,8 +89,8 @@ async fn a_record_that_is_completed_late_in_its_lease_is_kept_for_its_retention(
     is_kept_for(&server, DAY);
 }
 
-/// Steps under a later ballot keep the lease of an earlier claim, which may have kept the record for
-/// less: a client with a shorter retention, or of a version whose claims did not add their lease.
+/// Steps under a later ballot keep the lease of an earlier claim, which may have kept the record
+/// for less: a client with a shorter retention, or one whose claims do not add their lease.
 #[tokio::test]
 async fn a_record_that_another_claims_steps_reached_is_kept_for_their_retention() {
     const DAY: Duration = Duration::from_secs(86_400);
