@@ -18,7 +18,7 @@ use super::stats::{Spread, cpu, switches};
 
 const RESULT: &str = "the receipt of an order: 30 by";
 
-/// What the callers do.
+/// Kind of work of the callers.
 #[derive(Clone, Copy, PartialEq)]
 enum Work {
     /// Each key is new.
