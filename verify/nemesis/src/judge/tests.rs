@@ -369,7 +369,7 @@ fn a_handler_after_a_result_is_found() {
 #[test]
 fn what_observers_must_not_see_is_found() {
     assert_eq!(at(1_506, seen(6, 1_506, 9, "one", true)), ["a value with its own term"]);
-    let [one, other] = ["x", "y"].map(|value| seen(6, 1_506, 9, value, false));
+    let [one, other] = ["x", "y"].map(|value| seen(6, 1_506, 8, value, false));
     assert_eq!(with(vec![one, other]), ["a value with its own term"]);
     assert_eq!(with(vec![seen(6, 1_507, 5, "one", true)]), ["terms only grow"]);
     assert_eq!(at(3_811, seen(5, 3_811, 5, "one", false)), ["a read is not older"]);
