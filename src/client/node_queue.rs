@@ -279,7 +279,7 @@ impl Worker {
             let open = room && confirming.len() < CONFIRMING_MAX;
             // Owed releases are sent before queued requests: a busy queue is never empty.
             let mut next = if room { self.owed_batch(now) } else { None };
-            // Where several callers ask, those that were answered just now run first, so that
+            // Callers that were answered just now run first where there are several, so that
             // their next requests leave in the same batch. Neither a caller that is alone nor an
             // extension is held up.
             let crowded = last > 1 || !under_way.is_empty();

@@ -4,17 +4,14 @@
 --          A, V, W, T: number of ops (A only: more than one), ttl, fence life, their arguments
 --          D, Q: number of ops, their arguments      else: its arguments
 -- Returns  the clock in µs, if all is as the client expects and each op of these kinds is executed
--- as
---          requested (an acquire or a claim: with its proposal for a fence; a claim: of a key that
---          has no record). Else a list: the clock, the
---          present marker, bits (1 the marker was written because the history is new, 2 there
---          was none before, 4 its length was raised), then per op:
---          1 done, 0 not the owner's, -1 absent, -2 quarantined, -3 held, -4 held by another
---          program,
---          -5 wrong type, -6 other fingerprint, -7 completed, -8 in flight, -9 once for a whole
---          run: as requested, -10 too late and not executed, -11 the request is too old, -12 not
---          executed because the answer is full: ask again. Acquire, claim, inspect and lookup
---          confirm by their fence. Each op's file documents what follows the number.
+--          as requested: an acquire or a claim with its proposal for a fence, and a claim of a key
+--          that has no record. Else a list: the clock, the present marker, bits (1 the marker was
+--          written because the history is new, 2 there was none before, 4 its length was raised),
+--          then per op: 1 done, 0 not the owner's, -1 absent, -2 quarantined, -3 held, -4 held by
+--          another program, -5 wrong type, -6 other fingerprint, -7 completed, -8 in flight, -9
+--          once for a whole run: as requested, -10 too late and not executed, -11 the request is
+--          too old, -12 not executed because the answer is full: ask again. Acquire, claim, inspect
+--          and lookup confirm by their fence. Each op's file documents what follows the number.
 local b -- what the rare ops share, made when it is needed
 if not expected then
   b = batch(info, at, marker, now_us, false)
