@@ -153,6 +153,12 @@ fn said(reply: &Reply) -> Vec<Value> {
     }
 }
 
+/// Returns the answer to a claim of a key without a record.
+fn first_claim() -> Reply {
+    let (unsure, losses) = (UNSURE, lost());
+    Reply::Claimed { fence: 1, attempt: 1, record: None, steps: None, unsure, losses, fresh: false }
+}
+
 fn claimed(record: BoxedStrategy<Option<StoredRecord>>) -> BoxedStrategy<Reply> {
     let fence = || 1_u64..1 << 53;
     let list = proptest::collection::vec(any::<u8>(), 0..9).prop_map(Arc::<[u8]>::from);
@@ -230,6 +236,7 @@ fn any_reply(kind: char) -> BoxedStrategy<Reply> {
         }
         'E' => prop_oneof![3 => candidates(), 1 => plain(&[Reply::Deferred])].boxed(),
         'C' => prop_oneof![
+            Just(first_claim()),
             claimed(proptest::option::of(stored()).boxed()),
             completed(),
             quarantined(),
@@ -266,7 +273,10 @@ fn run(kinds: &[char]) -> usize {
 fn as_asked(kind: char, reply: &Reply) -> bool {
     match kind {
         'A' | 'a' => *reply == Reply::Granted { fence: 1 },
-        'D' | 'd' => *reply == Reply::Done,
+        'D' | 'd' | 'X' | 'x' | 'c' | 's' => *reply == Reply::Done,
+        'C' => {
+            matches!(reply, Reply::Claimed { fence: 1, attempt: 1, record: None, steps: None, .. })
+        }
         _ => false,
     }
 }
