@@ -436,6 +436,33 @@ fn after_a_handover_what_was_in_use_is_kept_for_twice_the_clock_error() {
     assert!(node.close(TTL));
 }
 
+/// The promoted server has the closed one's data in a new history.
+#[test]
+fn a_handover_is_finished_by_the_data_that_hold_its_closing_while_enough_of_it_is_left() {
+    const APART: Duration = Duration::from_secs(2);
+    let (closed, hand) = node();
+    fence(&ask(&closed, acquire("lock", 1, 0)));
+    assert!(closed.close(TTL));
+    let closing = closed.closing().expect("closed");
+    let promoted = || {
+        let node = MemoryNode::builder().env(hand.clone()).build();
+        fence(&ask(&node, acquire("older", 1, 0)));
+        node.restore(closed.snapshot());
+        node
+    };
+    assert!(!closed.finish_handover(closing, APART), "in the history that was closed");
+    let (node, other, late) = (promoted(), promoted(), promoted());
+    assert!(!other.finish_handover(closing + 1, APART), "another closing");
+    hand.pass(TTL.saturating_sub(APART));
+    assert!(node.finish_handover(closing, APART));
+    assert!(facts(&node, TERMS).quarantine.is_zero(), "complete data need no quarantine");
+    assert!(!node.finish_handover(closing, APART), "finished already");
+    hand.pass(Duration::from_nanos(1));
+    assert!(!late.finish_handover(closing, APART), "too little is left");
+    late.open(closing);
+    assert_eq!(facts(&late, TERMS).quarantine, MAX_TTL);
+}
+
 #[test]
 fn names_are_unique_and_clones_are_the_same_node() {
     let (a, b) = (MemoryNode::new(), MemoryNode::new());
