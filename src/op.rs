@@ -8,6 +8,7 @@ mod began;
 mod facts;
 mod if_held;
 mod loss;
+mod mode;
 mod not_after;
 mod stored;
 
@@ -15,7 +16,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::stored::{
-    Enlist, Holder, Listed, MAX_ENTRY, MAX_LISTED, RecordState, StoredRecord, StoredSteps,
+    Enlist, Holder, Listed, MAX_ENTRY, MAX_LISTED, Readers, RecordState, SharedGrant, StoredRecord,
+    StoredSteps,
 };
 use crate::error::NodeError;
 use crate::name::LockKeys;
@@ -25,6 +27,7 @@ pub use began::Began;
 pub use facts::{Facts, TimedFacts};
 pub use if_held::{IfHeld, Place};
 pub use loss::Loss;
+pub use mode::LockMode;
 pub use not_after::NotAfter;
 
 /// Key of a record on a node.
@@ -40,7 +43,14 @@ pub enum Op {
     /// [`IfHeld::TakeFrom`]. Grants only outside quarantine. Free → `lock := owner, ttl`, `fence :=
     /// max(fence + 1, clamp(proposal), floor)` → `Granted`. Same owner → `Granted` with the present
     /// fence. Else → `Held`, and the hint of `if_held` is registered.
+    ///
+    /// A shared acquire is granted beside other shared grants, and refused where an exclusive
+    /// waiter that asked lately began to wait earlier (read_write 1, 9). It does not raise the
+    /// fence: where there is none, `fence := max(clamp(proposal), floor)`, else `fence :=
+    /// max(fence, floor)` (read_write 2). It is passed on by nobody: `TakeFrom` counts as `None`.
     Acquire {
+        /// Mode of the grant.
+        mode: LockMode,
         /// Keys of the lock.
         keys: LockKeys,
         /// Owner; a fresh one per attempt, but all attempts of one takeover have the same (locks
@@ -53,7 +63,7 @@ pub enum Op {
         /// Request to the node if another owner has the lock; `None`: it only answers.
         if_held: Option<IfHeld>,
     },
-    /// Sets the fence to `token` if the lock is still the owner's, `fence ≤ token`, `floor ≤
+    /// Sets the fence to `token` if the owner still has a grant, `fence ≤ token`, `floor ≤
     /// token`, and `token` is not further ahead than honest clocks and nodes can bring it (the
     /// node's own clock + 6E + 1 s, locks 6). In quarantine the answer is `Quarantined`: a token
     /// that was granted before a failover is not raised on the new master (quarantine 3).
@@ -70,7 +80,14 @@ pub enum Op {
     /// `Quarantined` unless `reassert` names the quarantine, even if the lock is on the node: the
     /// node may have forgotten a grant to another attempt, or a replaced server may still grant the
     /// lock from an older copy.
+    ///
+    /// A shared extension also turns the owner's exclusive grant into a shared one (a downgrade),
+    /// and then wakes the readers that wait before the first exclusive waiter. An exclusive one
+    /// never turns a shared grant into an exclusive one: where shared grants are it is refused
+    /// (read_write 6).
     Extend {
+        /// Mode of the grant.
+        mode: LockMode,
         /// Keys of the lock.
         keys: LockKeys,
         /// Owner that sends the request.
@@ -89,8 +106,14 @@ pub enum Op {
     },
     /// Deletes the lock if it is the owner's. If it is free then, even if there was nothing to
     /// delete, wakes all who watch, takes the first [`Place`] out of the queue, wakes its handle,
-    /// and reserves the lock for it.
+    /// and reserves the lock for it; if that place is a reader's, it and the readers behind it, up
+    /// to the first exclusive waiter that asked lately (read_write 10).
+    ///
+    /// A shared release removes the owner's shared grant, or its exclusive one, which a downgrade
+    /// may have left (read_write 7).
     Release {
+        /// Mode of the grant.
+        mode: LockMode,
         /// Keys of the lock.
         keys: LockKeys,
         /// Owner of the lock.
@@ -99,7 +122,7 @@ pub enum Op {
         /// too. `false` only spares the node a lookup.
         meta: bool,
     },
-    /// Reads the holder. `wait` asks for a hint on the next change.
+    /// Reads the holder or the readers. `wait` asks for a hint on the next change.
     Inspect {
         /// Keys of the lock.
         keys: LockKeys,
@@ -389,6 +412,8 @@ pub enum Reply {
     Absent,
     /// Inspect: the holder; `None` if there is none.
     Holder(Option<Holder>),
+    /// Inspect: the lock has shared grants.
+    Readers(Readers),
     /// Enlist: the listed candidates, in the order in which they were first written.
     Candidates(Vec<Listed>),
     /// Claim: granted.

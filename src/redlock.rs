@@ -9,7 +9,7 @@ pub use crate::client::close::CloseReport;
 use crate::config::{Config, default_clock_error};
 use crate::env::{Env, SystemEnv};
 use crate::error::ConfigError;
-use crate::lock::MutexBuilder;
+use crate::lock::{MutexBuilder, RwLock};
 use crate::metrics::Meters;
 use crate::node::{LockNode, NodeEvents, NodeMetrics};
 use crate::shown::{Quoted, is_plain};
@@ -60,6 +60,12 @@ impl Redlock {
     /// followed by the name exactly as given. [`build`](MutexBuilder::build) checks the settings;
     /// nothing is sent before the mutex is acquired.
     pub fn mutex(&self, name: impl AsRef<str>) -> MutexBuilder {
+        MutexBuilder::new(Arc::clone(&self.core), name.as_ref())
+    }
+
+    /// Returns the settings of a read-write lock, with the defaults of this handle. Its writer is a
+    /// [`mutex`](Self::mutex) of the same name: the two exclude each other.
+    pub fn rw_lock(&self, name: impl AsRef<str>) -> MutexBuilder<RwLock> {
         MutexBuilder::new(Arc::clone(&self.core), name.as_ref())
     }
 

@@ -26,6 +26,10 @@ impl OwnerToken {
     /// does.
     pub const KEPT: Self = Self([b'-'; 22]);
 
+    /// Value in the owner's place while a free lock is reserved for the readers that were woken. No
+    /// random token begins with six hyphens as it does.
+    pub const READERS: Self = Self(*b"------r---------------");
+
     /// Makes a token of 128 random bits in the 64-letter alphabet (six bits each, most significant
     /// first).
     pub fn from_random(bits: u128) -> Self {
@@ -148,6 +152,8 @@ mod tests {
         let reserved = OwnerToken::reserved_for(0x0123_4567_89ab_cdef);
         assert_eq!(reserved.as_str(), "------0123456789abcdef");
         assert!(reserved.is_nobodys() && OwnerToken::KEPT.is_nobodys());
+        assert!(OwnerToken::READERS.is_nobodys());
+        assert_eq!(OwnerToken::parse(b"------r---------------"), Some(OwnerToken::READERS));
         assert_eq!(OwnerToken::parse(&[b'-'; 22]), Some(OwnerToken::KEPT));
         for bits in [u128::MAX, 1 << 126, 2 << 126] {
             assert!(!OwnerToken::from_random(bits).as_str().starts_with('-'));

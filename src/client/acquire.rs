@@ -15,7 +15,7 @@ use crate::client::undo::Undo;
 use crate::durability::Durability;
 use crate::error::{NodeError, NodeFault, NodeOutcome};
 use crate::name::LockKeys;
-use crate::op::{IfHeld, Op};
+use crate::op::{IfHeld, LockMode, Op};
 use crate::quorum::acquire::{Acquire, Loss};
 use crate::time::{Moment, valid_until};
 use crate::token::{FencingToken, OwnerToken};
@@ -23,6 +23,7 @@ use crate::token::{FencingToken, OwnerToken};
 /// Request of one attempt to the nodes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AcquireRequest<'a> {
+    pub(crate) mode: LockMode,
     pub(crate) keys: &'a LockKeys,
     pub(crate) ttl: Duration,
     pub(crate) level: Durability,
@@ -69,7 +70,7 @@ impl Core {
     /// Makes one attempt with an owner token of its own. The attempt is rolled back unless it wins;
     /// one of a takeover is not rolled back: what it may have taken lapses by its ttl (locks 13).
     pub(crate) async fn attempt(&self, ask: AcquireRequest<'_>) -> Result<Acquired, Loss> {
-        let AcquireRequest { keys, ttl, level, if_held, within, taker } = ask;
+        let AcquireRequest { mode, keys, ttl, level, if_held, within, taker } = ask;
         let timer = self.timer().map_err(Loss::NoQuorum)?;
         let _place = self.place(within).await?;
         let owner = taker.unwrap_or_else(|| OwnerToken::from_random(self.env.random()));
@@ -81,12 +82,12 @@ impl Core {
         let mut machine = Acquire::new(self.n(), sent, until, self.patience(), raise);
         let mut undo = Undo {
             core: self,
-            op: Op::Release { keys: keys.clone(), owner, meta: false },
+            op: Op::Release { mode, keys: keys.clone(), owner, meta: false },
             until: self.forgotten_at(sent, ttl),
             replies: Arc::clone(&replies),
             armed: taker.is_none(),
         };
-        let acquire = Op::Acquire { keys: keys.clone(), owner, ttl, proposal, if_held };
+        let acquire = Op::Acquire { mode, keys: keys.clone(), owner, ttl, proposal, if_held };
         self.send_all(acquire, self.node_deadline(sent).min(until), &replies);
         let round = Round { replies: &replies, timer, until, of: None };
         let outcome = self.run(sent, &mut machine, round).await;

@@ -13,7 +13,7 @@ use crate::client::Core;
 use crate::client::reply_collector::ReplyCollector;
 use crate::error::{NodeError, NodeFault, NodeOutcome};
 use crate::name::{LockKeys, record_key};
-use crate::op::{Loss, Op, Reply};
+use crate::op::{LockMode, Loss, Op, Reply};
 use crate::time::Moment;
 use crate::token::OwnerToken;
 
@@ -65,12 +65,19 @@ impl Core {
         // `_undo` releases the lock on every return from here on.
         let _undo = Undo {
             core: self,
-            op: Op::Release { keys: keys.clone(), owner, meta: false },
+            op: Op::Release { mode: LockMode::Exclusive, keys: keys.clone(), owner, meta: false },
             until: self.forgotten_at(now, TTL),
             replies: Arc::clone(&locks),
             armed: true,
         };
-        let acquire = Op::Acquire { keys: keys.clone(), owner, ttl: TTL, proposal, if_held: None };
+        let acquire = Op::Acquire {
+            mode: LockMode::Exclusive,
+            keys: keys.clone(),
+            owner,
+            ttl: TTL,
+            proposal,
+            if_held: None,
+        };
         self.send_all(acquire, deadline, &locks);
         let key = record_key(&self.config.prefix, "palisade", "health");
         let DataLossTerms { born, accepted } = loss;

@@ -18,7 +18,7 @@ use tokio::sync::futures::{Notified, OwnedNotified};
 use tokio::sync::{Notify, broadcast};
 
 use crate::node::{LockNode, NodeSignal};
-use crate::op::{IfHeld, Place};
+use crate::op::{IfHeld, LockMode, Place};
 use crate::quorum::majority::majority;
 use crate::time::Moment;
 use crate::token::OwnerToken;
@@ -59,9 +59,11 @@ impl Floor {
 #[derive(Debug)]
 pub(crate) struct Hints {
     n: usize,
-    /// Number by which the nodes' queues know this handle.
+    /// Number by which the nodes' queues know this handle; its readers wait under the next one.
     id: u64,
     keys: Mutex<HashMap<Arc<str>, Entry>>,
+    /// The same for the readers of each key.
+    shared: Mutex<HashMap<Arc<str>, Entry>>,
 }
 
 #[derive(Debug, Default)]
@@ -83,30 +85,49 @@ struct Entry {
 
 impl Hints {
     pub(crate) fn new(n: usize, id: u64) -> Self {
-        Self { n, id, keys: Mutex::default() }
+        Self { n, id, keys: Mutex::default(), shared: Mutex::default() }
     }
 
-    fn keys(&self) -> MutexGuard<'_, HashMap<Arc<str>, Entry>> {
-        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Returns the waiters of a mode; those that watch are among the exclusive ones.
+    fn keys(&self, mode: LockMode) -> MutexGuard<'_, HashMap<Arc<str>, Entry>> {
+        let keys = match mode {
+            LockMode::Exclusive => &self.keys,
+            LockMode::Shared => &self.shared,
+        };
+        keys.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the number by which the nodes' queues know the waiters of this mode.
+    fn waiter(&self, mode: LockMode) -> u64 {
+        match mode {
+            LockMode::Exclusive => self.id,
+            LockMode::Shared => self.id ^ 1,
+        }
     }
 
     /// Takes in a hint that the key changed.
     pub(crate) fn changed(&self, node: usize, key: &str) {
-        if let Some(entry) = self.keys().get_mut(key) {
-            entry.news.notify_waiters();
-            entry.hear(node, self.n);
+        for mode in [LockMode::Exclusive, LockMode::Shared] {
+            if let Some(entry) = self.keys(mode).get_mut(key) {
+                entry.news.notify_waiters();
+                entry.hear(node, self.n, mode);
+            }
         }
     }
 
     /// Takes in a hint that it is the turn of the handle `waiter`. Returns false if that is this
-    /// handle and no caller here waits any more.
+    /// handle and no caller here waits any more. What is reserved for readers is left to the
+    /// readers of other handles.
     pub(crate) fn turn(&self, node: usize, key: &str, waiter: u64) -> bool {
-        if waiter != self.id {
+        let modes = [LockMode::Exclusive, LockMode::Shared];
+        let Some(mode) = modes.into_iter().find(|mode| waiter == self.waiter(*mode)) else {
             return true;
-        }
-        let mut keys = self.keys();
-        let Some(entry) = keys.get_mut(key).filter(|e| !e.since.is_empty()) else { return false };
-        entry.hear(node, self.n);
+        };
+        let mut keys = self.keys(mode);
+        let Some(entry) = keys.get_mut(key).filter(|e| !e.since.is_empty()) else {
+            return mode.is_shared();
+        };
+        entry.hear(node, self.n, mode);
         true
     }
 
@@ -116,40 +137,50 @@ impl Hints {
         OwnerToken::reserved_for(self.id)
     }
 
-    /// Registers a caller that watches the key (`since` is `None`), or waits in its queue since
-    /// `since`.
-    pub(crate) fn wait(self: &Arc<Self>, key: &str, since: Option<Moment>) -> Waiting {
-        let mut keys = self.keys();
+    /// Registers a caller that watches the key (`None`), or waits in its queue for a grant of this
+    /// mode, since that moment.
+    pub(crate) fn wait(self: &Arc<Self>, key: &str, queued: Option<(LockMode, Moment)>) -> Waiting {
+        let mode = queued.map_or(LockMode::Exclusive, |(mode, _)| mode);
+        let mut keys = self.keys(mode);
         let key: Arc<str> = match keys.get_key_value(key) {
             Some((k, _)) => Arc::clone(k),
             None => Arc::from(key),
         };
         let entry = keys.entry(Arc::clone(&key)).or_default();
         entry.next += 1;
-        let since = since.map(|since| (since, entry.next));
+        let since = queued.map(|(_, since)| (since, entry.next));
         entry.since.extend(since);
         entry.observers += usize::from(since.is_none());
         let [turn, first, news, all] =
             [&entry.turn, &entry.first, &entry.news, &entry.all].map(Arc::clone);
         drop(keys);
-        Waiting { hints: Arc::clone(self), key, since, turn, first, news, all }
+        Waiting { hints: Arc::clone(self), key, mode, since, turn, first, news, all }
     }
 }
 
 impl Entry {
-    fn hear(&mut self, node: usize, n: usize) {
+    fn hear(&mut self, node: usize, n: usize, mode: LockMode) {
         self.heard.resize(n, false);
         if std::mem::replace(&mut self.heard[node], true) {
             return;
         }
         let heard = self.heard.iter().filter(|heard| **heard).count();
         if heard == majority(n) {
-            self.turn.notify_one();
+            wake(&self.turn, mode);
             self.all.notify_waiters();
         } else if heard == 1 {
-            self.first.notify_one();
+            wake(&self.first, mode);
         }
     }
+}
+
+/// Wakes the next caller; of readers, who do not exclude each other, all that wait now.
+fn wake(callers: &Notify, mode: LockMode) {
+    if mode.is_shared() {
+        callers.notify_waiters();
+    }
+    // Kept for a caller whose request is under way.
+    callers.notify_one();
 }
 
 /// Registration of a caller that waits or watches; it ends on drop.
@@ -157,6 +188,7 @@ impl Entry {
 pub(crate) struct Waiting {
     hints: Arc<Hints>,
     key: Arc<str>,
+    mode: LockMode,
     since: Option<(Moment, u64)>,
     turn: Arc<Notify>,
     first: Arc<Notify>,
@@ -165,6 +197,10 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
+    fn keys(&self) -> MutexGuard<'_, HashMap<Arc<str>, Entry>> {
+        self.hints.keys(self.mode)
+    }
+
     /// Resolves when it is time to try: when a majority of nodes has hinted, and in the queue also
     /// `soon` after the first hint. The callers of a handle are woken in the order in which they
     /// came.
@@ -188,26 +224,32 @@ impl Waiting {
     }
 
     /// Returns the `if_held` part of the request that is about to be sent, and clears the hints
-    /// received so far. In the queue it is the place of this handle: that of its first waiter.
+    /// received so far. In the queue it is the place of this handle: that of its first waiter. A
+    /// reader states its own wait: the nodes compare it with those of the writers (read_write 9).
     pub(crate) fn request(&self, now: Moment, round_trip: Duration) -> IfHeld {
-        let mut keys = self.hints.keys();
+        let mut keys = self.keys();
         let entry = keys.get_mut(&self.key);
         let first = entry.and_then(|entry| {
             entry.heard.clear();
             entry.since.first().copied()
         });
-        let Some((since, _)) = first.filter(|_| self.is_queued()) else { return IfHeld::Watch };
+        let own = if self.mode.is_shared() { self.since } else { first };
+        let Some((since, _)) = own.filter(|_| self.is_queued()) else { return IfHeld::Watch };
         // The hint arrives after half a round trip (if a minority hinted, two round trips later),
         // and the request takes another half.
         let needs = (4 * round_trip).saturating_add(NEEDS.0).min(NEEDS.1);
-        IfHeld::Queue(Place { waiter: self.hints.id, waited: now.since(since), needs })
+        IfHeld::Queue(Place {
+            waiter: self.hints.waiter(self.mode),
+            waited: now.since(since),
+            needs,
+        })
     }
 
     /// Returns how long to pause without a hint. The first waiter of the handle in the queue asks
     /// for all of them. The others ask now and then, in case the first is not polled: together
     /// `CROWD` times in one pause, however many wait.
     pub(crate) fn pause(&self, pause: Duration, random: u128) -> Duration {
-        let keys = self.hints.keys();
+        let keys = self.keys();
         let Some(entry) = keys.get(&self.key) else { return pause };
         if self.since.is_none() || entry.since.first() == self.since.as_ref() {
             return pause;
@@ -224,16 +266,17 @@ impl Waiting {
     /// Returns true if other callers of this handle are in the queue, so that the handle has its
     /// place there.
     pub(crate) fn is_behind(&self) -> bool {
-        self.hints.keys().get(&self.key).is_some_and(|e| self.is_queued() && e.since.len() > 1)
+        self.keys().get(&self.key).is_some_and(|e| self.is_queued() && e.since.len() > 1)
     }
 
     /// Returns the nodes that hinted since the last request, if no other caller of the handle is in
-    /// the queue: what these nodes reserved for the handle is not needed.
+    /// the queue: what these nodes reserved for the handle is not needed. What is reserved for
+    /// readers is left to the readers of other handles.
     pub(crate) fn unused(&self) -> Vec<usize> {
-        if !self.is_queued() {
+        if !self.is_queued() || self.mode.is_shared() {
             return Vec::new();
         }
-        let mut keys = self.hints.keys();
+        let mut keys = self.keys();
         let Some(entry) = keys.get_mut(&self.key).filter(|entry| entry.since.len() == 1) else {
             return Vec::new();
         };
@@ -241,16 +284,21 @@ impl Waiting {
         heard.iter().enumerate().filter_map(|(node, heard)| heard.then_some(node)).collect()
     }
 
+    /// Returns true if callers of this handle that are woken together may all be granted.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.mode.is_shared()
+    }
+
     /// Counts a wake-up of this waiter at `now`, and returns the time to wait before it tries. All
     /// waiters of a key share one limit.
     pub(crate) fn floor(&self, now: Moment) -> Duration {
-        self.hints.keys().get_mut(&self.key).map_or(Duration::ZERO, |e| e.floor.wake(now))
+        self.keys().get_mut(&self.key).map_or(Duration::ZERO, |e| e.floor.wake(now))
     }
 
     /// Records that the hint was right: the lock had been released, though another owner may have
     /// it now.
     pub(crate) fn was_right(&self) {
-        if let Some(entry) = self.hints.keys().get_mut(&self.key) {
+        if let Some(entry) = self.keys().get_mut(&self.key) {
             entry.floor.forgive();
         }
     }
@@ -271,7 +319,7 @@ impl Waiting {
     /// # Cancellation safety
     /// Dropping it loses nothing but the hint.
     pub(crate) fn ended(&self) -> OwnedNotified {
-        if let Some(entry) = self.hints.keys().get_mut(&self.key) {
+        if let Some(entry) = self.keys().get_mut(&self.key) {
             entry.heard.clear();
         }
         Arc::clone(&self.all).notified_owned()
@@ -280,13 +328,13 @@ impl Waiting {
     /// Lets the next waiter of this handle try: its attempt will be refused, which registers the
     /// handle in the nodes' queues again. The handle lost its place there when it was woken.
     pub(crate) fn pass_on(&self) {
-        self.turn.notify_one();
+        wake(&self.turn, self.mode);
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        let mut keys = self.hints.keys();
+        let mut keys = self.keys();
         let Some(entry) = keys.get_mut(&self.key) else { return };
         match self.since {
             Some(place) => {

@@ -19,7 +19,7 @@ use crate::durability::Achieved;
 use crate::error::{NoQuorum, Resource};
 use crate::metrics::LeaseMeters;
 use crate::name::LockKeys;
-use crate::op::{FingerprintBytes, Op, RecordKey};
+use crate::op::{FingerprintBytes, LockMode, Op, RecordKey};
 use crate::quorum::holdings::Known;
 use crate::time::Moment;
 use crate::token::{FencingToken, OwnerToken};
@@ -67,6 +67,8 @@ struct State {
     /// The lease is counted in the metrics as held.
     counted: bool,
     until: Moment,
+    /// Mode in which the lease is extended and released.
+    mode: LockMode,
     /// Replicas that had the lease at the last decided round; its level is that of `replies`.
     kept: u32,
     /// The holder's metadata.
@@ -120,6 +122,7 @@ impl Lease {
             phase: Phase::Held { troubled: false },
             counted: false,
             until,
+            mode: LockMode::Exclusive,
             kept: replies.achieved().replicas,
             meta,
             verdicts: Verdicts::default(),
@@ -152,6 +155,18 @@ impl Lease {
     /// The same, not released before that moment.
     pub(crate) fn lapsing_before(self, lapses_before: Moment) -> Self {
         Self { lapses_before, ..self }
+    }
+
+    /// Makes it a lease of this mode.
+    pub(crate) fn in_mode(self, mode: LockMode) -> Self {
+        self.downgrade_to(mode);
+        self
+    }
+
+    /// Has every later extension, and the release, be of this mode: shared for a writer that
+    /// becomes a reader (read_write 12).
+    pub(crate) fn downgrade_to(&self, mode: LockMode) {
+        self.lock().mode = mode;
     }
 
     /// Returns the time for which a node keeps it without a renewal.
@@ -207,7 +222,9 @@ impl Lease {
             // The extension may create the key again on that node, so a release must be sent there
             // too.
             self.replies.extended(node);
-            if let Op::Extend { meta, .. } = &mut op {
+            if let Op::Extend { mode, meta, .. } = &mut op {
+                // A renewal that was under way when the lease became shared asks again as a reader.
+                *mode = s.mode;
                 meta.clone_from(&s.meta);
             }
             send(node, op);
@@ -410,6 +427,7 @@ impl Lease {
         let (owner, token) = (self.owner, self.token);
         match &self.subject {
             Subject::Lock { keys, .. } => Op::Extend {
+                mode: self.lock().mode,
                 keys: keys.clone(),
                 owner,
                 ttl: self.on_nodes(),
@@ -441,8 +459,10 @@ impl Lease {
         if now < self.lapses_before {
             return None;
         }
-        let meta = self.lock().meta.is_some();
-        Some(Op::Release { keys: keys.clone(), owner: self.owner, meta })
+        let s = self.lock();
+        let (mode, meta) = (s.mode, s.meta.is_some());
+        drop(s);
+        Some(Op::Release { mode, keys: keys.clone(), owner: self.owner, meta })
     }
 
     /// Changes the holder's metadata; the next extension carries it to the nodes.

@@ -26,7 +26,7 @@ use crate::error::{NoQuorum, NodeError, NodeFault, NodeOutcome};
 use crate::metrics::Meters;
 use crate::name::LockKeys;
 use crate::node::{LockNode, NamedEvent, NodeEvent, NodeEvents, NodeMetrics, NodeSignal};
-use crate::op::{Holder, Op, Terms};
+use crate::op::{Holder, LockMode, Op, Terms};
 use crate::quorum::leader::{Leading, Sight};
 use crate::quorum::majority::majority;
 use crate::time::Moment;
@@ -332,7 +332,8 @@ impl Core {
     /// in the node's queue gets the lock.
     pub(crate) fn pass_on(&self, node: usize, key: &str) {
         let owner = self.hints.reservation();
-        let op = Op::Release { keys: LockKeys::new(key), owner, meta: false };
+        let op =
+            Op::Release { mode: LockMode::Exclusive, keys: LockKeys::new(key), owner, meta: false };
         self.send(node, op, self.node_deadline(self.env.now()), &ReplyCollector::new(self.n()));
     }
 

@@ -23,7 +23,7 @@ use self::backoff::{Backoff, spread};
 use crate::client::Core;
 use crate::client::hints::{Floor, Waiting};
 use crate::error::Taken;
-use crate::op::IfHeld;
+use crate::op::{IfHeld, LockMode};
 use crate::quorum::acquire::Loss;
 use crate::quorum::backoff::RetryPolicy;
 use crate::time::Moment;
@@ -87,8 +87,8 @@ pub(crate) struct RetryTerms<'a> {
 /// Way to wait for a hint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// In the nodes' queues for a lock; a release wakes the first waiter.
-    Queue,
+    /// In the nodes' queues for a grant of this mode; a release wakes the first waiter.
+    Queue(LockMode),
     /// Outside of the queues; each release of the lock wakes all who watch it.
     Watch,
     /// For the end of a claim, which has the same answer for all who wait. The last attempt is made
@@ -293,8 +293,11 @@ impl<'a> Retry<'a> {
         self.expires = prospect.expires(now);
         if self.waiting.is_none() && !matches!(prospect, Prospect::Settling(_)) {
             self.core.listen();
-            let since = (self.wait == Wait::Queue).then_some(now);
-            let waiting = self.core.hints.wait(self.key, since);
+            let queued = match self.wait {
+                Wait::Queue(mode) => Some((mode, now)),
+                Wait::Watch | Wait::Answer => None,
+            };
+            let waiting = self.core.hints.wait(self.key, queued);
             // If other callers of the handle wait, the handle has its place already, and they come
             // first.
             self.registered = waiting.is_behind();
@@ -353,11 +356,14 @@ impl<'a> Retry<'a> {
     }
 
     /// Limits the rate of wake-ups, so that forged hints seldom cost the nodes a request. Callers
-    /// that wait for the same answer are woken together, so each of them has a limit of its own.
+    /// that wait for the same answer, and readers, are woken together, so each of them has a limit
+    /// of its own.
     async fn keep_apart(&mut self) {
         let now = self.core.env.now();
         let apart = match &self.waiting {
-            Some(waiting) if self.wait != Wait::Answer => waiting.floor(now),
+            Some(waiting) if self.wait != Wait::Answer && !waiting.is_shared() => {
+                waiting.floor(now)
+            }
             _ => self.floor.wake(now),
         };
         let apart = apart.min(self.left());

@@ -11,6 +11,7 @@ use crate::env::SystemEnv;
 use crate::error::{ExtendError, Resource};
 use crate::name::LockKeys;
 use crate::node::MemoryNode;
+use crate::op::LockMode;
 
 const TTL: Duration = Duration::from_secs(20);
 
@@ -23,7 +24,8 @@ pub(super) fn core() -> Arc<Core> {
 
 pub(super) fn ask(keys: &LockKeys) -> acquire::AcquireRequest<'_> {
     let level = Durability::Primary;
-    acquire::AcquireRequest { keys, ttl: TTL, level, if_held: None, within: TTL, taker: None }
+    let mode = LockMode::Exclusive;
+    acquire::AcquireRequest { mode, keys, ttl: TTL, level, if_held: None, within: TTL, taker: None }
 }
 
 pub(super) fn lease_of(core: &Core, keys: &LockKeys, won: acquire::Acquired) -> Lease {

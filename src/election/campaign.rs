@@ -16,6 +16,7 @@ use crate::client::lease::{Lease, Subject};
 use crate::client::retry::{Attempt, AttemptTerms, Prospect, RetryTerms, Wait, is_crowded, retry};
 use crate::error::{Advice, ExtendError, NoQuorum, Taken};
 use crate::lock::{LockAttempt, LockGuard, is_hopeless};
+use crate::op::LockMode;
 use crate::quorum::acquire::Loss;
 use crate::span::{Call, operation};
 use crate::time::Moment;
@@ -212,7 +213,8 @@ impl Election {
             operation.attempt();
             let (keys, ttl, level) = (&self.keys, self.on_nodes(), self.level);
             let within = Duration::ZERO;
-            let ask = AcquireRequest { keys, ttl, level, if_held: None, within, taker: None };
+            let mode = LockMode::Exclusive;
+            let ask = AcquireRequest { mode, keys, ttl, level, if_held: None, within, taker: None };
             return match self.core.attempt(ask).await {
                 Ok(won) => match self.take_office(won, value, None).await {
                     Ok(leadership) => Ok(TryCampaign::Won(leadership)),
@@ -310,6 +312,7 @@ impl Election {
         self.leave(seat.hold_back().min(left)).await?;
         let acquire = LockAttempt {
             core: &self.core,
+            mode: LockMode::Exclusive,
             keys: &self.keys,
             ttl: self.on_nodes(),
             level: self.level,

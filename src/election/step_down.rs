@@ -20,7 +20,7 @@ use crate::client::runtime::within;
 use crate::config::renew_every;
 use crate::error::NoQuorum;
 use crate::lock::{LockAttempt, LockGuard, digest, note};
-use crate::op::Holder;
+use crate::op::{Holder, LockMode};
 use crate::quorum::acquire::Loss;
 use crate::quorum::leader::Sight;
 use crate::span::{Call, operation};
@@ -161,6 +161,7 @@ impl Election {
         let ttl = self.core.config.ttl;
         let mut attempt = LockAttempt {
             core: &self.core,
+            mode: LockMode::Exclusive,
             keys: &keys,
             ttl,
             level: self.level,
@@ -169,7 +170,7 @@ impl Election {
         };
         let terms = RetryTerms {
             key: keys.lock(),
-            wait: Wait::Queue,
+            wait: Wait::Queue(LockMode::Exclusive),
             policy: self.retry,
             deadline: Some(deadline),
         };

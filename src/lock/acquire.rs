@@ -9,6 +9,7 @@ use crate::client::retry::{Attempt, AttemptTerms, GivenUp, Prospect};
 use crate::durability::Durability;
 use crate::error::{AcquireError, Advice, NoQuorum, Resource};
 use crate::name::LockKeys;
+use crate::op::LockMode;
 use crate::quorum::acquire::Loss;
 use crate::span::Call;
 use crate::time::Moment;
@@ -22,6 +23,7 @@ const AFTER_QUARANTINE: Duration = Duration::from_secs(1);
 /// The attempts of one call to acquire a lock.
 pub(crate) struct LockAttempt<'a> {
     pub(crate) core: &'a Arc<Core>,
+    pub(crate) mode: LockMode,
     pub(crate) keys: &'a LockKeys,
     pub(crate) ttl: Duration,
     pub(crate) level: Durability,
@@ -34,8 +36,9 @@ pub(crate) struct LockAttempt<'a> {
 impl<'a> LockAttempt<'a> {
     /// Returns the request of one attempt.
     pub(super) fn ask(&self, terms: AttemptTerms) -> AcquireRequest<'a> {
-        let &Self { keys, ttl, level, .. } = self;
-        AcquireRequest { keys, ttl, level, if_held: terms.if_held, within: terms.left, taker: None }
+        let &Self { mode, keys, ttl, level, .. } = self;
+        let AttemptTerms { if_held, left: within } = terms;
+        AcquireRequest { mode, keys, ttl, level, if_held, within, taker: None }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Settings of a mutex, all checked when it is built.
 
+use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +12,8 @@ use crate::error::{AcquireError, ConfigError, Resource};
 use crate::name::{LockKeys, check_lock};
 use crate::quorum::backoff::RetryPolicy;
 
-/// Settings of a [`Mutex`], made by [`Redlock::mutex`](crate::Redlock::mutex).
+/// Settings of a [`Mutex`], made by [`Redlock::mutex`](crate::Redlock::mutex), or of a
+/// [`RwLock`](super::RwLock), made by [`Redlock::rw_lock`](crate::Redlock::rw_lock).
 ///
 /// If the builder itself is awaited, the mutex is built and acquired at once. That is for a lock
 /// that is used in one place:
@@ -26,11 +28,11 @@ use crate::quorum::backoff::RetryPolicy;
 /// ```
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `build`"]
-pub struct MutexBuilder(Mutex);
+pub struct MutexBuilder<L = Mutex>(Mutex, PhantomData<L>);
 
-impl MutexBuilder {
+impl<L: From<Mutex>> MutexBuilder<L> {
     pub(crate) fn new(core: Arc<Core>, name: &str) -> Self {
-        Self(Mutex {
+        let mutex = Mutex {
             keys: LockKeys::prefixed(&core.config.prefix, name),
             ttl: core.config.ttl,
             acquire_timeout: None,
@@ -40,7 +42,8 @@ impl MutexBuilder {
             level: Durability::Primary,
             name: name.into(),
             core,
-        })
+        };
+        Self(mutex, PhantomData)
     }
 
     /// Sets the lease length, 10 ms to `max_ttl`; default the handle's. With automatic renewal it
@@ -87,14 +90,14 @@ impl MutexBuilder {
         self
     }
 
-    /// Checks the name and the settings, and builds the mutex. Nothing is sent.
+    /// Checks the name and the settings, and builds the lock. Nothing is sent.
     ///
     /// # Errors
     /// The first rule that is broken, with the lock, the setting, its value and the rule.
-    pub fn build(self) -> Result<Mutex, ConfigError> {
+    pub fn build(self) -> Result<L, ConfigError> {
         let checked = self.check();
         checked.map_err(|e| e.of(Resource::Lock(Arc::clone(&self.0.name))))?;
-        Ok(self.0)
+        Ok(self.0.into())
     }
 
     fn check(&self) -> Result<(), ConfigError> {

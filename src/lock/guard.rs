@@ -13,6 +13,7 @@ use crate::client::{Core, WATCH};
 use crate::durability::Achieved;
 use crate::error::{ExtendError, ReleaseError, Resource};
 use crate::lock::{LostSignal, is_lost};
+use crate::op::LockMode;
 use crate::span::operation;
 use crate::time::Moment;
 use crate::token::FencingToken;
@@ -142,6 +143,15 @@ impl LockGuard {
             self.lease.lose(self.core.env.now());
         }
         result
+    }
+
+    /// Makes the guard a reader's from now on, and asks the nodes to let other readers in.
+    pub(super) async fn downgrade(self) -> Self {
+        self.lease.downgrade_to(LockMode::Shared);
+        // A node that is not reached keeps the exclusive grant, which only refuses more; the next
+        // renewals ask it again.
+        let _ = self.extend().await;
+        self
     }
 
     /// Resolves when a node that had confirmed this lock failed over, was restarted or lost its

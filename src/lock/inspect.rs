@@ -9,7 +9,7 @@ use crate::client::Core;
 use crate::error::{AcquireError, NodeError, NodeFault, NodeOutcome};
 use crate::lock::Mutex;
 use crate::name::LockKeys;
-use crate::op::Reply;
+use crate::op::{Readers, Reply, SharedGrant};
 use crate::quorum::majority::majority;
 use crate::token::{FencingToken, OwnerToken};
 
@@ -24,6 +24,14 @@ pub enum NodeView {
     Free,
     /// The lock is held there by this holder.
     Held(LockHolder),
+    /// The lock is held there by readers.
+    #[non_exhaustive]
+    Readers {
+        /// Number of readers.
+        count: u32,
+        /// Readers whose leases end last, the last one first; at most 64.
+        listed: Vec<LockHolder>,
+    },
     /// The lock is not held by the node's clock, and is kept for this long because a planned
     /// handover was a short time ago: by that clock the lease of a holder may have ended too early.
     Kept(Duration),
@@ -79,6 +87,25 @@ impl Inspection {
         Some(LockHolder { fence, remaining: ends[needed - 1], note, ..first.clone() })
     }
 
+    /// Returns the readers that a majority lists.
+    pub fn readers(&self) -> Vec<LockHolder> {
+        let listed = self.nodes.iter().flat_map(|(_, view)| match view {
+            NodeView::Readers { listed, .. } => &listed[..],
+            _ => &[],
+        });
+        let mut all: Vec<&LockHolder> = listed.collect();
+        all.sort_by_key(|reader| (reader.token, std::cmp::Reverse(reader.remaining)));
+        let needed = majority(self.nodes.len());
+        let of_one = all.chunk_by(|a, b| a.token == b.token);
+        let by_majority = of_one.filter(|views| views.len() >= needed);
+        by_majority
+            .map(|views| {
+                let fence = views.iter().map(|view| view.fence).max().unwrap_or_default();
+                LockHolder { fence, ..views[needed - 1].clone() }
+            })
+            .collect()
+    }
+
     /// Returns the longest remaining lease that a node has for one of these owners.
     pub(super) fn longest_of(&self, owners: &[OwnerToken]) -> Duration {
         let left = self.nodes.iter().filter_map(|(_, view)| match view {
@@ -93,15 +120,19 @@ impl Inspection {
         let may_hold = |token: Option<OwnerToken>| {
             let counts = |view: &NodeView| match view {
                 NodeView::Held(h) => Some(h.token) == token,
+                NodeView::Readers { count, listed } => {
+                    listed.iter().any(|h| Some(h.token) == token) || *count as usize > listed.len()
+                }
                 NodeView::Kept(_) | NodeView::Unknown(_) => true,
                 NodeView::Free | NodeView::Foreign(_) => false,
             };
             self.nodes.iter().filter(|(_, view)| counts(view)).count()
         };
         let foreign = self.nodes.iter().filter(|(_, v)| matches!(v, NodeView::Foreign(_))).count();
-        let tokens = self.nodes.iter().map(|(_, view)| match view {
-            NodeView::Held(h) => Some(h.token),
-            _ => None,
+        let tokens = self.nodes.iter().flat_map(|(_, view)| match view {
+            NodeView::Held(h) => vec![Some(h.token)],
+            NodeView::Readers { listed, .. } => listed.iter().map(|h| Some(h.token)).collect(),
+            _ => vec![None],
         });
         let needed = majority(self.nodes.len());
         foreign < needed && tokens.map(may_hold).all(|nodes| nodes < needed)
@@ -132,6 +163,16 @@ pub(super) async fn look(core: &Core, keys: &LockKeys) -> Inspection {
 fn view(reply: Result<Reply, NodeError>) -> NodeView {
     let failed = |e| NodeView::Unknown(NodeOutcome::Failed(e));
     match reply {
+        Ok(Reply::Readers(Readers { fence, count, listed })) => {
+            let reader = |reader: &SharedGrant| LockHolder {
+                owner: digest(reader.owner),
+                fence: FencingToken::new(fence),
+                remaining: reader.remaining,
+                note: None,
+                token: reader.owner,
+            };
+            NodeView::Readers { count, listed: listed.iter().map(reader).collect() }
+        }
         Ok(Reply::Holder(None)) => NodeView::Free,
         Ok(Reply::Holder(Some(h))) => match h.owner {
             None => NodeView::Foreign(h.remaining),

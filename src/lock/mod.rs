@@ -1,4 +1,4 @@
-//! Locks: a mutex, and the guard that holds it.
+//! Locks: a mutex and a read-write lock, and the guards that hold them.
 
 mod acquire;
 mod acquiring;
@@ -7,6 +7,7 @@ mod guard;
 mod inspect;
 mod mutex;
 mod run;
+mod rw_lock;
 mod signal;
 mod take_over;
 
@@ -20,6 +21,7 @@ pub use inspect::{Inspection, LockHolder, NodeView};
 pub use mutex::{Mutex, TryAcquire};
 pub use run::WorkError;
 pub(crate) use run::while_held;
+pub use rw_lock::{ReadGuard, RwLock, WriteGuard};
 pub use signal::LostSignal;
 pub(crate) use signal::is_lost;
 pub use take_over::TakenOver;

@@ -6,16 +6,17 @@ use std::time::Duration;
 use tracing::Instrument as _;
 
 use crate::client::Core;
-use crate::client::acquire::{AcquireRequest, Acquired};
+use crate::client::acquire::Acquired;
 use crate::client::close::Operation;
 use crate::client::lease::{Lease, Subject};
-use crate::client::retry::{RetryTerms, Wait, retry};
+use crate::client::retry::{AttemptTerms, RetryTerms, Wait, retry};
 use crate::durability::Durability;
 use crate::error::{AcquireError, Resource, Taken};
 use crate::lock::LockGuard;
 use crate::lock::acquire::{LockAttempt, acquire_deadline, not_acquired};
 use crate::lock::acquiring::Acquiring;
 use crate::name::LockKeys;
+use crate::op::LockMode;
 use crate::quorum::acquire::Loss;
 use crate::quorum::backoff::RetryPolicy;
 use crate::span::{Call, operation};
@@ -79,8 +80,17 @@ impl Mutex {
     /// and ends with the ttl at the latest.
     pub async fn try_acquire(&self) -> Result<TryAcquire, AcquireError> {
         let operation = operation!("try_acquire", of = %self.resource());
+        self.try_in(LockMode::Exclusive, operation).await
+    }
+
+    /// Makes one attempt to get a grant of this mode.
+    pub(super) async fn try_in(
+        &self,
+        mode: LockMode,
+        operation: Call,
+    ) -> Result<TryAcquire, AcquireError> {
         let call = Acquiring::begin(&self.core, &self.name);
-        let tried = self.try_it(&operation).instrument(operation.span()).await;
+        let tried = self.try_it(mode, &operation).instrument(operation.span()).await;
         call.over(
             operation,
             tried.as_ref().map(|tried| match tried {
@@ -91,14 +101,12 @@ impl Mutex {
         tried
     }
 
-    async fn try_it(&self, operation: &Call) -> Result<TryAcquire, AcquireError> {
+    async fn try_it(&self, mode: LockMode, operation: &Call) -> Result<TryAcquire, AcquireError> {
         let _operation = self.begin()?;
         operation.attempt();
-        let (keys, ttl, level) = (&self.keys, self.ttl, self.level);
-        let within = Duration::ZERO;
-        let ask = AcquireRequest { keys, ttl, level, if_held: None, within, taker: None };
-        match self.core.attempt(ask).await {
-            Ok(won) => Ok(TryAcquire::Acquired(self.guard(won))),
+        let terms = AttemptTerms { if_held: None, left: Duration::ZERO };
+        match self.core.attempt(self.attempt(mode, operation).ask(terms)).await {
+            Ok(won) => Ok(TryAcquire::Acquired(self.guard(won, mode))),
             Err(Loss::Taken(taken)) => Ok(TryAcquire::Taken(taken)),
             Err(Loss::NoQuorum(outcomes)) => {
                 Err(self.core.no_quorum(outcomes).of(self.resource()).into())
@@ -122,23 +130,37 @@ impl Mutex {
     /// next waiter.
     pub async fn acquire(&self) -> Result<LockGuard, AcquireError> {
         let operation = operation!("acquire", of = %self.resource());
+        self.acquire_in(LockMode::Exclusive, operation).await
+    }
+
+    /// Waits for a grant of this mode.
+    pub(super) async fn acquire_in(
+        &self,
+        mode: LockMode,
+        operation: Call,
+    ) -> Result<LockGuard, AcquireError> {
         let call = Acquiring::begin(&self.core, &self.name);
-        let acquired = self.wait_for_it(&operation).instrument(operation.span()).await;
+        let acquired = self.wait_for_it(mode, &operation).instrument(operation.span()).await;
         call.over(operation, acquired.as_ref().map(Some));
         acquired
     }
 
-    async fn wait_for_it(&self, operation: &Call) -> Result<LockGuard, AcquireError> {
+    async fn wait_for_it(
+        &self,
+        mode: LockMode,
+        operation: &Call,
+    ) -> Result<LockGuard, AcquireError> {
         let _operation = self.begin()?;
-        let mut attempt = self.attempt(operation);
-        let won = retry(&self.core, &mut attempt, self.retry_terms(Wait::Queue)).await;
-        won.map(|won| self.guard(won))
+        let mut attempt = self.attempt(mode, operation);
+        let won = retry(&self.core, &mut attempt, self.retry_terms(Wait::Queue(mode))).await;
+        won.map(|won| self.guard(won, mode))
             .map_err(|given_up| not_acquired(&self.core, self.resource(), given_up))
     }
 
-    pub(super) fn attempt<'a>(&'a self, operation: &'a Call) -> LockAttempt<'a> {
+    pub(super) fn attempt<'a>(&'a self, mode: LockMode, operation: &'a Call) -> LockAttempt<'a> {
         LockAttempt {
             core: &self.core,
+            mode,
             keys: &self.keys,
             ttl: self.ttl,
             level: self.level,
@@ -161,8 +183,8 @@ impl Mutex {
         self.core.closing.enter().ok_or_else(|| AcquireError::Closed(self.resource()))
     }
 
-    fn guard(&self, won: Acquired) -> LockGuard {
-        self.guard_of(self.lease(won))
+    fn guard(&self, won: Acquired, mode: LockMode) -> LockGuard {
+        self.guard_of(self.lease(won).in_mode(mode))
     }
 
     pub(super) fn lease(&self, won: Acquired) -> Lease {

@@ -140,9 +140,21 @@ impl Mutex {
         F: FnOnce(Arc<LockGuard>) -> Fut,
         Fut: Future<Output = T>,
     {
-        let guard = Arc::new(self.acquire().await.map_err(WorkError::NotStarted)?);
-        while_held(&guard, work(Arc::clone(&guard)), pending()).await
+        run_under(self.acquire().await, work).await
     }
+}
+
+/// Runs the work under the lock, if it was acquired.
+pub(super) async fn run_under<T, F, Fut>(
+    acquired: Result<LockGuard, AcquireError>,
+    work: F,
+) -> Result<T, WorkError<T>>
+where
+    F: FnOnce(Arc<LockGuard>) -> Fut,
+    Fut: Future<Output = T>,
+{
+    let guard = Arc::new(acquired.map_err(WorkError::NotStarted)?);
+    while_held(&guard, work(Arc::clone(&guard)), pending()).await
 }
 
 /// Runs the work until its end, the loss of the lock, or `stop`, and then releases the lock.

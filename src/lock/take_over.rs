@@ -15,7 +15,7 @@ use super::{LockGuard, Mutex};
 use crate::client::acquire::{AcquireRequest, Acquired};
 use crate::client::retry::{Attempt, AttemptTerms, Prospect, Wait, retry};
 use crate::error::AcquireError;
-use crate::op::IfHeld;
+use crate::op::{IfHeld, LockMode};
 use crate::quorum::acquire::Loss;
 use crate::span::{Call, operation};
 use crate::time::Moment;
@@ -121,7 +121,7 @@ impl Mutex {
         let _operation = self.begin()?;
         let core = &self.core;
         let taker = OwnerToken::from_random(core.env.random());
-        let acquire = self.attempt(operation);
+        let acquire = self.attempt(LockMode::Exclusive, operation);
         let mut takeover = TakeOver { acquire, from: holder.token, taker, seen: None };
         let won = retry(core, &mut takeover, self.retry_terms(Wait::Watch)).await;
         let won = won.map_err(|given_up| not_acquired(core, self.resource(), given_up))?;

@@ -34,7 +34,7 @@ use crate::durability::{BarrierPoint, Durability};
 use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
 use crate::name::LockKeys;
-use crate::op::{Batch, Facts, Op, Replies, Reply};
+use crate::op::{Batch, Facts, LockMode, Op, Replies, Reply};
 use crate::time::Moment;
 
 /// Signals by which a slow listener may lag before it loses some.
@@ -200,18 +200,25 @@ impl State {
 impl Data {
     fn apply(&mut self, h: &Header, op: &Op, hints: &mut Vec<NodeSignal>) -> Reply {
         match op {
-            Op::Acquire { keys, owner, ttl, proposal, if_held } => {
-                self.locks.acquire(h, keys, *owner, *ttl, (*proposal, *if_held))
+            Op::Acquire { mode, keys, owner, ttl, proposal, if_held } => {
+                let asked = (*proposal, *if_held);
+                match mode {
+                    LockMode::Exclusive => self.locks.acquire(h, keys, *owner, *ttl, asked),
+                    LockMode::Shared => self.locks.acquire_shared(h, keys, *owner, *ttl, asked),
+                }
             }
             Op::Raise { keys, owner, token } => self.locks.raise(h, keys, *owner, *token),
-            Op::Extend { keys, owner, ttl, token, meta, reassert } => {
-                let claims = (meta.as_ref(), *reassert);
-                let (reply, wake) = self.locks.extend(h, keys, *owner, (*ttl, *token), claims);
+            Op::Extend { mode, keys, owner, ttl, token, meta, reassert } => {
+                let (lease, claims) = ((*ttl, *token), (meta.as_ref(), *reassert));
+                let (reply, wake) = match mode {
+                    LockMode::Exclusive => self.locks.extend(h, keys, *owner, lease, claims),
+                    LockMode::Shared => self.locks.extend_shared(h, keys, *owner, lease, *reassert),
+                };
                 wake_up(hints, keys, wake);
                 reply
             }
-            Op::Release { keys, owner, .. } => {
-                let (reply, wake) = self.locks.release(h, keys, *owner);
+            Op::Release { mode, keys, owner, .. } => {
+                let (reply, wake) = self.locks.release(h, keys, *owner, *mode);
                 wake_up(hints, keys, wake);
                 reply
             }
@@ -251,9 +258,9 @@ impl Data {
 }
 
 /// Adds the hints for those that are to be woken.
-fn wake_up(hints: &mut Vec<NodeSignal>, keys: &LockKeys, Wake { watchers, waiter }: Wake) {
+fn wake_up(hints: &mut Vec<NodeSignal>, keys: &LockKeys, Wake { watchers, waiters }: Wake) {
     let key = || Arc::from(keys.lock());
-    hints.extend(waiter.map(|waiter| NodeSignal::Turn { key: key(), waiter }));
+    hints.extend(waiters.into_iter().map(|waiter| NodeSignal::Turn { key: key(), waiter }));
     hints.extend(watchers.then(|| NodeSignal::Changed(key())));
 }
 

@@ -13,8 +13,8 @@ pub use crate::env::Task;
 pub use crate::env::{Env, SystemEnv};
 pub use crate::name::LockKeys;
 pub use crate::op::{
-    Batch, Began, Claim, ClaimEnd, Enlist, Facts, FingerprintBytes, Holder, IfHeld, Listed, Loss,
-    MAX_ENTRY, MAX_LISTED, NotAfter, Op, Place, QuarantineId, RecordKey, RecordState, Replies,
-    Reply, StoredRecord, StoredSteps, Terms, TimedFacts,
+    Batch, Began, Claim, ClaimEnd, Enlist, Facts, FingerprintBytes, Holder, IfHeld, Listed,
+    LockMode, Loss, MAX_ENTRY, MAX_LISTED, NotAfter, Op, Place, QuarantineId, Readers,
+    RecordKey, RecordState, Replies, Reply, SharedGrant, StoredRecord, StoredSteps, Terms, TimedFacts,
 };
 pub use crate::token::OwnerToken;

@@ -37,6 +37,26 @@ pub struct Holder {
     pub meta: Option<Arc<[u8]>>,
 }
 
+/// The readers of a lock on a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Readers {
+    /// Fence of this node.
+    pub fence: u64,
+    /// Number of readers.
+    pub count: u32,
+    /// Readers whose grants end last, the last one first; at most [`MAX_LISTED`].
+    pub listed: Vec<SharedGrant>,
+}
+
+/// A reader of a lock on a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedGrant {
+    /// Token of the owner.
+    pub owner: OwnerToken,
+    /// Time until its grant expires.
+    pub remaining: Duration,
+}
+
 /// State of an idempotency key on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordState {
@@ -65,7 +85,7 @@ pub struct Enlist {
     pub news: bool,
 }
 
-/// Most entries in one list.
+/// Most entries in one list, and most readers that one answer shows.
 pub const MAX_LISTED: usize = 64;
 /// Longest entry in bytes.
 pub const MAX_ENTRY: usize = 1_024;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::error::{NodeError, NodeFault, NodeOutcome};
 use crate::name::LockKeys;
-use crate::op::{Began, Op, QuarantineId, Reply};
+use crate::op::{Began, LockMode, Op, QuarantineId, Reply};
 use crate::quorum::acquire::{Acquire, Loss};
 use crate::quorum::extend::{Extend, Extension, Times};
 use crate::quorum::fence::{Settled, settle};
@@ -156,7 +156,15 @@ fn extend() {
     let (owner, token, ttl) =
         (OwnerToken::from_random(1), FencingToken::new(1), Duration::from_millis(100));
     let keys = LockKeys::new("k");
-    let op = Op::Extend { keys, owner, ttl, token, meta: None, reassert: None };
+    let op = Op::Extend {
+        mode: LockMode::Exclusive,
+        keys,
+        owner,
+        ttl,
+        token,
+        meta: None,
+        reassert: None,
+    };
     // Held until 60 ms; the new validity would end at 100 ms; answers are awaited until 40 ms. Each
     // node has confirmed until 70 ms, and no lease is longer than 100 ms.
     let ms = Duration::from_millis;
@@ -202,7 +210,15 @@ fn a_quarantine_that_is_known_is_named_by_the_first_request() {
 fn an_extension_is_over_with_the_new_validity_too() {
     let (owner, token, ttl) =
         (OwnerToken::from_random(1), FencingToken::new(1), Duration::from_millis(100));
-    let op = Op::Extend { keys: LockKeys::new("k"), owner, ttl, token, meta: None, reassert: None };
+    let op = Op::Extend {
+        mode: LockMode::Exclusive,
+        keys: LockKeys::new("k"),
+        owner,
+        ttl,
+        token,
+        meta: None,
+        reassert: None,
+    };
     let times = Times { old: at(100), new: at(60), deadline: at(90), max_ttl: ttl };
     let mut machine = Extend::new(1, op, times, |_| Known::default());
     assert_eq!(machine.on_reply(at(59), 0, &reply("done")), {

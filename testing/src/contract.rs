@@ -34,6 +34,7 @@ mod lists;
 mod locks;
 mod memory;
 mod ops;
+mod readers;
 mod reservations;
 mod results;
 mod runs;
@@ -217,6 +218,7 @@ pub fn cases() -> Vec<Case> {
     all.extend(hints::cases());
     all.extend(lists::cases());
     all.extend(reservations::cases());
+    all.extend(readers::cases());
     all.extend(takeovers::cases());
     all.extend(batches::cases());
     all.extend(runs::cases());

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use palisade::error::{NodeError, NodeFault};
-use palisade::node::spi::{Batch, Env, LockKeys, LockNode, Op, OwnerToken, Reply, Terms};
+use palisade::node::spi::{Batch, Env, LockKeys, LockMode, LockNode, Op, OwnerToken, Reply, Terms};
 use palisade::{MemoryNode, Moment};
 use palisade_testing::fault::{Fault, FaultControl, Odds, Step};
 
@@ -52,11 +52,16 @@ fn batch(ops: Vec<Op>) -> Batch {
 fn acquire(by: u128) -> Op {
     let ttl = Duration::from_secs(10);
     let (keys, owner) = (LockKeys::new("a"), OwnerToken::from_random(by));
-    Op::Acquire { keys, owner, ttl, proposal: 0, if_held: None }
+    Op::Acquire { mode: LockMode::Exclusive, keys, owner, ttl, proposal: 0, if_held: None }
 }
 
 fn release(by: u128) -> Op {
-    Op::Release { keys: LockKeys::new("a"), owner: OwnerToken::from_random(by), meta: true }
+    Op::Release {
+        mode: LockMode::Exclusive,
+        keys: LockKeys::new("a"),
+        owner: OwnerToken::from_random(by),
+        meta: true,
+    }
 }
 
 impl Scene {

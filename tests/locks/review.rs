@@ -10,7 +10,7 @@ use futures_util::FutureExt as _;
 use palisade::Moment;
 use palisade::error::{NodeError, NodeFault};
 use palisade::node::spi::LockKeys;
-use palisade::node::spi::{Batch, NodeSignal, Op, Replies, Reply, Terms};
+use palisade::node::spi::{Batch, LockMode, NodeSignal, Op, Replies, Reply, Terms};
 use palisade::node::spi::{Env, SystemEnv};
 use palisade::node::{
     MemoryNode,
@@ -374,14 +374,21 @@ async fn order_is_kept_when_the_server_forgets_the_script() {
     send(None).await;
     server.cli(&["script", "flush"]);
     let proposal = SystemEnv.wall_micros();
-    let acquire = Op::Acquire { keys: keys.clone(), owner, ttl: LONG, proposal, if_held: None };
+    let acquire = Op::Acquire {
+        mode: LockMode::Exclusive,
+        keys: keys.clone(),
+        owner,
+        ttl: LONG,
+        proposal,
+        if_held: None,
+    };
     let mut acquire = send(Some(acquire));
     let mut step = async || std::future::poll_fn(|cx| Poll::Ready(acquire.poll_unpin(cx))).await;
     // The acquire is sent, answered with NOSCRIPT, and about to be sent again.
     assert!(step().await.is_pending());
     sleep(ms(100)).await;
     assert!(step().await.is_pending());
-    let release = send(Some(Op::Release { keys, owner, meta: true }));
+    let release = send(Some(Op::Release { mode: LockMode::Exclusive, keys, owner, meta: true }));
     let (released, acquired) = tokio::join!(biased; release, acquire);
     assert!(matches!(acquired.items[..], [Ok(Reply::Granted { .. })]), "{acquired:?}");
     assert!(matches!(released.items[..], [Ok(Reply::Done)]), "{released:?}");

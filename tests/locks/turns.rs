@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use palisade::node::spi::{
-    Batch, IfHeld, LockKeys, LockNode as _, Op, OwnerToken, Place, Reply, Terms,
+    Batch, IfHeld, LockKeys, LockMode, LockNode as _, Op, OwnerToken, Place, Reply, Terms,
 };
 use palisade::{MemoryNode, Moment, Redlock};
 
@@ -73,6 +73,7 @@ async fn a_lock_that_is_reserved_for_who_never_comes_is_had_all_the_same() {
             needs: Duration::from_secs(600),
         };
         let op = Op::Acquire {
+            mode: LockMode::Exclusive,
             keys: LockKeys::new("wanted"),
             owner: OwnerToken::from_random(ghost as u128),
             ttl: Duration::from_secs(1),

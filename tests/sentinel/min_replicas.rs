@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use palisade::error::{NodeError, NodeFault};
 use palisade::node::spi::LockKeys;
-use palisade::node::spi::{Batch, NodeSignal, Op, Replies, Reply, Terms};
+use palisade::node::spi::{Batch, LockMode, NodeSignal, Op, Replies, Reply, Terms};
 use palisade::node::spi::{Env, SystemEnv};
 use palisade::node::{MinReplicas, NodeEvent, RedisNode, SentinelNode, spi::LockNode};
 use palisade::{Advice, node::spi::OwnerToken};
@@ -22,6 +22,7 @@ const LAG: Duration = Duration::from_secs(1);
 
 async fn ask(node: &dyn LockNode, name: &str) -> Result<Reply, NodeError> {
     let op = Op::Acquire {
+        mode: LockMode::Exclusive,
         keys: LockKeys::new(name),
         owner: OwnerToken::from_random(SystemEnv.random()),
         ttl: Duration::from_millis(500),
@@ -218,6 +219,7 @@ async fn a_master_that_thaws_does_not_grant_by_an_old_count_of_replicas() {
         master.freeze();
         let name = format!("buffered {round}");
         let op = Op::Acquire {
+            mode: LockMode::Exclusive,
             keys: LockKeys::new(&name),
             owner: OwnerToken::from_random(SystemEnv.random()),
             ttl: Duration::from_secs(60),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use palisade::error::{NodeError, NodeFault};
 use palisade::node::spi::LockKeys;
 use palisade::node::spi::OwnerToken;
-use palisade::node::spi::{Batch, Op, Replies, Reply, Terms};
+use palisade::node::spi::{Batch, LockMode, Op, Replies, Reply, Terms};
 use palisade::node::spi::{Env, SystemEnv};
 use palisade::node::{MinReplicas, SentinelNode, SentinelNodeBuilder, spi::LockNode};
 use palisade_testing::contract::Hooks;
@@ -30,6 +30,7 @@ fn builder(groups: &Groups) -> SentinelNodeBuilder {
 
 fn acquire(name: &str) -> Op {
     Op::Acquire {
+        mode: LockMode::Exclusive,
         keys: LockKeys::new(name),
         owner: OwnerToken::from_random(SystemEnv.random()),
         ttl: Duration::from_millis(500),

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use palisade::error::NodeError;
 use palisade::node::spi::LockKeys;
-use palisade::node::spi::{Batch, Op, Reply, Terms};
+use palisade::node::spi::{Batch, LockMode, Op, Reply, Terms};
 use palisade::node::spi::{Env as _, SystemEnv};
 use palisade::node::{RedisNode, RedisNodeBuilder, spi::LockNode};
 use palisade::{Outcome, Redlock, node::spi::OwnerToken};
@@ -40,6 +40,7 @@ fn builder(url: String) -> RedisNodeBuilder {
 
 async fn acquire(node: &dyn LockNode) -> Result<Reply, NodeError> {
     let op = Op::Acquire {
+        mode: LockMode::Exclusive,
         keys: LockKeys::new("k"),
         owner: OwnerToken::from_random(SystemEnv.random()),
         ttl: Duration::from_secs(1),

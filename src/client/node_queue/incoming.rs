@@ -76,6 +76,7 @@ mod tests {
     use super::*;
     use crate::client::reply_collector::ReplyCollector;
     use crate::name::LockKeys;
+    use crate::op::LockMode;
     use crate::time::Moment;
     use crate::token::{FencingToken, OwnerToken};
 
@@ -87,7 +88,15 @@ mod tests {
         let owner = OwnerToken::from_random(7);
         let (token, ttl) = (FencingToken::new(1), std::time::Duration::from_secs(1));
         let keys = LockKeys::new("k");
-        pending(Op::Extend { keys, owner, ttl, token, meta: None, reassert: None })
+        pending(Op::Extend {
+            mode: LockMode::Exclusive,
+            keys,
+            owner,
+            ttl,
+            token,
+            meta: None,
+            reassert: None,
+        })
     }
 
     fn look() -> Pending {

@@ -100,6 +100,7 @@ mod tests {
     use super::*;
     use crate::client::reply_collector::ReplyCollector;
     use crate::name::LockKeys;
+    use crate::op::LockMode;
     use crate::time::Moment;
     use crate::token::FencingToken;
 
@@ -112,14 +113,25 @@ mod tests {
         let token = FencingToken::new(at.into());
         match kind {
             0..4 => Op::Acquire {
+                mode: LockMode::Exclusive,
                 keys,
                 owner,
                 ttl: TTL * at,
                 proposal: at.into(),
                 if_held: at.is_multiple_of(7).then_some(crate::op::IfHeld::Watch),
             },
-            4..8 => Op::Release { keys, owner, meta: at.is_multiple_of(7) },
-            8 => Op::Extend { keys, owner, ttl: TTL, token, meta: None, reassert: None },
+            4..8 => {
+                Op::Release { mode: LockMode::Exclusive, keys, owner, meta: at.is_multiple_of(7) }
+            }
+            8 => Op::Extend {
+                mode: LockMode::Exclusive,
+                keys,
+                owner,
+                ttl: TTL,
+                token,
+                meta: None,
+                reassert: None,
+            },
             _ => Op::Inspect { keys, wait: false },
         }
     }

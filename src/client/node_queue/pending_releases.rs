@@ -110,7 +110,7 @@ mod tests {
     use super::*;
     use crate::client::reply_collector::ReplyCollector;
     use crate::name::LockKeys;
-    use crate::op::Op;
+    use crate::op::{LockMode, Op};
 
     fn at(ms: u64) -> Moment {
         Moment::from_nanos(ms * 1_000_000)
@@ -118,7 +118,8 @@ mod tests {
 
     fn owed(number: u128, until: u64) -> Pending {
         let owner = OwnerToken::from_random(number);
-        let op = Op::Release { keys: LockKeys::new("k"), owner, meta: false };
+        let op =
+            Op::Release { mode: LockMode::Exclusive, keys: LockKeys::new("k"), owner, meta: false };
         Pending::release(op, at(until), 0, &ReplyCollector::new(1), at(until))
     }
 

@@ -8,7 +8,7 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::name::LockKeys;
-use crate::op::{Op, Terms};
+use crate::op::{LockMode, Op, Terms};
 use crate::token::OwnerToken;
 
 const NONE: &[u8] = b"-NOSCRIPT No matching script.\r\n";
@@ -34,9 +34,16 @@ fn sent(server: &mut DuplexStream) -> String {
 fn batch(releases: bool, owner: u128) -> Option<Arc<Batch>> {
     let (keys, owner) = (LockKeys::new("k"), OwnerToken::from_random(owner));
     let op = if releases {
-        Op::Release { keys, owner, meta: false }
+        Op::Release { mode: LockMode::Exclusive, keys, owner, meta: false }
     } else {
-        Op::Acquire { keys, owner, ttl: Duration::from_secs(1), proposal: 1, if_held: None }
+        Op::Acquire {
+            mode: LockMode::Exclusive,
+            keys,
+            owner,
+            ttl: Duration::from_secs(1),
+            proposal: 1,
+            if_held: None,
+        }
     };
     let second = Duration::from_secs(1);
     let terms = Terms { max_ttl: second, clock_error: second };

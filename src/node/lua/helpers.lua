@@ -10,6 +10,7 @@ if not count then a = a + 1 end -- behind the kind; of a run acquire.lua and rel
 -- Result codes, the first integer of each result; see main.lua.
 local DONE, NOT_OWNER, ABSENT, QUARANTINED, HELD, FOREIGN, WRONG_TYPE = 1, 0, -1, -2, -3, -4, -5
 local MISMATCH, COMPLETED, IN_FLIGHT, LATE, TOO_OLD, DEFERRED = -6, -7, -8, -10, -11, -12
+local READING = -13
 
 local out = b.out
 local function put(x)
@@ -66,7 +67,7 @@ local function has_room(size)
 end
 
 -- Past the batch's deadline: only undo ops (release, unclaim) still run.
-if b.late and not find('DQMu', kind, 1, true) then
+if b.late and not find('DQMGu', kind, 1, true) then
   for _ = 1, count or 1 do put(LATE) end
   return
 end

@@ -7,11 +7,18 @@ local sub = string.sub
 -- Value of a lock that is free but kept for its possible holder after a handover (refuse.lua). It
 -- has the length of an owner.
 local KEPT = '----------------------'
+-- Value of a free lock that is reserved for the readers that were woken (wake.lua).
+local READERS = '------r---------------'
+
+-- Returns true if a text has the form of an owner token, or of a value in its place.
+local function is_owner(text)
+  return #text == 22 and not find(text, '[^%w_-]')
+end
 
 -- Returns true if a value belongs to no owner: the lock is kept, or reserved for a waiter
--- (release.lua). No owner token begins like that.
+-- (wake.lua). No owner token begins like that.
 local function is_nobodys(value)
-  return type(value) == 'string' and find(value, '^%-%-%-%-%-%-[%-%x]') and #value == 22
+  return type(value) == 'string' and find(value, '^%-%-%-%-%-%-[%-%xr]') and #value == 22
 end
 
 -- Returns the number in a fence key: 0 if there is none, nil if it is another program's value. A
@@ -23,10 +30,36 @@ local function stored(key)
   return number and number < 1e18 and number or nil
 end
 
--- Returns the value of a queue (see release.lua); nothing if it is another program's.
+-- Returns a fence as high as the nodes' clocks can have brought it, at most: beyond what any honest
+-- clock gives, even before a backward step by twice E, it was written by another program, or by a
+-- clock that was wrong. The client does not count that grant yet, but will once its own clock has
+-- come so far.
+local function honest(number)
+  local most = b.now_us + 6 * b.clock_error + 1000000
+  return number > most + 2 * b.clock_error and most or number
+end
+
+-- Soon after a handover: returns true if the lock, absent here, may still be held. Its lease may
+-- have ended early by this clock. So for a name that was used lately, the first acquire keeps the
+-- lock for as long as clocks may differ, once.
+local function is_kept(lock, fence)
+  if redis.call('EXISTS', lock) == 1 or redis.call('EXISTS', fence) == 0 then return false end
+  if redis.pcall('HSET', 'palisade:settled', lock, '1') == 0 then return false end
+  redis.call('PEXPIRE', 'palisade:settled', string.format('%.0f', b.settling - b.now_ms))
+  redis.call('SET', lock, KEPT, 'PX', string.format('%.0f', b.apart))
+  return true
+end
+
+-- Returns true if the key holds the readers of a lock (shared.lua).
+local function are_readers(lock)
+  local one = redis.pcall('ZRANGE', lock, '0', '0')[1]
+  return one and is_owner(one)
+end
+
+-- Returns the value of a queue (see wake.lua); nothing if it is another program's.
 local function queued(queue)
-  local v = look(queue, '2275') or '0'
-  return type(v) == 'string' and #v % 35 == 1 and find(v, '^[01]') and v
+  local v = look(queue, '3120') or '0'
+  return type(v) == 'string' and #v % 48 == 1 and find(v, '^[01]') and v
 end
 
 -- Publishes a hint to those who watch, because the metadata are new.
@@ -38,22 +71,23 @@ local function hint(queue, key)
   end
 end
 
--- Registers for a hint: a waiter, with its place and the ms for which the lock is then reserved for
--- it (at most 50), or a watcher. Records in the marker that there is one, until a time further
--- ahead than needed, so that the marker is seldom written. For an hour at most, even if another
--- program's lock lasts longer: waiters ask again long before. There are 64 places; the other
--- handles ask again.
-local function wait_for_hint(queue, ms, waited, handle, needs)
+-- Registers for a hint: a waiter, with its place, the ms for which the lock is then reserved for it
+-- (at most 50), and x or s for its mode; or a watcher. Records in the marker that there is one,
+-- until a time further ahead than needed, so that the marker is seldom written. For an hour at
+-- most, even if another program's lock lasts longer: waiters ask again long before. There are 64
+-- places; the other handles ask again.
+local function wait_for_hint(queue, ms, waited, handle, needs, mode)
   local v = queued(queue)
   if not v then return end
   if handle then
     local since = string.format('%016.0f', b.now_us - math.min(tonumber(waited), 3600000000))
-    local own = find(v, ':' .. handle, 1, true)
-    if own then v = sub(v, 1, own - 17) .. sub(v, own + 19) end
+    local own = find(v, '[xs]' .. handle)
+    if own then v = sub(v, 1, own - 17) .. sub(v, own + 32) end
     local at = 2
-    while at < #v and sub(v, at, at + 15) <= since do at = at + 35 end
+    while at < #v and sub(v, at, at + 15) <= since do at = at + 48 end
     needs = string.format('%02.0f', math.min(tonumber(needs), 50))
-    v = sub(sub(v, 1, at - 1) .. since .. ':' .. handle .. needs .. sub(v, at), 1, 2241)
+    local fresh = string.format('%013.0f', b.now_ms + 3000)
+    v = sub(sub(v, 1, at - 1) .. since .. mode .. handle .. needs .. fresh .. sub(v, at), 1, 3073)
   else
     v = '1' .. sub(v, 2)
   end

@@ -10,15 +10,16 @@
 --          then per op: 1 done, 0 not the owner's, -1 absent, -2 quarantined, -3 held, -4 held by
 --          another program, -5 wrong type, -6 other fingerprint, -7 completed, -8 in flight, -9
 --          once for a whole run: as requested, -10 too late and not executed, -11 the request is
---          too old, -12 not executed because the answer is full: ask again. Acquire, claim, inspect
---          and lookup confirm by their fence. Each op's file documents what follows the number.
+--          too old, -12 not executed because the answer is full: ask again, -13 readers. Acquire,
+--          claim, inspect and lookup confirm by their fence. Each op's file documents what
+--          follows the number.
 local b -- what the rare ops share, made when it is needed
 if not expected then
   b = batch(info, at, marker, now_us, false)
   if b.err then return b end
 end
 -- Number of KEYS and ARGV of the single ops.
-local sizes = 'C18 c16 s15 x16 r12 u12 L11 X46 R22 I41 M31 E14'
+local sizes = 'C18 c16 s15 x16 r12 u12 L11 X46 R22 I41 M31 E14 S37 H34 G21'
 local k, a, last = 1, 4, #ARGV
 local whole = 0 -- so many runs are as asked, as long as there is nothing else to say
 -- How long a fence is kept, the name of the history and the clock in ms, once they are needed.
@@ -38,7 +39,7 @@ while a < last do
   elseif kind == 'D' or kind == 'Q' then
     count = tonumber(ARGV[a + 2])
     keys, args, rest = kind == 'D' and count or 2 * count, 2 + count, kind == 'D' and 1 or 2
-    found = release(k, a, count, rest, b and b.waited > b.now_ms)
+    found = release(k, a, count, rest, b and b.waited > b.now_ms, wake, now_us)
     if not found then rest = nil end
   else
     local size = find(sizes, kind, 1, true)
@@ -68,7 +69,7 @@ while a < last do
   if done then
     -- `replay` has put the result.
   elseif rest then
-    rare(b, kind, k, a, count, rest, found, release)
+    rare(b, kind, k, a, count, rest, found, release, wake)
   elseif b then
     b.out[#b.out + 1] = -9
   else

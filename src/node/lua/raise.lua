@@ -1,10 +1,16 @@
--- Settles the token: sets the fence, if the lock is the owner's and nothing higher was given.
+-- Settles the token: sets the fence, if the owner has the lock or reads it, and nothing higher was
+-- given.
 -- KEYS  1 lock   2 fence
 -- ARGV  1 owner  2 token
 -- Puts  DONE | NOT_OWNER | QUARANTINED
 if kind == 'R' then
   if left > 0 then return put(QUARANTINED) end
-  if try('GETRANGE', KEYS[k + 1], '0', '22') ~= ARGV[a + 1] then return put(NOT_OWNER) end
+  local value = try('GETRANGE', KEYS[k + 1], '0', '22')
+  if value ~= ARGV[a + 1] then
+    -- No text: perhaps the readers.
+    local till = type(value) == 'table' and tonumber(try('ZSCORE', KEYS[k + 1], ARGV[a + 1]))
+    if not till or till <= now_ms then return put(NOT_OWNER) end
+  end
   local fence, token = stored(KEYS[k + 2]), tonumber(ARGV[a + 2])
   if not fence or fence > token or is_ahead(token) then return put(NOT_OWNER) end
   call('SET', KEYS[k + 2], ARGV[a + 2], 'PX', b.fence_life)

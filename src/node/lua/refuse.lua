@@ -15,27 +15,12 @@ if find('AVWT', kind, 1, true) then
       redis.call('DEL', lock)
       return -5
     end
-    -- Beyond what any honest clock gives, even before a backward step by twice E: written by
-    -- another program, or by a clock that was wrong. It is lowered to what such clocks can reach.
-    -- The client does not count that grant yet, but will once its own clock has come so far.
-    local most = b.now_us + 6 * b.clock_error + 1000000
-    if number > most + 2 * b.clock_error then number = most end
+    number = honest(number)
     if number >= tonumber(p) then
       p = string.format('%.0f', number + 1)
       redis.call('SET', fence, p, 'PX', b.fence_life)
     end
     return p
-  end
-
-  -- Soon after a handover: returns true if the lock, absent here, may still be held. Its lease may
-  -- have ended early by this clock. So for a name that was used lately, the first acquire keeps the
-  -- lock for as long as clocks may differ, once.
-  local function is_kept(lock, fence)
-    if redis.call('EXISTS', lock) == 1 or redis.call('EXISTS', fence) == 0 then return false end
-    if redis.pcall('HSET', 'palisade:settled', lock, '1') == 0 then return false end
-    redis.call('PEXPIRE', 'palisade:settled', string.format('%.0f', b.settling - b.now_ms))
-    redis.call('SET', lock, KEPT, 'PX', string.format('%.0f', b.apart))
-    return true
   end
 
   -- Reserved for this handle, which is as good as free.
@@ -80,14 +65,15 @@ if find('AVWT', kind, 1, true) then
         local given = stored(fence)
         put(given and given > 0 and given or WRONG_TYPE)
       else
-        local ours = type(value) == 'string' and #value == 22 and not find(value, '[^%w_-]')
+        local ours
+        if type(value) == 'string' then ours = is_owner(value) else ours = are_readers(lock) end
         local ms = call('PTTL', lock)
         put(ours and HELD or FOREIGN)
         put(ms)
         ms = ms >= 0 and ms + 1000 or 10000
         if kind == 'V' then wait_for_hint(KEYS[k + 3], ms) end
         if kind == 'W' then
-          wait_for_hint(KEYS[k + 3], ms, ARGV[a + 7], ARGV[a + 8], ARGV[a + 9])
+          wait_for_hint(KEYS[k + 3], ms, ARGV[a + 7], ARGV[a + 8], ARGV[a + 9], 'x')
         end
       end
     end

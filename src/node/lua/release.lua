@@ -1,17 +1,12 @@
 -- Deletes the owners' locks, and wakes those who wait for the ones that are free then, even if
--- there was nothing to delete. Kind D: a run in two commands; Q: a run on a node where a client
--- waits. No upvalues: the closure is created on every call (helpers.lua).
--- The queue's value begins with 1 if a client watches the lock, else 0. Then per waiter, the
--- longest wait first: the start of the wait by this clock, in µs (16 digits), a colon, its handle
--- (16 hex digits), the ms for which the lock is reserved for it (2 digits). A waiter without a
--- connection is skipped. A hint may be lost, so a missing permission to publish does not fail the
--- op: then all are woken on the common channel, and nothing is reserved.
+-- there was nothing to delete (wake.lua). Kind D: a run in two commands; Q: a run on a node where
+-- a client waits. No upvalues: the closure is created on every call (helpers.lua).
 -- A reserved lock has six dashes and the handle as its value. A handle that does not need it
 -- releases it as if it were its owner.
 -- KEYS     per op: 1 lock   2 queue (Q only: each key costs as much as a small command)
 -- ARGV     1 kind  2 number of ops, then per op: 1 owner
 -- Returns  nothing if each is done, else the values that the keys had
-local function release(k, a, count, each, awaited)
+local function release(k, a, count, each, awaited, wake, now_us)
   local KEYS, ARGV, call = KEYS, ARGV, redis.call
   local lock = KEYS[k + 1]
   if count == 1 and each == 1 and not awaited and redis.pcall('GET', lock) == ARGV[a + 3] then
@@ -34,26 +29,9 @@ local function release(k, a, count, each, awaited)
   if each == 2 then
     for i = 1, 2 * count, 2 do
       local v, lock = found[i + 1], KEYS[k + i]
-      if v and #v % 35 == 1 and string.find(v, '^[01]')
+      if v and #v % 48 == 1 and string.find(v, '^[01]')
         and (m == count or call('EXISTS', lock) == 0) then
-        local from, heard, watched, handle = 2, 0, string.sub(v, 1, 1) == '1', nil
-        while heard == 0 and from < #v do
-          handle = string.sub(v, from + 17, from + 32)
-          heard = redis.pcall('PUBLISH', 'palisade:changed:' .. handle, lock)
-          from = from + 35
-        end
-        if type(heard) == 'table' then
-          from, watched = #v, true
-        elseif heard > 0 then
-          local ms = string.match(string.sub(v, from - 2, from - 1), '^0?([1-9]%d?)$')
-          if ms then call('SET', lock, '------' .. handle, 'NX', 'PX', ms) end
-        end
-        if watched then redis.pcall('PUBLISH', 'palisade:changed', lock) end
-        if from < #v then
-          call('SET', KEYS[k + i + 1], '0' .. string.sub(v, from), 'KEEPTTL')
-        else
-          call('DEL', KEYS[k + i + 1])
-        end
+        wake(lock, KEYS[k + i + 1], v, now_us)
       end
     end
   elseif awaited then

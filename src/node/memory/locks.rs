@@ -1,4 +1,6 @@
 //! Locks: acquire, raise, extend, release, inspect.
+//!
+//! A lock has exclusive or shared grants, never both: `held`, or `readers`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +8,9 @@ use std::time::Duration;
 use super::quarantine::Header;
 use super::shelf::{Perish, Shelf};
 use crate::name::LockKeys;
-use crate::op::{Holder, IfHeld, Place, QuarantineId, Reply};
+use crate::op::{
+    Holder, IfHeld, LockMode, MAX_LISTED, Place, QuarantineId, Readers, Reply, SharedGrant,
+};
 use crate::token::{FencingToken, OwnerToken};
 
 /// Most handles that have a place in the queue of one lock; the others ask again from time to time.
@@ -17,27 +21,56 @@ const WAITED_MAX: Duration = Duration::from_secs(3600);
 /// Longest time for which a lock is reserved.
 const RESERVED_MAX: Duration = Duration::from_millis(50);
 
+/// Time after its last request for which an exclusive waiter keeps out readers that began to wait
+/// later (read_write 9).
+const FRESH: Duration = Duration::from_secs(3);
+
+/// Most readers of one lock.
+const READERS_MAX: usize = 4_096;
+
 /// Receivers of a hint that the lock has changed.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Wake {
     pub(super) watchers: bool,
-    pub(super) waiter: Option<u64>,
+    pub(super) waiters: Vec<u64>,
+}
+
+/// A handle that waits.
+#[derive(Clone, Copy, Debug)]
+struct Waiter {
+    mode: LockMode,
+    place: Place,
+    /// Start of the wait.
+    since: u64,
+    /// End of the time for which the waiter keeps out later readers.
+    fresh_till: u64,
+}
+
+impl Waiter {
+    fn is_fresh_writer(&self, now: u64) -> bool {
+        self.mode == LockMode::Exclusive && self.fresh_till > now
+    }
 }
 
 /// All data under one lock's keys.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Entry {
+    /// The exclusive grant.
     held: Option<Held>,
+    /// The shared grants, each with its end, in the order in which they were first given. Those
+    /// that are over stay until the next acquire or release, as long as one is not over.
+    readers: Vec<(OwnerToken, u64)>,
     fence: u64,
     fence_till: u64,
     /// Time until which a client watches the lock.
     watched_till: u64,
-    /// Handles that wait, with the start of the wait; the longest wait first.
-    queue: Vec<(u64, Place)>,
+    /// Handles that wait; the longest wait first.
+    queue: Vec<Waiter>,
     /// Time until which any handle of the queue waits.
     queue_till: u64,
-    /// Handle for which the lock is reserved while it has no holder, and the end of that.
-    reserved: Option<(u64, u64)>,
+    /// Handle, or [`OwnerToken::READERS`], for which the lock is reserved while it has no holder,
+    /// and the end of that.
+    reserved: Option<(OwnerToken, u64)>,
     /// Data history in which only the lock's old holder is admitted, and the end of that: its lease
     /// may have ended early by the clock of a server that took over.
     kept: Option<(u64, u64)>,
@@ -54,6 +87,9 @@ struct Held {
 impl Perish for Entry {
     fn refresh(&mut self, now: u64) -> bool {
         self.held.take_if(|h| h.till.is_some_and(|t| t <= now));
+        if self.readers.iter().all(|(_, till)| *till <= now) {
+            self.readers.clear();
+        }
         if self.fence_till <= now {
             self.fence = 0;
         }
@@ -61,11 +97,29 @@ impl Perish for Entry {
             self.queue.clear();
         }
         self.reserved.take_if(|(_, till)| *till <= now);
-        self.held.is_some() || self.fence_till > now || self.watched_till.max(self.queue_till) > now
+        !self.is_free() || self.fence_till > now || self.watched_till.max(self.queue_till) > now
     }
 }
 
 impl Entry {
+    /// Returns true if there is neither an exclusive nor a shared grant.
+    fn is_free(&self) -> bool {
+        self.held.is_none() && self.readers.is_empty()
+    }
+
+    /// Returns true if the owner has a shared grant.
+    fn is_read_by(&self, owner: OwnerToken, now: u64) -> bool {
+        self.readers.iter().any(|(reader, till)| *reader == owner && *till > now)
+    }
+
+    /// Gives the owner a shared grant until `till`, in place of an earlier one.
+    fn read_until(&mut self, owner: OwnerToken, till: u64) {
+        match self.readers.iter_mut().find(|(reader, _)| *reader == owner) {
+            Some(reader) => reader.1 = till,
+            None => self.readers.push((owner, till)),
+        }
+    }
+
     fn is_owned_by(&self, owner: OwnerToken) -> bool {
         self.held.as_ref().is_some_and(|h| h.owner == Some(owner))
     }
@@ -93,7 +147,7 @@ impl Entry {
     /// Returns, soon after a handover, the time for which the lock, free here, is kept for its
     /// possible holder.
     fn kept(&mut self, h: &Header) -> Option<Duration> {
-        if !h.settling || self.held.is_some() || self.fence_till <= h.now {
+        if !h.settling || !self.is_free() || self.fence_till <= h.now {
             return None;
         }
         let here = h.id().history;
@@ -106,48 +160,103 @@ impl Entry {
         Some(h.until(till)).filter(|rest| !rest.is_zero())
     }
 
-    /// Returns the time for which the lock is reserved for another handle than this client's.
-    fn reserved(&self, h: &Header, if_held: Option<IfHeld>) -> Option<Duration> {
+    /// Returns the time for which the lock is reserved for another waiter than this client.
+    fn reserved(&self, h: &Header, mode: LockMode, if_held: Option<IfHeld>) -> Option<Duration> {
         let (waiter, till) = self.reserved?;
         let place = if_held.as_ref().and_then(IfHeld::place);
-        (place.is_none_or(|place| place.waiter != waiter)).then(|| h.until(till))
+        let own = match mode {
+            LockMode::Exclusive => place.map(|place| OwnerToken::reserved_for(place.waiter)),
+            LockMode::Shared => Some(OwnerToken::READERS),
+        };
+        (own != Some(waiter)).then(|| h.until(till))
+    }
+
+    /// Returns the time for which this reader is kept out by exclusive waiters that began to wait
+    /// earlier.
+    fn writers_ahead(&self, h: &Header, if_held: Option<IfHeld>) -> Option<Duration> {
+        let since = if_held.as_ref().and_then(IfHeld::place).map_or(h.now, |place| since(h, place));
+        let ahead = self.queue.iter().filter(|w| w.since < since && w.is_fresh_writer(h.now));
+        ahead.map(|writer| h.until(writer.fresh_till)).max()
     }
 
     /// Refuses an acquire, and records the hint that it asks for.
     fn refuse(
         &mut self,
         h: &Header,
-        if_held: Option<IfHeld>,
+        (mode, if_held): (LockMode, Option<IfHeld>),
         (remaining, foreign): (Option<Duration>, bool),
     ) -> Reply {
         match if_held {
             Some(IfHeld::Watch) => self.watched_till = h.fence_till(),
-            Some(IfHeld::Queue(place)) => self.queue(h, place),
+            Some(IfHeld::Queue(place)) => self.queue(h, mode, place),
             Some(IfHeld::TakeFrom(_)) | None => {}
         }
         Reply::Held { remaining, foreign }
     }
 
     /// Gives the handle a place in the queue, in place of an earlier one.
-    fn queue(&mut self, h: &Header, place: Place) {
-        let since = h.now.saturating_sub(place.waited.min(WAITED_MAX).as_nanos() as u64);
-        self.queue.retain(|(_, other)| other.waiter != place.waiter);
-        let at = self.queue.partition_point(|(other, _)| *other <= since);
-        self.queue.insert(at, (since, place));
+    fn queue(&mut self, h: &Header, mode: LockMode, place: Place) {
+        let since = since(h, &place);
+        self.queue.retain(|other| other.place.waiter != place.waiter);
+        let at = self.queue.partition_point(|other| other.since <= since);
+        self.queue.insert(at, Waiter { mode, place, since, fresh_till: h.after(FRESH) });
         self.queue.truncate(PLACES);
         self.queue_till = h.fence_till();
     }
 
     /// Returns the receivers of a hint because the lock is free, and reserves it for the first
-    /// waiter.
+    /// waiter, or for the readers that wait before the first exclusive waiter.
     fn wake(&mut self, h: &Header) -> Wake {
         let watchers = std::mem::take(&mut self.watched_till) > h.now;
-        let first = (!self.queue.is_empty()).then(|| self.queue.remove(0).1);
-        let till = |place: Place| h.after(place.needs.min(RESERVED_MAX));
-        let reserved = first.filter(|place| !place.needs.is_zero());
-        self.reserved = reserved.map(|place| (place.waiter, till(place)));
-        Wake { watchers, waiter: first.map(|place| place.waiter) }
+        let woken = match self.queue.first().map(|first| first.mode) {
+            None => Vec::new(),
+            Some(LockMode::Exclusive) => vec![self.queue.remove(0)],
+            Some(LockMode::Shared) => self.first_readers(h),
+        };
+        let needs = woken.iter().map(|waiter| waiter.place.needs.min(RESERVED_MAX)).max();
+        let needs = needs.filter(|needs| !needs.is_zero());
+        self.reserved = needs.zip(woken.first()).map(|(needs, first)| {
+            let value = match first.mode {
+                LockMode::Exclusive => OwnerToken::reserved_for(first.place.waiter),
+                LockMode::Shared => OwnerToken::READERS,
+            };
+            (value, h.after(needs))
+        });
+        Wake { watchers, waiters: woken.iter().map(|waiter| waiter.place.waiter).collect() }
     }
+
+    /// Returns the shared grants for an inspection.
+    fn readers(&self, h: &Header) -> Readers {
+        let live = self.readers.iter().filter(|(_, till)| *till > h.now);
+        let mut listed: Vec<_> = live
+            .map(|(owner, till)| SharedGrant { owner: *owner, remaining: h.until(*till) })
+            .collect();
+        let count = u32::try_from(listed.len()).unwrap_or(u32::MAX);
+        listed.sort_by_key(|reader| std::cmp::Reverse(reader.remaining));
+        listed.truncate(MAX_LISTED);
+        Readers { fence: self.fence, count, listed }
+    }
+
+    /// Removes the owner's shared grant, and those that are over (read_write 7).
+    fn release_shared(&mut self, h: &Header, owner: OwnerToken) -> (Reply, Wake) {
+        let before = self.readers.len();
+        self.readers.retain(|(reader, _)| *reader != owner);
+        let reply = if self.readers.len() < before { Reply::Done } else { Reply::Absent };
+        self.readers.retain(|(_, till)| *till > h.now);
+        (reply, if self.readers.is_empty() { self.wake(h) } else { Wake::default() })
+    }
+
+    /// Takes the readers before the first fresh exclusive waiter out of the queue.
+    fn first_readers(&mut self, h: &Header) -> Vec<Waiter> {
+        let writer = self.queue.iter().position(|waiter| waiter.is_fresh_writer(h.now));
+        let end = writer.unwrap_or(self.queue.len());
+        self.queue.extract_if(..end, |waiter| waiter.mode.is_shared()).collect()
+    }
+}
+
+/// Returns the time at which the handle began to wait.
+fn since(h: &Header, place: &Place) -> u64 {
+    h.now.saturating_sub(place.waited.min(WAITED_MAX).as_nanos() as u64)
 }
 
 /// All locks of a node.
@@ -170,7 +279,7 @@ impl Locks {
     #[cfg(feature = "test-util")]
     pub(super) fn set_foreign(&mut self, key: &str, now: u64, till: u64) -> bool {
         let entry = self.0.open(key, now);
-        let is_free = entry.held.is_none() && entry.reserved.is_none();
+        let is_free = entry.is_free() && entry.reserved.is_none();
         if is_free {
             entry.held = Some(Held { owner: None, till: Some(till), meta: None });
         }
@@ -197,13 +306,14 @@ impl Locks {
             return h.quarantined();
         }
         let entry = self.0.open(keys.lock(), h.now);
-        if let Some(rest) = entry.reserved(h, if_held) {
-            return entry.refuse(h, if_held, (Some(rest), false));
+        let asked = (LockMode::Exclusive, if_held);
+        if let Some(rest) = entry.reserved(h, LockMode::Exclusive, if_held) {
+            return entry.refuse(h, asked, (Some(rest), false));
         }
         entry.reserved = None;
         let given = entry.is_given(h, owner, (ttl, if_held));
         if !given && let Some(rest) = entry.kept(h) {
-            return entry.refuse(h, if_held, (Some(rest), false));
+            return entry.refuse(h, asked, (Some(rest), false));
         }
         entry.held.take_if(|_| given);
         if entry.is_owned_by(owner) {
@@ -212,10 +322,58 @@ impl Locks {
         }
         if let Some(held) = &entry.held {
             let (remaining, foreign) = (held.till.map(|t| h.until(t)), held.owner.is_none());
-            return entry.refuse(h, if_held, (remaining, foreign));
+            return entry.refuse(h, asked, (remaining, foreign));
+        }
+        if let Some(last) = entry.readers.iter().map(|(_, till)| *till).max() {
+            return entry.refuse(h, asked, (Some(h.until(last)), false));
         }
         entry.held = Some(Held { owner: Some(owner), till: Some(h.after(ttl)), meta: None });
         let fence = h.next_fence(entry.fence, proposal);
+        entry.set_fence(h, fence);
+        Reply::Granted { fence }
+    }
+
+    /// Gives a shared grant (read_write 1, 2, 4).
+    pub(super) fn acquire_shared(
+        &mut self,
+        h: &Header,
+        keys: &LockKeys,
+        owner: OwnerToken,
+        ttl: Duration,
+        (proposal, if_held): (u64, Option<IfHeld>),
+    ) -> Reply {
+        if !h.quarantine.is_zero() {
+            return h.quarantined();
+        }
+        let (entry, asked) = (self.0.open(keys.lock(), h.now), (LockMode::Shared, if_held));
+        if entry.is_read_by(owner, h.now) {
+            // A repeated request recognises itself.
+            return Reply::Granted { fence: entry.fence };
+        }
+        if let Some(rest) = entry.reserved(h, LockMode::Shared, if_held) {
+            return entry.refuse(h, asked, (Some(rest), false));
+        }
+        if let Some(held) = &entry.held {
+            let (remaining, foreign) = (held.till.map(|t| h.until(t)), held.owner.is_none());
+            return entry.refuse(h, asked, (remaining, foreign));
+        }
+        if let Some(rest) = entry.writers_ahead(h, if_held) {
+            return entry.refuse(h, asked, (Some(rest), false));
+        }
+        entry.readers.retain(|(_, till)| *till > h.now);
+        if entry.readers.len() >= READERS_MAX {
+            let first = entry.readers.iter().map(|(_, till)| h.until(*till)).min();
+            return entry.refuse(h, asked, (first, false));
+        }
+        entry.reserved = None;
+        if let Some(rest) = entry.kept(h) {
+            return entry.refuse(h, asked, (Some(rest), false));
+        }
+        entry.read_until(owner, h.after(ttl));
+        let fence = match entry.fence {
+            0 => h.next_fence(0, proposal),
+            fence => fence.max(h.floor),
+        };
         entry.set_fence(h, fence);
         Reply::Granted { fence }
     }
@@ -233,7 +391,9 @@ impl Locks {
         match self.0.live(keys.lock(), h.now) {
             // `fence ≤ T`, because another grant may have come in between.
             Some(e)
-                if e.is_owned_by(owner) && e.fence <= token.get() && !h.is_ahead(token.get()) =>
+                if (e.is_owned_by(owner) || e.is_read_by(owner, h.now))
+                    && e.fence <= token.get()
+                    && !h.is_ahead(token.get()) =>
             {
                 e.set_fence(h, token.get());
                 Reply::Done
@@ -251,8 +411,9 @@ impl Locks {
         (ttl, token): (Duration, FencingToken),
         (meta, reassert): (Option<&Arc<[u8]>>, Option<QuarantineId>),
     ) -> (Reply, Wake) {
-        let held = self.0.live(keys.lock(), h.now).and_then(|e| e.held.as_ref());
-        if held.is_some_and(|held| held.owner != Some(owner)) {
+        let entry = self.0.live(keys.lock(), h.now);
+        // Nothing but an acquire ever makes a reader a writer.
+        if entry.is_some_and(|e| !e.is_free() && !e.is_owned_by(owner)) {
             return (Reply::NotOwner, Wake::default());
         }
         if !h.may_extend(reassert) {
@@ -268,7 +429,33 @@ impl Locks {
         }
         entry.set_fence(h, entry.fence.max(token.get()));
         let watchers = changed && std::mem::take(&mut entry.watched_till) > h.now;
-        (Reply::Done, Wake { watchers, waiter: None })
+        (Reply::Done, Wake { watchers, waiters: Vec::new() })
+    }
+
+    /// Extends a shared grant, or makes an exclusive one shared (read_write 6).
+    pub(super) fn extend_shared(
+        &mut self,
+        h: &Header,
+        keys: &LockKeys,
+        owner: OwnerToken,
+        (ttl, token): (Duration, FencingToken),
+        reassert: Option<QuarantineId>,
+    ) -> (Reply, Wake) {
+        let held = self.0.live(keys.lock(), h.now).and_then(|e| e.held.as_ref());
+        if held.is_some_and(|held| held.owner != Some(owner)) {
+            return (Reply::NotOwner, Wake::default());
+        }
+        if !h.may_extend(reassert) {
+            return (h.quarantined(), Wake::default());
+        }
+        let entry = self.0.open(keys.lock(), h.now);
+        entry.reserved = None;
+        let was_writer = entry.held.take().is_some();
+        entry.read_until(owner, h.after(ttl));
+        entry.set_fence(h, entry.fence.max(token.get()));
+        let woken = if was_writer { entry.first_readers(h) } else { Vec::new() };
+        let waiters = woken.iter().map(|waiter| waiter.place.waiter).collect();
+        (Reply::Done, Wake { watchers: false, waiters })
     }
 
     /// Releases a lock. Returns the answer, and the receivers of a hint.
@@ -277,15 +464,21 @@ impl Locks {
         h: &Header,
         keys: &LockKeys,
         owner: OwnerToken,
+        mode: LockMode,
     ) -> (Reply, Wake) {
         let Some(entry) = self.0.live(keys.lock(), h.now) else {
             return (Reply::Absent, Wake::default());
         };
+        if !entry.readers.is_empty() {
+            return if mode.is_shared() {
+                entry.release_shared(h, owner)
+            } else {
+                (Reply::NotOwner, Wake::default())
+            };
+        }
         if entry.held.is_none() {
             return match entry.reserved {
-                Some((waiter, _)) if owner == OwnerToken::reserved_for(waiter) => {
-                    (Reply::Done, entry.wake(h))
-                }
+                Some((waiter, _)) if owner == waiter => (Reply::Done, entry.wake(h)),
                 Some(_) => (Reply::Absent, Wake::default()),
                 None => (Reply::Absent, entry.wake(h)),
             };
@@ -301,7 +494,11 @@ impl Locks {
         if wait {
             self.0.open(keys.lock(), h.now).watched_till = h.fence_till();
         }
-        let holder = self.0.live(keys.lock(), h.now).and_then(|e| {
+        let entry = self.0.live(keys.lock(), h.now);
+        if let Some(e) = entry.as_ref().filter(|e| !e.readers.is_empty()) {
+            return Reply::Readers(e.readers(h));
+        }
+        let holder = entry.and_then(|e| {
             let (owner, till, meta) = match (&e.held, e.kept) {
                 (Some(held), _) => (held.owner, held.till, held.meta.clone()),
                 (None, Some((history, till))) if history == h.id().history && till > h.now => {

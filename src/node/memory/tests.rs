@@ -10,7 +10,7 @@ use crate::env::Env;
 use crate::error::NodeFault;
 use crate::name::LockKeys;
 use crate::node::LockNode as _;
-use crate::op::{Batch, Began, Claim, Facts, Loss, Op, QuarantineId, Reply, Terms};
+use crate::op::{Batch, Began, Claim, Facts, LockMode, Loss, Op, QuarantineId, Reply, Terms};
 use crate::token::{FencingToken, OwnerToken};
 
 const E: Duration = Duration::from_secs(60);
@@ -61,7 +61,14 @@ fn owner(n: u128) -> OwnerToken {
 
 fn acquire(name: &str, by: u128, proposal: u64) -> Op {
     let keys = LockKeys::new(name);
-    Op::Acquire { keys, owner: owner(by), ttl: TTL, proposal, if_held: None }
+    Op::Acquire {
+        mode: LockMode::Exclusive,
+        keys,
+        owner: owner(by),
+        ttl: TTL,
+        proposal,
+        if_held: None,
+    }
 }
 
 fn claim(key: &str, by: u128, retention: Duration) -> Op {
@@ -94,7 +101,15 @@ fn a_million_names_do_not_pile_up() {
     for n in 0..1_000_000_u64 {
         let name = format!("job:{n}");
         fence(&ask(&node, acquire(&name, 1, 0)));
-        ask(&node, Op::Release { keys: LockKeys::new(&name), owner: owner(1), meta: true });
+        ask(
+            &node,
+            Op::Release {
+                mode: LockMode::Exclusive,
+                keys: LockKeys::new(&name),
+                owner: owner(1),
+                meta: true,
+            },
+        );
         hand.pass(Duration::from_millis(50));
         most = most.max(node.len());
     }
@@ -283,6 +298,7 @@ fn every_loss_of_data_or_continuity_opens_a_quarantine() {
         assert!(matches!(ask(&node, acquire("a", 1, 0)), Reply::Quarantined { .. }), "{how}");
         // The present holder re-asserts its lease, and keeps the lock after the quarantine.
         let extend = |reassert| Op::Extend {
+            mode: LockMode::Exclusive,
             keys: LockKeys::new("a"),
             owner: owner(1),
             ttl: MAX_TTL + TTL,

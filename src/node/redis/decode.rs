@@ -11,7 +11,8 @@ use super::seen::Seen;
 use crate::error::{NodeError, NodeFault};
 use crate::node::lost_claims::LostClaims;
 use crate::op::{
-    Facts, Holder, Listed, Op, QuarantineId, RecordState, Replies, Reply, StoredRecord, StoredSteps,
+    Facts, Holder, Listed, LockMode, MAX_LISTED, Op, QuarantineId, Readers, RecordState, Replies,
+    Reply, SharedGrant, StoredRecord, StoredSteps,
 };
 use crate::token::{FencingToken, OwnerToken};
 
@@ -30,6 +31,7 @@ const AS_ASKED: i64 = -9;
 const LATE: i64 = -10;
 const TOO_OLD: i64 = -11;
 const DEFERRED: i64 = -12;
+const READERS: i64 = -13;
 
 /// Tokens are smaller: doubles represent every whole number up to here.
 const TOKEN_END: u64 = 1 << 53;
@@ -163,7 +165,9 @@ fn reply(
             let rf = from.number()?;
             Reply::Completed(from.record(rf)?)
         }
-        (Op::Acquire { proposal, .. }, AS_ASKED) => Reply::Granted { fence: *proposal },
+        (Op::Acquire { mode: LockMode::Exclusive, proposal, .. }, AS_ASKED) => {
+            Reply::Granted { fence: *proposal }
+        }
         (Op::Acquire { .. }, 1..) => Reply::Granted { fence: code.unsigned_abs() },
         (Op::Claim(c), AS_ASKED | 1..) => {
             let (fence, attempt, record, steps) = match code {
@@ -183,6 +187,7 @@ fn reply(
         }
         (Op::Enlist(_), 0..) => Reply::Candidates(from.candidates(code.unsigned_abs())?),
         (Op::Inspect { .. }, ABSENT) => Reply::Holder(None),
+        (Op::Inspect { .. }, READERS) => Reply::Readers(from.readers()?),
         (Op::Inspect { .. }, 0..) => Reply::Holder(Some(from.holder(code.unsigned_abs())?)),
         (Op::Lookup { retention, born, accepted, .. }, ABSENT | 0..) => {
             let fence = u64::try_from(code).ok();
@@ -197,8 +202,8 @@ fn reply(
         (Op::Release { .. } | Op::Unclaim { .. }, ABSENT) => Reply::Absent,
         (op, _) if shows(op) => return Err(garbage("an answer to another kind of question").into()),
         (
-            Op::Release { .. }
-            | Op::Extend { .. }
+            Op::Release { mode: LockMode::Exclusive, .. }
+            | Op::Extend { mode: LockMode::Exclusive, .. }
             | Op::ExtendClaim { .. }
             | Op::Complete { .. }
             | Op::Steps { .. },
@@ -256,6 +261,7 @@ fn largest_token(reply: &Reply) -> u64 {
         }
         Reply::Completed(record) => record.token.get(),
         Reply::Holder(Some(holder)) => holder.fence,
+        Reply::Readers(readers) => readers.fence,
         Reply::Record { state: Some(state), .. } => of(&state.record).max(state.fence),
         _ => 0,
     }
@@ -369,14 +375,30 @@ impl Reader {
         Ok(Holder { owner, fence, remaining, meta })
     }
 
+    fn readers(&mut self) -> Result<Readers, NodeError> {
+        let fence = self.number()?;
+        let count = self.number()?;
+        let count = self.fitting(u32::try_from(count).ok(), "no number of readers");
+        let mut listed = Vec::new();
+        for _ in 0..(count as usize).min(MAX_LISTED) {
+            let owner = self.owner()?;
+            listed.push(SharedGrant { owner, remaining: Duration::from_millis(self.number()?) });
+        }
+        Ok(Readers { fence, count, listed })
+    }
+
+    fn owner(&mut self) -> Result<OwnerToken, NodeError> {
+        let owner = OwnerToken::parse(&self.bytes()?);
+        Ok(owner.unwrap_or_else(|| {
+            self.fitting::<u64>(None, "no owner where one belongs");
+            OwnerToken::from_random(0)
+        }))
+    }
+
     fn candidates(&mut self, n: u64) -> Result<Vec<Listed>, NodeError> {
         let mut all = Vec::new();
         for _ in 0..n {
-            let owner = OwnerToken::parse(&self.bytes()?);
-            let owner = owner.unwrap_or_else(|| {
-                self.fitting::<u64>(None, "no candidate where one belongs");
-                OwnerToken::from_random(0)
-            });
+            let owner = self.owner()?;
             let ms = self.number()?;
             let (remaining, entry) = (Duration::from_millis(ms), self.bytes()?.into());
             all.push(Listed { owner, remaining, entry });

@@ -8,7 +8,8 @@ use redis::Cmd;
 use super::script::SCRIPT;
 use super::seen::Seen;
 use crate::op::{
-    Batch, Claim, ClaimEnd, Enlist, FingerprintBytes, IfHeld, Op, Place, QuarantineId, Terms,
+    Batch, Claim, ClaimEnd, Enlist, FingerprintBytes, IfHeld, LockMode, Op, Place, QuarantineId,
+    Terms,
 };
 use crate::time::{FENCE_SLACK, token_lead};
 
@@ -132,10 +133,14 @@ pub(super) fn micros(d: Duration) -> u64 {
 /// each, and answers one code if all of it was executed as requested.
 pub(super) fn runs(ops: &[Op]) -> impl Iterator<Item = &[Op]> {
     ops.chunk_by(|a, b| match (a, b) {
-        (Op::Acquire { ttl, if_held: None, .. }, Op::Acquire { ttl: other, if_held: None, .. }) => {
-            ttl == other
-        }
-        (Op::Release { meta: false, .. }, Op::Release { meta: false, .. }) => true,
+        (
+            Op::Acquire { mode: LockMode::Exclusive, ttl, if_held: None, .. },
+            Op::Acquire { mode: LockMode::Exclusive, ttl: other, if_held: None, .. },
+        ) => ttl == other,
+        (
+            Op::Release { mode: LockMode::Exclusive, meta: false, .. },
+            Op::Release { mode: LockMode::Exclusive, meta: false, .. },
+        ) => true,
         _ => false,
     })
     .flat_map(|run| run.chunks(RUN_MAX))
@@ -143,7 +148,7 @@ pub(super) fn runs(ops: &[Op]) -> impl Iterator<Item = &[Op]> {
 
 fn run_args(cmd: &mut Cmd, run: &[Op], lives: Lives, awaited: bool) {
     match &run[0] {
-        Op::Acquire { ttl, if_held, .. } => {
+        Op::Acquire { mode: LockMode::Exclusive, ttl, if_held, .. } => {
             let kind = match if_held {
                 None => "A",
                 Some(IfHeld::Watch) => "V",
@@ -152,7 +157,7 @@ fn run_args(cmd: &mut Cmd, run: &[Op], lives: Lives, awaited: bool) {
             };
             cmd.arg(kind).arg(run.len()).arg(millis(*ttl)).arg(lives.fence);
         }
-        Op::Release { meta: false, .. } => {
+        Op::Release { mode: LockMode::Exclusive, meta: false, .. } => {
             cmd.arg(if awaited { "Q" } else { "D" }).arg(run.len());
         }
         _ => {}
@@ -175,6 +180,8 @@ pub(super) fn whole_millis(d: Duration) -> u64 {
 
 fn key_count(op: &Op, awaited: bool) -> usize {
     match op {
+        Op::Acquire { mode: LockMode::Shared, .. } | Op::Extend { mode: LockMode::Shared, .. } => 3,
+        Op::Release { mode: LockMode::Shared, .. } => 2,
         Op::Acquire { if_held, .. } => 2 + usize::from(if_held.is_some()),
         Op::Release { meta: true, .. } => 3,
         Op::Release { .. } => 1 + usize::from(awaited),
@@ -193,6 +200,11 @@ fn key_count(op: &Op, awaited: bool) -> usize {
 
 fn keys(cmd: &mut Cmd, op: &Op, awaited: bool) {
     match op {
+        Op::Acquire { mode: LockMode::Shared, keys, .. }
+        | Op::Extend { mode: LockMode::Shared, keys, .. } => {
+            cmd.arg(keys.lock()).arg(keys.fence()).arg(keys.queue())
+        }
+        Op::Release { mode: LockMode::Shared, keys, .. } => cmd.arg(keys.lock()).arg(keys.queue()),
         Op::Acquire { keys, if_held, .. } => {
             let cmd = cmd.arg(keys.lock()).arg(keys.fence());
             match if_held {
@@ -255,6 +267,18 @@ fn held<'c>(cmd: &'c mut Cmd, then: Option<&IfHeld>) -> &'c mut Cmd {
 
 fn args(cmd: &mut Cmd, op: &Op, lives: Lives) {
     match op {
+        Op::Acquire { mode: LockMode::Shared, owner, ttl, proposal, if_held, .. } => {
+            let cmd = cmd.arg("S").arg(owner.as_str()).arg(millis(*ttl)).arg(*proposal);
+            match if_held {
+                Some(IfHeld::Queue(_)) => held(cmd.arg("w"), if_held.as_ref()),
+                Some(IfHeld::Watch) => cmd.arg("v").arg("").arg("").arg(""),
+                Some(IfHeld::TakeFrom(_)) | None => cmd.arg("").arg("").arg("").arg(""),
+            }
+        }
+        Op::Extend { mode: LockMode::Shared, owner, ttl, token, reassert, .. } => {
+            named(cmd.arg("H").arg(owner.as_str()).arg(millis(*ttl)).arg(token.get()), *reassert)
+        }
+        Op::Release { mode: LockMode::Shared, owner, .. } => cmd.arg("G").arg(owner.as_str()),
         Op::Acquire { owner, proposal, if_held, .. } => {
             held(cmd.arg(owner.as_str()).arg(*proposal), if_held.as_ref())
         }

@@ -13,14 +13,14 @@ macro_rules! lua {
 /// loop over the batch. Functions come before the variables of the loop, so that these are no
 /// upvalues of them.
 const TEXT: &str = concat!(
-    lua!("acquire" "release" "prolong" "claim_fast" "complete_fast" "replay"),
+    lua!("acquire" "wake" "release" "prolong" "claim_fast" "complete_fast" "replay"),
     "local function batch(info, at, marker, now_us, expected)\n",
     lua!("history" "batch"),
     "end\n",
-    "local function rare(b, kind, k, a, count, rest, found, release)\n",
+    "local function rare(b, kind, k, a, count, rest, found, release, wake)\n",
     lua!("helpers"),
-    "if find('AVWTDQMRXI', kind, 1, true) then\n",
-    lua!("locks" "refuse" "missed" "release_meta" "raise" "extend" "inspect"),
+    "if find('AVWTDQMRXISHG', kind, 1, true) then\n",
+    lua!("locks" "refuse" "missed" "release_meta" "raise" "extend" "inspect" "shared"),
     "end\n",
     lua!("enlist"),
     lua!("records" "claim" "raise_claim" "extend_claim" "complete" "steps" "unclaim" "lookup"),

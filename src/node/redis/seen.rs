@@ -152,7 +152,7 @@ impl Seen {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::op::Terms;
+    use crate::op::{LockMode, Terms};
 
     const NOW: u64 = 1_790_000_000_000_000;
     const TERMS: Terms =
@@ -176,6 +176,7 @@ mod tests {
 
     fn window(seen: &Seen, not_after: Option<u64>, proposals: &[u64]) -> Option<(u64, u64)> {
         let acquire = |proposal: &u64| Op::Acquire {
+            mode: LockMode::Exclusive,
             keys: crate::name::LockKeys::new("k"),
             owner: crate::token::OwnerToken::from_random(1),
             ttl: TERMS.max_ttl,
@@ -262,7 +263,10 @@ mod tests {
         assert_eq!(until(vec![Op::Unclaim { key, owner, end }]), Some(600_000));
         assert_eq!(until(Vec::new()), Some(600_000));
         let keys = crate::name::LockKeys::new("k");
-        assert_eq!(until(vec![Op::Release { keys, owner, meta: false }]), Some(600_000));
+        assert_eq!(
+            until(vec![Op::Release { mode: LockMode::Exclusive, keys, owner, meta: false }]),
+            Some(600_000)
+        );
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use palisade::node::spi::{Claim, LockKeys, NodeSignal, Op, OwnerToken, Reply};
+use palisade::node::spi::{Claim, LockKeys, LockMode, NodeSignal, Op, OwnerToken, Reply};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{sleep, timeout};
@@ -224,8 +224,12 @@ async fn a_run_wakes_the_waiter_of_one_of_its_locks(b: Bench) {
         b.all(held.iter().map(|(k, a)| acquire(k, *a, LONG)).collect()).await;
         let awaited = &held[4].0;
         b.ask(acquire_waiting(awaited, b.owner(), WAITERS[0])).await;
-        let release =
-            |(k, a): &(LockKeys, _)| Op::Release { keys: k.clone(), owner: *a, meta: false };
+        let release = |(k, a): &(LockKeys, _)| Op::Release {
+            mode: LockMode::Exclusive,
+            keys: k.clone(),
+            owner: *a,
+            meta: false,
+        };
         let got = b.all(held.iter().map(release).collect()).await;
         b.check(got.iter().all(|r| *r == Reply::Done), "all of a run are released", &got);
         if heard(&mut events, awaited.lock()).await.is_some() {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use palisade::FencingToken;
 use palisade::node::spi::{
-    Claim, ClaimEnd, FingerprintBytes, IfHeld, LockKeys, Op, OwnerToken, Place, QuarantineId,
-    RecordKey,
+    Claim, ClaimEnd, FingerprintBytes, IfHeld, LockKeys, LockMode, Op, OwnerToken, Place,
+    QuarantineId, RecordKey,
 };
 
 use super::bench::{KEEP, LONG};
@@ -16,7 +16,22 @@ pub(super) fn acquire(keys: &LockKeys, owner: OwnerToken, ttl: Duration) -> Op {
 }
 
 pub(super) fn acquire_at(keys: &LockKeys, owner: OwnerToken, ttl: Duration, proposal: u64) -> Op {
-    Op::Acquire { keys: keys.clone(), owner, ttl, proposal, if_held: None }
+    Op::Acquire {
+        mode: LockMode::Exclusive,
+        keys: keys.clone(),
+        owner,
+        ttl,
+        proposal,
+        if_held: None,
+    }
+}
+
+/// Makes an operation on a lock one of a reader.
+pub(super) fn shared(mut op: Op) -> Op {
+    if let Op::Acquire { mode, .. } | Op::Extend { mode, .. } | Op::Release { mode, .. } = &mut op {
+        *mode = LockMode::Shared;
+    }
+    op
 }
 
 /// Time for which a lock is reserved for each waiter: the longest possible.
@@ -29,13 +44,27 @@ pub(super) fn acquire_waiting(
     (waiter, span): (u64, Duration),
 ) -> Op {
     let if_held = Some(IfHeld::Queue(Place { waiter, waited: span, needs: RESERVED }));
-    Op::Acquire { keys: keys.clone(), owner, ttl: LONG, proposal: 0, if_held }
+    Op::Acquire {
+        mode: LockMode::Exclusive,
+        keys: keys.clone(),
+        owner,
+        ttl: LONG,
+        proposal: 0,
+        if_held,
+    }
 }
 
 /// Makes an acquisition by a candidate, which has no place in the queue.
 pub(super) fn acquire_watching(keys: &LockKeys, owner: OwnerToken) -> Op {
     let if_held = Some(IfHeld::Watch);
-    Op::Acquire { keys: keys.clone(), owner, ttl: LONG, proposal: 0, if_held }
+    Op::Acquire {
+        mode: LockMode::Exclusive,
+        keys: keys.clone(),
+        owner,
+        ttl: LONG,
+        proposal: 0,
+        if_held,
+    }
 }
 
 /// Makes an acquisition that takes the lock from the owner `from`.
@@ -45,7 +74,7 @@ pub(super) fn take(keys: &LockKeys, owner: OwnerToken, from: OwnerToken) -> Op {
 
 pub(super) fn take_for(keys: &LockKeys, owner: OwnerToken, from: OwnerToken, ttl: Duration) -> Op {
     let if_held = Some(IfHeld::TakeFrom(from));
-    Op::Acquire { keys: keys.clone(), owner, ttl, proposal: 0, if_held }
+    Op::Acquire { mode: LockMode::Exclusive, keys: keys.clone(), owner, ttl, proposal: 0, if_held }
 }
 
 pub(super) fn raise(keys: &LockKeys, owner: OwnerToken, token: u64) -> Op {
@@ -64,17 +93,25 @@ pub(super) fn reassert(
     reassert: Option<QuarantineId>,
 ) -> Op {
     let token = FencingToken::new(token);
-    Op::Extend { keys: keys.clone(), owner, ttl, token, meta: None, reassert }
+    Op::Extend {
+        mode: LockMode::Exclusive,
+        keys: keys.clone(),
+        owner,
+        ttl,
+        token,
+        meta: None,
+        reassert,
+    }
 }
 
 pub(super) fn extend_saying(keys: &LockKeys, owner: OwnerToken, token: u64, meta: &[u8]) -> Op {
     let (keys, token) = (keys.clone(), FencingToken::new(token));
     let (ttl, meta) = (LONG, Some(Arc::from(meta)));
-    Op::Extend { keys, owner, ttl, token, meta, reassert: None }
+    Op::Extend { mode: LockMode::Exclusive, keys, owner, ttl, token, meta, reassert: None }
 }
 
 pub(super) fn release(keys: &LockKeys, owner: OwnerToken) -> Op {
-    Op::Release { keys: keys.clone(), owner, meta: true }
+    Op::Release { mode: LockMode::Exclusive, keys: keys.clone(), owner, meta: true }
 }
 
 pub(super) fn inspect(keys: &LockKeys) -> Op {

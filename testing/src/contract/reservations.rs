@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use palisade::node::spi::{LockKeys, Op, OwnerToken, Reply};
+use palisade::node::spi::{LockKeys, LockMode, Op, OwnerToken, Reply};
 
 use super::bench::{Bench, LONG};
 use super::hints::{WAITERS, awaited, listening};
@@ -48,7 +48,7 @@ where
 
 /// Makes a release by a holder without metadata. Neighbouring releases of that kind are a run.
 fn release_alone(keys: &LockKeys, owner: OwnerToken) -> Op {
-    Op::Release { keys: keys.clone(), owner, meta: false }
+    Op::Release { mode: LockMode::Exclusive, keys: keys.clone(), owner, meta: false }
 }
 
 fn is_held(reply: &Reply) -> bool {

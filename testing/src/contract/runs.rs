@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use palisade::node::spi::{IfHeld, LockKeys, Op, OwnerToken, Place, Reply};
+use palisade::node::spi::{IfHeld, LockKeys, LockMode, Op, OwnerToken, Place, Reply};
 
 use super::bench::{Bench, LONG};
 use super::{Case, list};
@@ -79,9 +79,16 @@ async fn runs_mean_what_their_ops_mean(b: Bench) {
             let (keys, seldom) = (names[name].clone(), dice.below(8) == 0);
             let ttl = if dice.below(5) == 0 { LONG } else { LONG / 2 };
             let op = if releasing {
-                Op::Release { keys, owner, meta: seldom }
+                Op::Release { mode: LockMode::Exclusive, keys, owner, meta: seldom }
             } else {
-                Op::Acquire { keys, owner, ttl, proposal, if_held: seldom.then_some(waits) }
+                Op::Acquire {
+                    mode: LockMode::Exclusive,
+                    keys,
+                    owner,
+                    ttl,
+                    proposal,
+                    if_held: seldom.then_some(waits),
+                }
             };
             asked.push((name, op));
         }
@@ -97,6 +104,7 @@ async fn each_of_a_run_has_its_own_ttl(b: Bench) {
     let all: Vec<(LockKeys, OwnerToken, Duration)> =
         (1..6).map(|i| (b.lock(), b.owner(), LONG * i / 6)).collect();
     let acquire = |(keys, owner, ttl): &(LockKeys, OwnerToken, Duration)| Op::Acquire {
+        mode: LockMode::Exclusive,
         keys: keys.clone(),
         owner: *owner,
         ttl: *ttl,

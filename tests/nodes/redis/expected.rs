@@ -45,7 +45,12 @@ async fn who_finds_what_it_expects_hears_the_clock_alone() {
         let (mut take, mut give) = (Vec::new(), Vec::new());
         for name in ["k", "l", "m"] {
             take.push(acquire(name, a));
-            give.push(Op::Release { keys: LockKeys::new(name), owner: a, meta: false });
+            give.push(Op::Release {
+                mode: LockMode::Exclusive,
+                keys: LockKeys::new(name),
+                owner: a,
+                meta: false,
+            });
         }
         for ops in [take, give] {
             let got = watched.send(LONG, ops).await;
@@ -82,6 +87,7 @@ fn op(side: &str, mut dice: Dice, owners: &[OwnerToken], now: u64) -> Op {
     let (lease, retention) = (TTL, Duration::from_secs(3600));
     match dice.below(16) {
         0..5 => Op::Acquire {
+            mode: LockMode::Exclusive,
             keys,
             owner,
             ttl: TTL,
@@ -93,10 +99,18 @@ fn op(side: &str, mut dice: Dice, owners: &[OwnerToken], now: u64) -> Op {
                 _ => Some(IfHeld::TakeFrom(owners[dice.below(3) as usize])),
             },
         },
-        5..9 => Op::Release { keys, owner, meta: dice.below(4) == 0 },
+        5..9 => Op::Release { mode: LockMode::Exclusive, keys, owner, meta: dice.below(4) == 0 },
         9 => {
             let meta = dice.yes().then(|| Arc::from(&b"me"[..]));
-            Op::Extend { keys, owner, ttl: TTL, token, meta, reassert: None }
+            Op::Extend {
+                mode: LockMode::Exclusive,
+                keys,
+                owner,
+                ttl: TTL,
+                token,
+                meta,
+                reassert: None,
+            }
         }
         10 if dice.yes() => Op::Raise { keys, owner, token },
         10 => Op::Inspect { keys, wait: dice.yes() },

@@ -44,7 +44,7 @@ fn about_lock(name: &str, owner: OwnerToken) -> Vec<Op> {
         extend(name, owner, token.get(), Some(b"m")),
         Op::Inspect { keys: keys(), wait: false },
         Op::Inspect { keys: keys(), wait: true },
-        Op::Release { keys: keys(), owner, meta: false },
+        Op::Release { mode: LockMode::Exclusive, keys: keys(), owner, meta: false },
         release(name, owner),
     ]
 }

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use palisade::error::{NodeError, NodeFault};
 use palisade::node::spi::LockKeys;
 use palisade::node::spi::{
-    Batch, Began, Claim, Facts, IfHeld, NodeSignal, Op, Place, Replies, Reply, Terms,
+    Batch, Began, Claim, Facts, IfHeld, LockMode, NodeSignal, Op, Place, Replies, Reply, Terms,
 };
 use palisade::node::spi::{Env as _, SystemEnv};
 use palisade::node::{NodeEvent, RedisNode, spi::LockNode};
@@ -47,17 +47,32 @@ const PLACE: Place = Place { waiter: 1, waited: Duration::ZERO, needs: Duration:
 
 fn acquire(name: &str, owner: OwnerToken) -> Op {
     let proposal = SystemEnv.wall_micros();
-    Op::Acquire { keys: LockKeys::new(name), owner, ttl: TTL, proposal, if_held: None }
+    Op::Acquire {
+        mode: LockMode::Exclusive,
+        keys: LockKeys::new(name),
+        owner,
+        ttl: TTL,
+        proposal,
+        if_held: None,
+    }
 }
 
 fn release(name: &str, owner: OwnerToken) -> Op {
-    Op::Release { keys: LockKeys::new(name), owner, meta: true }
+    Op::Release { mode: LockMode::Exclusive, keys: LockKeys::new(name), owner, meta: true }
 }
 
 fn extend(name: &str, owner: OwnerToken, token: u64, meta: Option<&[u8]>) -> Op {
     let meta = meta.map(Arc::from);
     let token = FencingToken::new(token);
-    Op::Extend { keys: LockKeys::new(name), owner, ttl: TTL, token, meta, reassert: None }
+    Op::Extend {
+        mode: LockMode::Exclusive,
+        keys: LockKeys::new(name),
+        owner,
+        ttl: TTL,
+        token,
+        meta,
+        reassert: None,
+    }
 }
 
 fn claim(key: &str, owner: OwnerToken) -> Claim {

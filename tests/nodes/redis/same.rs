@@ -82,18 +82,33 @@ impl Drawn {
                 let from = self.owner();
                 let if_held =
                     self.dice.maybe(2, |dice| dice.of(&[IfHeld::Watch, IfHeld::TakeFrom(from)]));
-                both(Op::Acquire { keys, owner, ttl, proposal: token.get(), if_held })
+                both(Op::Acquire {
+                    mode: LockMode::Exclusive,
+                    keys,
+                    owner,
+                    ttl,
+                    proposal: token.get(),
+                    if_held,
+                })
             }
             3 => both(Op::Raise { keys, owner, token: self.any_token() }),
             4..6 => {
                 let meta = self.dice.maybe(2, |dice| text(dice, 3)).filter(|_| has_meta);
                 let op = |node| {
                     let (keys, meta, reassert) = (keys.clone(), meta.clone(), of(node));
-                    Op::Extend { keys, owner, ttl, token, meta, reassert }
+                    Op::Extend {
+                        mode: LockMode::Exclusive,
+                        keys,
+                        owner,
+                        ttl,
+                        token,
+                        meta,
+                        reassert,
+                    }
                 };
                 [op(0), op(1)]
             }
-            6..8 => both(Op::Release { keys, owner, meta: has_meta }),
+            6..8 => both(Op::Release { mode: LockMode::Exclusive, keys, owner, meta: has_meta }),
             8 => both(Op::Inspect { keys, wait: self.dice.below(2) == 0 }),
             9 => {
                 let entry = self.dice.maybe(2, |dice| text(dice, 3)).filter(|e| !e.is_empty());

@@ -8,6 +8,7 @@ use super::*;
 fn wait_for(name: &str) -> Op {
     let proposal = SystemEnv.wall_micros();
     Op::Acquire {
+        mode: LockMode::Exclusive,
         keys: LockKeys::new(name),
         owner: owner(),
         ttl: TTL,
@@ -46,7 +47,14 @@ async fn a_fence_that_is_none_opens_no_lock_that_is_to_be_taken() {
     fence(one(&node, LONG, acquire("k", a)).await);
     server.cli(&["set", "{k}:fence", "another program's"]);
     let (proposal, if_held) = (SystemEnv.wall_micros(), Some(IfHeld::TakeFrom(a)));
-    let take = Op::Acquire { keys, owner: owner(), ttl: TTL, proposal, if_held };
+    let take = Op::Acquire {
+        mode: LockMode::Exclusive,
+        keys,
+        owner: owner(),
+        ttl: TTL,
+        proposal,
+        if_held,
+    };
     assert!(one(&node, LONG, take).await.is_err());
     assert_eq!(server.cli(&["get", "k"]), a.as_str(), "the holder has its lock");
 }
@@ -96,7 +104,8 @@ async fn a_strangers_lock_for_ever_spoils_no_hint_and_no_batch() {
         }
     };
     tokio::time::timeout(Duration::from_secs(20), listens).await.expect("it listens for hints");
-    let plain = Op::Release { keys: LockKeys::new("k"), owner: a, meta: false };
+    let plain =
+        Op::Release { mode: LockMode::Exclusive, keys: LockKeys::new("k"), owner: a, meta: false };
     assert_eq!(one(&node, LONG, plain).await, Ok(Reply::Done));
     let hint = tokio::time::timeout(Duration::from_secs(5), async {
         while !matches!(events.recv().await, Ok(NodeSignal::Turn { key, .. }) if &*key == "k") {}
@@ -121,7 +130,12 @@ async fn a_long_batch_of_releases_is_executed() {
     let server = Server::start(&[]);
     let node = fresh(&server);
     let a = owner();
-    let plain = |name: &str| Op::Release { keys: LockKeys::new(name), owner: a, meta: false };
+    let plain = |name: &str| Op::Release {
+        mode: LockMode::Exclusive,
+        keys: LockKeys::new(name),
+        owner: a,
+        meta: false,
+    };
     let mut ops = vec![acquire("k", a)];
     ops.extend((0..9_000).map(|i| plain(&format!("l{i}"))));
     ops.push(plain("k"));

@@ -17,6 +17,7 @@ fn marker(server: &Server) -> Vec<String> {
 fn waiting(name: &str, owner: OwnerToken) -> Op {
     let proposal = SystemEnv.wall_micros();
     Op::Acquire {
+        mode: LockMode::Exclusive,
         keys: LockKeys::new(name),
         owner,
         ttl: TTL,
@@ -26,7 +27,7 @@ fn waiting(name: &str, owner: OwnerToken) -> Op {
 }
 
 fn release_plainly(name: &str, owner: OwnerToken) -> Op {
-    Op::Release { keys: LockKeys::new(name), owner, meta: false }
+    Op::Release { mode: LockMode::Exclusive, keys: LockKeys::new(name), owner, meta: false }
 }
 
 /// Returns the lock that the next hint is about.
@@ -79,7 +80,14 @@ async fn a_classic_client_does_not_take_a_lock_that_is_reserved() {
         let name = format!("k{turn}");
         fence(one(&node, LONG, acquire(&name, a)).await);
         let Op::Acquire { keys, owner, ttl, proposal, .. } = waiting(&name, b) else { return };
-        let waits = Op::Acquire { keys, owner, ttl, proposal, if_held: Some(IfHeld::Queue(place)) };
+        let waits = Op::Acquire {
+            mode: LockMode::Exclusive,
+            keys,
+            owner,
+            ttl,
+            proposal,
+            if_held: Some(IfHeld::Queue(place)),
+        };
         one(&node, LONG, waits.clone()).await.unwrap();
         assert_eq!(one(&node, LONG, release_plainly(&name, a)).await, Ok(Reply::Done));
         // Nothing is reserved for a handle that cannot be reached, and a reservation soon ends.

@@ -11,7 +11,7 @@ use crate::op::Loss;
 use crate::op::{Began, Claim, ClaimEnd, Enlist, IfHeld};
 
 /// `a` and `d` may be in runs.
-const KINDS: &str = "ARXDIECrxcsuLaaadd";
+const KINDS: &str = "ARXDIECrxcsuLaaaddSHG";
 const SECOND: Duration = Duration::from_secs(1);
 /// Answer about a key when the history began at 5 ms and the server's clock shows 0 ms: time for
 /// one retention, and strictly more.
@@ -23,11 +23,35 @@ fn op(kind: char) -> Op {
     match kind {
         'A' | 'a' => {
             let if_held = (kind == 'A').then_some(IfHeld::Watch);
-            Op::Acquire { keys, owner, ttl: SECOND, proposal: 1, if_held }
+            Op::Acquire {
+                mode: LockMode::Exclusive,
+                keys,
+                owner,
+                ttl: SECOND,
+                proposal: 1,
+                if_held,
+            }
         }
+        'S' => {
+            let mode = LockMode::Shared;
+            Op::Acquire { mode, keys, owner, ttl: SECOND, proposal: 1, if_held: None }
+        }
+        'H' => {
+            let mode = LockMode::Shared;
+            Op::Extend { mode, keys, owner, ttl: SECOND, token, meta: None, reassert: None }
+        }
+        'G' => Op::Release { mode: LockMode::Shared, keys, owner, meta: false },
         'R' => Op::Raise { keys, owner, token },
-        'X' => Op::Extend { keys, owner, ttl: SECOND, token, meta: None, reassert: None },
-        'D' | 'd' => Op::Release { keys, owner, meta: kind == 'D' },
+        'X' => Op::Extend {
+            mode: LockMode::Exclusive,
+            keys,
+            owner,
+            ttl: SECOND,
+            token,
+            meta: None,
+            reassert: None,
+        },
+        'D' | 'd' => Op::Release { mode: LockMode::Exclusive, keys, owner, meta: kind == 'D' },
         'I' => Op::Inspect { keys, wait: false },
         'E' => Op::Enlist(Enlist { key, owner, ttl: SECOND, entry: None, news: false }),
         'C' => Op::Claim(Claim {
@@ -124,6 +148,13 @@ fn said(reply: &Reply) -> Vec<Value> {
             ttl(h.remaining),
             h.meta.as_ref().map_or(Value::Nil, |m| bytes(m)),
         ],
+        Reply::Readers(readers) => {
+            let mut all = vec![Value::Int(-13), n(readers.fence), n(readers.count.into())];
+            for reader in &readers.listed {
+                all.extend([text(reader.owner.as_str()), ms(reader.remaining)]);
+            }
+            all
+        }
         Reply::Candidates(listed) => {
             let mut all = vec![n(listed.len() as u64)];
             for l in listed {
@@ -189,6 +220,21 @@ fn candidates() -> BoxedStrategy<Reply> {
     proptest::collection::vec(one, 0..4).prop_map(Reply::Candidates).boxed()
 }
 
+fn readers() -> BoxedStrategy<Reply> {
+    let owner = any::<u128>().prop_map(OwnerToken::from_random);
+    let span = (0_u64..1 << 40).prop_map(Duration::from_millis);
+    let one = (owner, span).prop_map(|(owner, remaining)| SharedGrant { owner, remaining });
+    let more = prop_oneof![3 => Just(0_u32), 1 => 1_u32..5_000];
+    (1_u64..1 << 53, proptest::collection::vec(one, 1..MAX_LISTED + 1), more)
+        .prop_map(|(fence, listed, more)| {
+            // Only a full list leaves readers out.
+            let more = if listed.len() == MAX_LISTED { more } else { 0 };
+            let count = listed.len() as u32 + more;
+            Reply::Readers(Readers { fence, count, listed })
+        })
+        .boxed()
+}
+
 fn any_reply(kind: char) -> BoxedStrategy<Reply> {
     let fence = || 1_u64..1 << 53;
     let span = || (0_u64..1 << 40).prop_map(Duration::from_millis);
@@ -210,7 +256,7 @@ fn any_reply(kind: char) -> BoxedStrategy<Reply> {
         // As requested in most cases.
         'a' => prop_oneof![3 => Just(Reply::Granted { fence: 1 }), 1 => any_reply('A')].boxed(),
         'd' => prop_oneof![3 => Just(Reply::Done), 1 => any_reply('D')].boxed(),
-        'A' => prop_oneof![
+        'A' | 'S' => prop_oneof![
             fence().prop_map(|fence| Reply::Granted { fence }),
             (option(span().boxed()), any::<bool>())
                 .prop_map(|(remaining, foreign)| Reply::Held { remaining, foreign }),
@@ -218,8 +264,8 @@ fn any_reply(kind: char) -> BoxedStrategy<Reply> {
         ]
         .boxed(),
         'c' | 's' => prop_oneof![verdict(), plain(&[Reply::Mismatch])].boxed(),
-        'R' | 'X' => prop_oneof![verdict(), quarantined()].boxed(),
-        'D' | 'u' => plain(&[Reply::Done, Reply::NotOwner, Reply::Absent]),
+        'R' | 'X' | 'H' => prop_oneof![verdict(), quarantined()].boxed(),
+        'D' | 'G' | 'u' => plain(&[Reply::Done, Reply::NotOwner, Reply::Absent]),
         'r' => prop_oneof![verdict(), completed(), plain(&[Reply::Deferred])].boxed(),
         'x' => {
             let few = plain(&[Reply::Mismatch, Reply::Deferred]);
@@ -228,11 +274,12 @@ fn any_reply(kind: char) -> BoxedStrategy<Reply> {
         'I' => {
             let owner = proptest::option::of(any::<u128>().prop_map(OwnerToken::from_random));
             let meta = proptest::option::of(bytes());
-            (fence(), owner, option(span().boxed()), meta)
-                .prop_map(|(fence, owner, remaining, meta)| {
+            let holder = (fence(), owner, option(span().boxed()), meta).prop_map(
+                |(fence, owner, remaining, meta)| {
                     Reply::Holder(Some(Holder { owner, fence, remaining, meta }))
-                })
-                .boxed()
+                },
+            );
+            prop_oneof![holder, readers()].boxed()
         }
         'E' => prop_oneof![3 => candidates(), 1 => plain(&[Reply::Deferred])].boxed(),
         'C' => prop_oneof![

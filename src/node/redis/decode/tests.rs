@@ -13,13 +13,14 @@ fn ops() -> Vec<Op> {
     let token = FencingToken::new(5);
     vec![
         Op::Acquire {
+            mode: LockMode::Exclusive,
             keys: keys.clone(),
             owner,
             ttl: Duration::from_secs(1),
             proposal: 1,
             if_held: Some(IfHeld::Watch),
         },
-        Op::Release { keys: keys.clone(), owner, meta: true },
+        Op::Release { mode: LockMode::Exclusive, keys: keys.clone(), owner, meta: true },
         Op::Inspect { keys, wait: false },
         Op::RaiseClaim { key: Arc::clone(&key), owner, token },
         Op::Lookup {
@@ -126,9 +127,16 @@ fn a_run_that_went_as_asked_says_so_once() {
     let owner = OwnerToken::from_random(1);
     let acquire = |proposal| {
         let ttl = Duration::from_secs(1);
-        Op::Acquire { keys: keys.clone(), owner, ttl, proposal, if_held: None }
+        Op::Acquire {
+            mode: LockMode::Exclusive,
+            keys: keys.clone(),
+            owner,
+            ttl,
+            proposal,
+            if_held: None,
+        }
     };
-    let release = Op::Release { keys: keys.clone(), owner, meta: false };
+    let release = Op::Release { mode: LockMode::Exclusive, keys: keys.clone(), owner, meta: false };
     let ops = [acquire(7), acquire(9), release.clone(), release, acquire(8)];
     let mut all = header();
     all.extend([Value::Int(-9), Value::Int(1), Value::Int(-1), Value::Int(12)]);
@@ -148,9 +156,16 @@ fn a_run_that_went_as_asked_says_so_once() {
 fn the_clock_alone_says_that_all_is_as_expected() {
     let keys = LockKeys::new("k");
     let (owner, ttl) = (OwnerToken::from_random(1), Duration::from_secs(1));
-    let release = Op::Release { keys: keys.clone(), owner, meta: false };
+    let release = Op::Release { mode: LockMode::Exclusive, keys: keys.clone(), owner, meta: false };
     let if_held = Some(IfHeld::Watch);
-    let acquire = Op::Acquire { keys: keys.clone(), owner, ttl, proposal: 7, if_held };
+    let acquire = Op::Acquire {
+        mode: LockMode::Exclusive,
+        keys: keys.clone(),
+        owner,
+        ttl,
+        proposal: 7,
+        if_held,
+    };
     let ops = [release.clone(), release, acquire];
     let run: Arc<str> = "run".into();
     let (_, seen) = replies(Value::Array(header()), &[], &run, EXACT, None).unwrap();

@@ -1,0 +1,216 @@
+//! A read-write lock: one writer, or any number of readers (read_write).
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use super::run::run_under;
+use super::{Inspection, LockGuard, Mutex, TryAcquire, WorkError};
+use crate::error::{AcquireError, ReleaseError};
+use crate::op::LockMode;
+use crate::span::operation;
+
+/// A named read-write lock, not yet held. Cheap to clone and to make; use one per name or per call.
+/// Made by [`Redlock::rw_lock`](crate::Redlock::rw_lock).
+///
+/// Any number of readers hold it at the same time, or one writer. The writer's lock is a
+/// [`Mutex`] of the same name, so it also excludes mutexes and the classic `SET NX PX` clients of
+/// other languages, and a reader excludes them as a writer does.
+///
+/// A writer that waits keeps out readers that begin to wait later, as long as it asks the nodes
+/// again at least every 3 s, which the default [`retry`](super::MutexBuilder::retry) does. After
+/// the writer, all readers that wait for it are woken together. A writer that gives up, or whose
+/// process dies while it waits, keeps new readers out for 3 s at most.
+///
+/// There is no call that makes a reader a writer: two readers that both wait to become the writer
+/// would wait for each other. Release the read lock, acquire the write lock, and read again what
+/// may have changed in between. A task that holds a read lock and calls [`write`](Self::write) on
+/// the same name waits for itself, until the timeout.
+#[derive(Clone, Debug)]
+pub struct RwLock(Mutex);
+
+impl From<Mutex> for RwLock {
+    /// Makes the read-write lock whose writer is this mutex, with its settings.
+    fn from(mutex: Mutex) -> Self {
+        Self(mutex)
+    }
+}
+
+impl RwLock {
+    /// Returns the name as given to [`Redlock::rw_lock`](crate::Redlock::rw_lock).
+    pub fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    /// Acquires the lock for reading: makes attempts until it is held or the
+    /// [`acquire_timeout`](super::MutexBuilder::acquire_timeout) has passed, as [`Mutex::acquire`].
+    ///
+    /// # Errors
+    /// As [`Mutex::acquire`].
+    ///
+    /// # Cancellation safety
+    /// As [`Mutex::acquire`].
+    pub async fn read(&self) -> Result<ReadGuard, AcquireError> {
+        self.read_lock().await.map(ReadGuard)
+    }
+
+    async fn read_lock(&self) -> Result<LockGuard, AcquireError> {
+        let operation = operation!("acquire", of = %self.0.resource());
+        self.0.acquire_in(LockMode::Shared, operation).await
+    }
+
+    /// Acquires the lock for writing, as [`Mutex::acquire`].
+    ///
+    /// # Errors
+    /// As [`Mutex::acquire`].
+    ///
+    /// # Cancellation safety
+    /// As [`Mutex::acquire`]. If dropped while it waits, it may keep new readers out for another
+    /// 3 s.
+    pub async fn write(&self) -> Result<WriteGuard, AcquireError> {
+        self.0.acquire().await.map(WriteGuard)
+    }
+
+    /// Makes one attempt to acquire the lock for reading. A lock for which a writer waits counts as
+    /// taken.
+    ///
+    /// # Errors
+    /// As [`Mutex::try_acquire`].
+    ///
+    /// # Cancellation safety
+    /// As [`Mutex::try_acquire`].
+    pub async fn try_read(&self) -> Result<TryAcquire<ReadGuard>, AcquireError> {
+        let operation = operation!("try_acquire", of = %self.0.resource());
+        Ok(match self.0.try_in(LockMode::Shared, operation).await? {
+            TryAcquire::Acquired(guard) => TryAcquire::Acquired(ReadGuard(guard)),
+            TryAcquire::Taken(taken) => TryAcquire::Taken(taken),
+        })
+    }
+
+    /// Makes one attempt to acquire the lock for writing.
+    ///
+    /// # Errors
+    /// As [`Mutex::try_acquire`].
+    ///
+    /// # Cancellation safety
+    /// As [`Mutex::try_acquire`].
+    pub async fn try_write(&self) -> Result<TryAcquire<WriteGuard>, AcquireError> {
+        Ok(match self.0.try_acquire().await? {
+            TryAcquire::Acquired(guard) => TryAcquire::Acquired(WriteGuard(guard)),
+            TryAcquire::Taken(taken) => TryAcquire::Taken(taken),
+        })
+    }
+
+    /// Acquires the lock for reading, runs `work` while it is held, and releases it, as
+    /// [`Mutex::run`].
+    ///
+    /// # Errors
+    /// As [`Mutex::run`].
+    ///
+    /// # Cancellation safety
+    /// As [`Mutex::run`].
+    pub async fn read_with<T, F, Fut>(&self, work: F) -> Result<T, WorkError<T>>
+    where
+        F: FnOnce(Arc<LockGuard>) -> Fut,
+        Fut: Future<Output = T>,
+    {
+        run_under(self.read_lock().await, work).await
+    }
+
+    /// Acquires the lock for writing, runs `work` while it is held, and releases it, as
+    /// [`Mutex::run`].
+    ///
+    /// # Errors
+    /// As [`Mutex::run`].
+    ///
+    /// # Cancellation safety
+    /// As [`Mutex::run`].
+    pub async fn write_with<T, F, Fut>(&self, work: F) -> Result<T, WorkError<T>>
+    where
+        F: FnOnce(Arc<LockGuard>) -> Fut,
+        Fut: Future<Output = T>,
+    {
+        self.0.run(work).await
+    }
+
+    /// Asks every node for the holder or the readers, and waits for all answers. Changes nothing.
+    ///
+    /// # Errors
+    /// [`AcquireError::Closed`].
+    ///
+    /// # Cancellation safety
+    /// Reads only: may be dropped at any time.
+    pub async fn inspect(&self) -> Result<Inspection, AcquireError> {
+        self.0.inspect().await
+    }
+}
+
+/// A guard of a lock that is held for reading. It has all methods of [`LockGuard`].
+///
+/// Its [`fencing_token`](LockGuard::fencing_token) orders it among the writers: it is not below
+/// that of any earlier writer, and below that of each later one. Readers at the same time may have
+/// the same token. A resource that compares it can refuse a reader that was paused while a later
+/// writer wrote, and a writer that was paused while later readers read: see the manual's page
+/// [locks](crate::manual::locks).
+#[derive(Debug)]
+#[must_use = "a dropped guard releases its lock at once"]
+pub struct ReadGuard(LockGuard);
+
+/// A guard of a lock that is held for writing. It has all methods of [`LockGuard`].
+#[derive(Debug)]
+#[must_use = "a dropped guard releases its lock at once"]
+pub struct WriteGuard(LockGuard);
+
+impl Deref for ReadGuard {
+    type Target = LockGuard;
+
+    fn deref(&self) -> &LockGuard {
+        &self.0
+    }
+}
+
+impl Deref for WriteGuard {
+    type Target = LockGuard;
+
+    fn deref(&self) -> &LockGuard {
+        &self.0
+    }
+}
+
+impl ReadGuard {
+    /// Releases the lock, as [`LockGuard::release`].
+    ///
+    /// # Errors
+    /// As [`LockGuard::release`].
+    ///
+    /// # Cancellation safety
+    /// As [`LockGuard::release`].
+    pub async fn release(self) -> Result<(), ReleaseError> {
+        self.0.release().await
+    }
+}
+
+impl WriteGuard {
+    /// Releases the lock, as [`LockGuard::release`].
+    ///
+    /// # Errors
+    /// As [`LockGuard::release`].
+    ///
+    /// # Cancellation safety
+    /// As [`LockGuard::release`].
+    pub async fn release(self) -> Result<(), ReleaseError> {
+        self.0.release().await
+    }
+
+    /// Becomes a reader, so that other readers may hold the lock, too. No writer gets the lock in
+    /// between, and the token stays the same. The validity is that of an
+    /// [`extend`](LockGuard::extend).
+    ///
+    /// The nodes are asked once. Where too few answer, the guard is valid as before, readers are
+    /// refused there, and the next renewals ask again.
+    ///
+    /// # Cancellation safety
+    /// If dropped, the lock is released in the background, as by a drop of the guard.
+    pub async fn downgrade(self) -> ReadGuard {
+        ReadGuard(self.0.downgrade().await)
+    }
+}

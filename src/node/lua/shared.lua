@@ -1,0 +1,136 @@
+-- Shared grants: acquire (S), extend (H), release (G). The readers of a lock are a sorted set at
+-- the lock's key: each owner, with the end of its grant by this clock in ms as its score. The key
+-- ends with the last of them; so a lock has an owner, or readers, or neither. A reader's grants and
+-- renewals prolong the fence, as a name is kept for its holders after a handover only as long as
+-- there is one (quarantine 11).
+-- KEYS  1 lock   S, H: 2 fence  3 queue   G: 2 queue
+-- ARGV  1 owner  S, H: 2 ttl ms
+--       S: 3 proposal  4 w: waits, v: watches, or ''  5 to 7 of who waits, as in refuse.lua
+--       H: 3 token  4 name of the quarantine or ''
+-- Puts  S: fence | QUARANTINED | HELD, ms | FOREIGN, ms | WRONG_TYPE (fence key)
+--       H: DONE | NOT_OWNER | QUARANTINED | WRONG_TYPE (fence key)
+--       G: DONE | NOT_OWNER | ABSENT
+if find('SHG', kind, 1, true) then
+  local lock, owner = KEYS[k + 1], ARGV[a + 1]
+  -- The reader whose grant ends first. If the key holds no sorted set, `value` is what it holds.
+  local oldest, value = try('ZRANGE', lock, '0', '0', 'WITHSCORES'), false
+  if oldest.err then value = look(lock, '22') end
+  local is_read = oldest[1] and is_owner(oldest[1])
+  local is_foreign = oldest[1] and not is_read
+
+  local function bury()
+    if tonumber(oldest[2]) <= now_ms then
+      call('ZREMRANGEBYSCORE', lock, '-inf', digits(now_ms))
+    end
+  end
+
+  -- Has the key end with the last reader.
+  local function expire(last)
+    call('PEXPIREAT', lock, last)
+  end
+
+  -- Removes a reservation, or the owner's own exclusive grant, and adds the owner until then.
+  local function add(flag, till)
+    if value then call('DEL', lock) end
+    local added = call('ZADD', lock, flag, till, owner)
+    if (flag == 'CH' or added == 1) and call('ZRANGE', lock, '-1', '-1')[1] == owner then
+      expire(till)
+    end
+  end
+
+  if kind == 'G' then
+    if value == owner or not value and not oldest[1] then
+      release(k, a - 2, 1, 2, nil, wake, b.now_us)
+      return put(value and DONE or ABSENT)
+    end
+    if value or is_foreign then
+      return put(is_nobodys(value) and ABSENT or NOT_OWNER)
+    end
+    local gone = call('ZREM', lock, owner)
+    bury()
+    local last = call('ZRANGE', lock, '-1', '-1', 'WITHSCORES')[2]
+    if last then expire(last) else release(k, a - 2, 1, 2, nil, wake, b.now_us) end
+    return put(gone == 1 and DONE or ABSENT)
+  end
+
+  local fence, queue, till = KEYS[k + 2], KEYS[k + 3], ARGV[a + 2]
+  till = digits(math.ceil(b.now_us / 1000) + till)
+
+  if kind == 'H' then
+    if is_foreign or value and value ~= owner and not is_nobodys(value) then
+      return put(NOT_OWNER)
+    end
+    if not may_extend(ARGV[a + 4]) then return put(QUARANTINED) end
+    local given, token = stored(fence), ARGV[a + 3]
+    if not given then return put(WRONG_TYPE) end
+    add('CH', till)
+    if given < tonumber(token) then
+      call('SET', fence, token, 'PX', b.fence_life)
+    else
+      call('PEXPIRE', fence, b.fence_life)
+    end
+    if value == owner then
+      local v = queued(queue)
+      if v and #v > 1 then wake(lock, queue, v, b.now_us, true) end
+    end
+    return put(DONE)
+  end
+
+  if left > 0 then return put(QUARANTINED) end
+
+  local function refuse(code, ms)
+    put(code)
+    put(ms)
+    ms = ms >= 0 and ms + 1000 or 10000
+    if ARGV[a + 4] == 'v' then wait_for_hint(queue, ms) end
+    if ARGV[a + 4] == 'w' then
+      wait_for_hint(queue, ms, ARGV[a + 5], ARGV[a + 6], ARGV[a + 7], 's')
+    end
+  end
+
+  if is_foreign or value and value ~= READERS then
+    local ours = type(value) == 'string' and is_owner(value)
+    return refuse(ours and HELD or FOREIGN, call('PTTL', lock))
+  end
+  local v = b.waited > now_ms and queued(queue)
+  if v and #v > 1 then
+    local since, ahead = b.now_us - math.min(tonumber(ARGV[a + 5]) or 0, 3600000000), 0
+    for at = 2, #v, 48 do
+      local fresh = tonumber(sub(v, at + 35, at + 47)) or 0
+      if sub(v, at + 16, at + 16) == 'x' and (tonumber(sub(v, at, at + 15)) or since) < since then
+        ahead = math.max(ahead, fresh - now_ms)
+      end
+    end
+    if ahead > 0 and not (is_read and call('ZSCORE', lock, owner)) then
+      return refuse(HELD, ahead)
+    end
+  end
+  if is_read then
+    bury()
+    if call('ZCARD', lock) >= 4096 and not call('ZSCORE', lock, owner) then
+      local first = call('ZRANGE', lock, '0', '0', 'WITHSCORES')[2]
+      return refuse(HELD, math.max(first - now_ms, 0))
+    end
+  end
+  local given, p = stored(fence), nil
+  if not given then return put(WRONG_TYPE) end
+  if given == 0 then
+    p = in_range(ARGV[a + 3])
+  else
+    p = digits(math.max(honest(given), b.floor))
+  end
+  if b.settling then
+    if value then
+      call('DEL', lock)
+      value = false
+    end
+    if is_kept(lock, fence) then return refuse(HELD, call('PTTL', lock)) end
+  end
+  add('NX', till)
+  if p == digits(given) then
+    call('PEXPIRE', fence, b.fence_life)
+  else
+    call('SET', fence, p, 'PX', b.fence_life)
+  end
+  return put(p)
+end
