@@ -48,22 +48,22 @@ pub(crate) struct Acquired {
 impl Core {
     /// Waits for a permit of `places`. After `within` (at least `node_deadline`) the attempt fails
     /// without having asked a node.
-    async fn place(&self, within: Duration) -> Result<Option<SemaphorePermit<'_>>, Loss> {
+    async fn place(&self, within: Duration) -> Result<SemaphorePermit<'_>, Loss> {
         if let Ok(place) = self.places.try_acquire() {
-            return Ok(Some(place));
+            return Ok(place);
         }
-        tokio::select! {
+        let within = within.max(self.config.node_deadline);
+        let place = tokio::select! {
             biased;
-            // After `close` the attempt is refused, which needs no permit.
-            () = self.closing.begun() => Ok(None),
-            place = timeout(within.max(self.config.node_deadline), self.places.acquire()) => {
-                place.map(Result::ok).map_err(|_| {
-                    let detail = "too many attempts of this handle are under way";
-                    let error = NodeError::not_executed(NodeFault::Busy, detail);
-                    Loss::NoQuorum(vec![NodeOutcome::Failed(error); self.n()])
-                })
-            }
-        }
+            // All who wait are woken by it, and would ask the nodes at once.
+            () = self.closing.begun() => return Err(Loss::NoQuorum(self.closed())),
+            place = timeout(within, self.places.acquire()) => place.ok().and_then(Result::ok),
+        };
+        place.ok_or_else(|| {
+            let detail = "too many attempts of this handle are under way";
+            let error = NodeError::not_executed(NodeFault::Busy, detail);
+            Loss::NoQuorum(vec![NodeOutcome::Failed(error); self.n()])
+        })
     }
 
     /// Makes one attempt with an owner token of its own. The attempt is rolled back unless it wins;

@@ -167,7 +167,7 @@ pub(crate) async fn retry<A: Attempt>(
         };
         let prospect = attempt.prospect(&refused, &mut retry.deadline);
         let Some(prospect) = prospect.filter(|_| !retry.is_exhausted()) else {
-            return Err(retry.give_up(refused, false));
+            return Err(retry.give_up(refused, !core.closing.is_open()));
         };
         retry.refused(prospect);
         match retry.wait(prospect, || attempt.hold_back()).await {

@@ -100,6 +100,9 @@ impl Mutex {
         match self.core.attempt(ask).await {
             Ok(won) => Ok(TryAcquire::Acquired(self.guard(won))),
             Err(Loss::Taken(taken)) => Ok(TryAcquire::Taken(taken)),
+            Err(Loss::NoQuorum(_)) if !self.core.closing.is_open() => {
+                Err(AcquireError::Closed(self.resource()))
+            }
             Err(Loss::NoQuorum(outcomes)) => {
                 Err(self.core.no_quorum(outcomes).of(self.resource()).into())
             }
