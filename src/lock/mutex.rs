@@ -41,19 +41,19 @@ pub struct Mutex {
     pub(super) level: Durability,
 }
 
-/// Result of [`Mutex::try_acquire`].
+/// Result of a single attempt to acquire, such as [`Mutex::try_acquire`].
 #[derive(Debug)]
 #[must_use]
-pub enum TryAcquire {
+pub enum TryAcquire<G = LockGuard> {
     /// The lock is held by the guard.
-    Acquired(LockGuard),
+    Acquired(G),
     /// Another owner holds the lock.
     Taken(Taken),
 }
 
-impl TryAcquire {
+impl<G> TryAcquire<G> {
     /// Returns the guard, if the lock was acquired.
-    pub fn acquired(self) -> Option<LockGuard> {
+    pub fn acquired(self) -> Option<G> {
         match self {
             Self::Acquired(guard) => Some(guard),
             Self::Taken(_) => None,
