@@ -16,9 +16,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use broker::{ACK_WAIT, Broker, Connection, Handed};
-use palisade::error::ConfigError;
 use palisade::idempotency::consumer::{
-    self, BrokerError, ConsumeError, Consumer, DeadLetterReason, Disposition, Rules, Terms, probed,
+    ConsumeError, Consumer, DeadLetterReason, Disposition, Rules, probed,
 };
 use palisade::idempotency::{Context, Status};
 use palisade::{Failed, Idempotency, Probed, Redlock};
@@ -95,37 +94,6 @@ async fn duplicates_have_one_effect_and_all_are_acknowledged() {
     assert_eq!((ledger.with(1), broker.left(), broker.dead().len()), (50, 0, 0));
     assert_eq!(a.acked + b.acked + c.acked, 200);
     assert_eq!(a.unsettled + b.unsettled + c.unsettled, 0);
-}
-
-/// A broker that records the name of each consumer that is built over it.
-#[derive(Clone, Debug, Default)]
-struct Roll(Arc<Mutex<Vec<Arc<str>>>>);
-
-impl consumer::Broker for Roll {
-    type Session = Connection;
-    type Delivery = Handed;
-
-    fn check(&self, terms: &Terms) -> Result<(), ConfigError> {
-        self.0.lock().unwrap().push(Arc::clone(&terms.name));
-        Ok(())
-    }
-
-    async fn open(&self, _: &Terms) -> Result<Connection, BrokerError> {
-        unreachable!("no consumer runs")
-    }
-}
-
-/// A broker hands the messages of a consumer that died to another name.
-#[tokio::test(start_paused = true)]
-async fn no_two_consumers_have_the_same_name_at_a_broker() {
-    let (w, roll) = (World::new(1), Roll::default());
-    for _ in 0..3 {
-        Consumer::builder(roll.clone(), once(&w.builder(0).build().unwrap())).build().unwrap();
-    }
-    let mut names = roll.0.lock().unwrap().clone();
-    names.sort();
-    names.dedup();
-    assert_eq!(names.len(), 3, "{names:?}");
 }
 
 #[tokio::test(start_paused = true)]
