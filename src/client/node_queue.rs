@@ -14,9 +14,8 @@
 //!   that clock, an idle queue asks for the node's time every two seconds;
 //! - keeps *owed* releases (`pending_releases`): a release is repeated until the node has answered
 //!   it at a time at which no unanswered request of the same owner can take effect any more;
-//! - sends an op again in a later batch if the node put it off (`Deferred`), because its answer
-//!   showed enough stored bytes already; and limits the bytes that one batch asks the node to
-//!   store;
+//! - sends an op again if the node put it off (`Deferred`) because its answer held enough stored
+//!   bytes already, and limits the bytes that one batch asks the node to store;
 //! - holds a grant back until as many replicas have it as its caller asked for (durability 1),
 //!   without delaying other requests;
 //! - watches the facts that the node reports with each batch: steps of its clock, new data
