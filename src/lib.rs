@@ -116,8 +116,8 @@ pub use node::{MemoryNode, RedisNode, SentinelNode};
 pub use client::failover::Failover;
 pub use durability::{Achieved, Durability};
 pub use lock::{
-    Inspection, LockGuard, LockHolder, LostSignal, Mutex, MutexBuilder, NodeView, ReadGuard,
-    RwLock, TakenOver, TryAcquire, WorkError, WriteGuard,
+    Inspection, LockGuard, LockHolder, LostSignal, Mutex, MutexBuilder, NodeView, Owner, ReadGuard,
+    ReentrantGuard, ReentrantMutex, RwLock, TakenOver, TryAcquire, WorkError, WriteGuard,
 };
 pub use quorum::backoff::RetryPolicy;
 pub use token::FencingToken;

@@ -220,6 +220,10 @@ pub enum AcquireError {
     /// [`Redlock::close`](crate::Redlock::close) was called. Nothing is held.
     #[error("{0}: not acquired, the handle was closed; build a new one")]
     Closed(Resource),
+    /// The owner has a guard of this lock that was lost. Nothing was sent. Only of a
+    /// [`ReentrantMutex`](crate::ReentrantMutex).
+    #[error("{0}: lost while this owner held it; end its work, and then acquire again")]
+    Lost(Resource),
     /// The name or a setting is refused; nothing was sent. Only if a
     /// [`MutexBuilder`](crate::MutexBuilder) is awaited.
     #[error("not acquired: {0}")]
@@ -239,6 +243,7 @@ impl AcquireError {
             Self::NoQuorum(e) => e.advice(),
             Self::TimedOut { taken, .. } => taken.advice(),
             Self::Closed(_) => Advice::Rebuild,
+            Self::Lost(_) => Advice::GiveUp,
             Self::Config(e) => e.advice(),
         }
     }

@@ -37,6 +37,7 @@ impl<'a> Acquiring<'a> {
             Ok(None) | Err(AcquireError::TimedOut { .. }) => "taken",
             Err(AcquireError::Closed(_)) => "closed",
             Err(AcquireError::NoQuorum(_)) => "no_quorum",
+            Err(AcquireError::Lost(_)) => "lost",
             Err(AcquireError::Config(_)) => "config",
         };
         operation.over(self.outcome);

@@ -42,19 +42,19 @@ pub struct Mutex {
     pub(super) level: Durability,
 }
 
-/// Result of [`Mutex::try_acquire`].
+/// Result of a single attempt to acquire, such as [`Mutex::try_acquire`].
 #[derive(Debug)]
 #[must_use]
-pub enum TryAcquire {
+pub enum TryAcquire<G = LockGuard> {
     /// The lock is held by the guard.
-    Acquired(LockGuard),
+    Acquired(G),
     /// Another owner holds the lock.
     Taken(Taken),
 }
 
-impl TryAcquire {
+impl<G> TryAcquire<G> {
     /// Returns the guard, if the lock was acquired.
-    pub fn acquired(self) -> Option<LockGuard> {
+    pub fn acquired(self) -> Option<G> {
         match self {
             Self::Acquired(guard) => Some(guard),
             Self::Taken(_) => None,
@@ -108,6 +108,9 @@ impl Mutex {
         match self.core.attempt(self.attempt(mode, operation).ask(terms)).await {
             Ok(won) => Ok(TryAcquire::Acquired(self.guard(won, mode))),
             Err(Loss::Taken(taken)) => Ok(TryAcquire::Taken(taken)),
+            Err(Loss::NoQuorum(_)) if !self.core.closing.is_open() => {
+                Err(AcquireError::Closed(self.resource()))
+            }
             Err(Loss::NoQuorum(outcomes)) => {
                 Err(self.core.no_quorum(outcomes).of(self.resource()).into())
             }

@@ -1,11 +1,11 @@
--- Reads the holder or the readers.
+-- Reads the holder or the readers of a lock.
 -- KEYS  1 lock   2 fence   3 meta   4 queue
--- ARGV  1 wait: 0 or 1
+-- ARGV  1 wait for a hint: 0 or 1
 -- Puts  fence, value, ms, meta | READING, fence, count, readers | ABSENT | DEFERRED
+--       value false: the key holds no text; meta false: not a holder's; ms -1: no expiry
 --       readers: at most 64, per reader its owner and ms, the longest first
---       value false: not an owner's; meta false: not a holder's; ms -1: no expiry
 if kind == 'I' then
-  local most = 67584 -- longest metadata of a holder
+  local most = 67584 -- longest metadata of a holder, in bytes
   local value = look(KEYS[k + 1], '22')
   if ARGV[a + 1] == '1' then wait_for_hint(KEYS[k + 4], 10000) end
   if type(value) == 'table' and are_readers(KEYS[k + 1]) then

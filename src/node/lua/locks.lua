@@ -4,8 +4,8 @@
 
 local sub = string.sub
 
--- Value of a lock that is free but kept for its possible holder after a handover (refuse.lua). It
--- has the length of an owner.
+-- Value of a lock that is free but kept for its possible holder after a planned handover
+-- (refuse.lua). It is as long as an owner token.
 local KEPT = '----------------------'
 -- Value of a free lock that is reserved for the readers that were woken (wake.lua).
 local READERS = '------r---------------'
@@ -15,14 +15,14 @@ local function is_owner(text)
   return #text == 22 and not find(text, '[^%w_-]')
 end
 
--- Returns true if a value belongs to no owner: the lock is kept, or reserved for a waiter
--- (wake.lua). No owner token begins like that.
+-- Returns true if a lock's value is no owner token: the lock is kept, or reserved (wake.lua). No
+-- owner token begins with six dashes.
 local function is_nobodys(value)
   return type(value) == 'string' and find(value, '^%-%-%-%-%-%-[%-%xr]') and #value == 22
 end
 
--- Returns the number in a fence key: 0 if there is none, nil if it is another program's value. A
--- fence is a whole number that an answer can represent.
+-- Returns the number in a fence key: 0 if the key is absent, nil if another program wrote its
+-- value. A fence is a whole number below 1e18, so that an answer can represent it.
 local function stored(key)
   local v = look(key, '18')
   if not v then return 0 end
@@ -30,18 +30,18 @@ local function stored(key)
   return number and number < 1e18 and number or nil
 end
 
--- Returns a fence as high as the nodes' clocks can have brought it, at most: beyond what any honest
--- clock gives, even before a backward step by twice E, it was written by another program, or by a
--- clock that was wrong. The client does not count that grant yet, but will once its own clock has
--- come so far.
+-- Returns a fence, but no more than honest clocks can have given. They give fences up to `most`, and
+-- before a backward step of this clock up to 2E beyond. A larger one was written by another program,
+-- or by a clock that was wrong. It is lowered to `most`. The client does not count that grant yet,
+-- but will once its own clock has come so far.
 local function honest(number)
   local most = b.now_us + 6 * b.clock_error + 1000000
   return number > most + 2 * b.clock_error and most or number
 end
 
--- Soon after a handover: returns true if the lock, absent here, may still be held. Its lease may
--- have ended early by this clock. So for a name that was used lately, the first acquire keeps the
--- lock for as long as clocks may differ, once.
+-- Soon after a planned handover: returns true if the lock, which is absent here, may still be held,
+-- because its lease may have ended too early by this server's clock. So for a name that was used
+-- lately the first acquire, and only that, sets the lock to KEPT for as long as clocks may differ.
 local function is_kept(lock, fence)
   if redis.call('EXISTS', lock) == 1 or redis.call('EXISTS', fence) == 0 then return false end
   if redis.pcall('HSET', 'palisade:settled', lock, '1') == 0 then return false end
@@ -56,13 +56,13 @@ local function are_readers(lock)
   return one and is_owner(one)
 end
 
--- Returns the value of a queue (see wake.lua); nothing if it is another program's.
+-- Returns the value of a queue (its form is in wake.lua), or nothing if another program wrote it.
 local function queued(queue)
   local v = look(queue, '3120') or '0'
   return type(v) == 'string' and #v % 48 == 1 and find(v, '^[01]') and v
 end
 
--- Publishes a hint to those who watch, because the metadata are new.
+-- Publishes a hint to the clients that watch the lock, because its metadata have changed.
 local function hint(queue, key)
   local v = queued(queue)
   if v and sub(v, 1, 1) == '1' then
@@ -71,11 +71,13 @@ local function hint(queue, key)
   end
 end
 
--- Registers for a hint: a waiter, with its place, the ms for which the lock is then reserved for it
--- (at most 50), and x or s for its mode; or a watcher. Records in the marker that there is one,
--- until a time further ahead than needed, so that the marker is seldom written. For an hour at
--- most, even if another program's lock lasts longer: waiters ask again long before. There are 64
--- places; the other handles ask again.
+-- Registers a client for a hint. With a `handle` it is a waiter: it gets a place in the queue by
+-- the time that it has waited (in µs), and a released lock is reserved for it for `needs` ms, at
+-- most 50; `mode` is x or s (wake.lua). Without a handle it is a watcher. The queue is kept for
+-- `ms`, but at most for an hour, even if another program's lock lasts longer, because clients ask
+-- again long before. It has 64 places; further handles ask again.
+-- Also records in the marker until when a client waits on this server. That time is later than
+-- needed, so that the marker is seldom written.
 local function wait_for_hint(queue, ms, waited, handle, needs, mode)
   local v = queued(queue)
   if not v then return end
@@ -101,7 +103,8 @@ local function wait_for_hint(queue, ms, waited, handle, needs, mode)
   end
 end
 
--- Returns true if this may be a holder's metadata: text that expires, unlike most other keys.
+-- Returns true if the key may hold a holder's metadata: a string with an expiry, unlike most keys
+-- of other programs.
 local function is_meta(meta)
   return type(redis.pcall('GETRANGE', meta, '0', '0')) == 'string'
     and redis.call('PTTL', meta) >= 0

@@ -1,5 +1,5 @@
--- Settles the token: sets the fence, if the owner has the lock or reads it, and nothing higher was
--- given.
+-- Sets the fence to the owner's token, if the owner has the lock or reads it, and no higher token
+-- was given.
 -- KEYS  1 lock   2 fence
 -- ARGV  1 owner  2 token
 -- Puts  DONE | NOT_OWNER | QUARANTINED

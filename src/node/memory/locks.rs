@@ -1,4 +1,4 @@
-//! Locks: acquire, raise, extend, release, inspect.
+//! The ops on locks of a node in memory: acquire, raise, extend, release, inspect.
 //!
 //! A lock has exclusive or shared grants, never both: `held`, or `readers`.
 
@@ -13,12 +13,13 @@ use crate::op::{
 };
 use crate::token::{FencingToken, OwnerToken};
 
-/// Most handles that have a place in the queue of one lock; the others ask again from time to time.
+/// Most handles that have a place in the queue of one lock; other handles that wait ask again from
+/// time to time.
 const PLACES: usize = 64;
-/// Longest waiting time that counts.
+/// Longest waiting time that counts for a handle's place in the queue of a lock.
 const WAITED_MAX: Duration = Duration::from_secs(3600);
 
-/// Longest time for which a lock is reserved.
+/// Longest time for which a released lock is reserved for the first handle in its queue.
 const RESERVED_MAX: Duration = Duration::from_millis(50);
 
 /// Time after its last request for which an exclusive waiter keeps out readers that began to wait
@@ -28,7 +29,8 @@ const FRESH: Duration = Duration::from_secs(3);
 /// Most readers of one lock.
 const READERS_MAX: usize = 4_096;
 
-/// Receivers of a hint that the lock has changed.
+/// Handles that receive a hint because a lock has changed: all that watch it (`watchers`), and the
+/// first in its queue, or the readers at its head (`waiters`).
 #[derive(Clone, Debug, Default)]
 pub(super) struct Wake {
     pub(super) watchers: bool,
@@ -64,21 +66,21 @@ pub(super) struct Entry {
     fence_till: u64,
     /// Time until which a client watches the lock.
     watched_till: u64,
-    /// Handles that wait; the longest wait first.
+    /// Queue of the handles that wait; the longest wait first.
     queue: Vec<Waiter>,
-    /// Time until which any handle of the queue waits.
+    /// Time until which the queue is kept; every handle that asks again moves it later.
     queue_till: u64,
-    /// Handle, or [`OwnerToken::READERS`], for which the lock is reserved while it has no holder,
-    /// and the end of that.
+    /// Value in the owner's place while the lock has no holder and is reserved, for a handle or for
+    /// readers, and the time until which it is.
     reserved: Option<(OwnerToken, u64)>,
-    /// Data history in which only the lock's old holder is admitted, and the end of that: its lease
-    /// may have ended early by the clock of a server that took over.
+    /// Data history in which the free lock is kept for its old holder after a planned handover, and
+    /// the time until which it is. The holder's lease may have ended early by this server's clock.
     kept: Option<(u64, u64)>,
 }
 
 #[derive(Clone, Debug)]
 struct Held {
-    /// `None`: another program's value.
+    /// Owner token; `None` if another program wrote the value of the lock's key.
     owner: Option<OwnerToken>,
     till: Option<u64>,
     meta: Option<Arc<[u8]>>,
@@ -124,9 +126,10 @@ impl Entry {
         self.held.as_ref().is_some_and(|h| h.owner == Some(owner))
     }
 
-    /// Returns true if the lock is held by the owner it is taken from, or by this client since an
-    /// earlier request, and for no longer than this client would hold it: a closing is never
-    /// shortened.
+    /// Returns true if the lock is to be transferred to `asker` by [`IfHeld::TakeFrom`]: it is held
+    /// by the owner from which it is taken, or already by `asker` because the request was repeated,
+    /// and its remaining time is at most `ttl`. So no transfer shortens the time for which the lock
+    /// is held.
     fn is_given(
         &self,
         h: &Header,
@@ -140,12 +143,13 @@ impl Entry {
 
     fn set_fence(&mut self, h: &Header, fence: u64) {
         self.fence = fence;
-        // A fence that died with its lock would be handed out again.
+        // The fence is kept for longer than the lock, because a fence that expired with it would be
+        // given again.
         self.fence_till = h.fence_till();
     }
 
-    /// Returns, soon after a handover, the time for which the lock, free here, is kept for its
-    /// possible holder.
+    /// Returns the time for which the lock, although it is free, is kept for a holder that may
+    /// still exist, because a planned handover was made lately; `None` if it is not kept.
     fn kept(&mut self, h: &Header) -> Option<Duration> {
         if !h.settling || !self.is_free() || self.fence_till <= h.now {
             return None;
@@ -160,7 +164,8 @@ impl Entry {
         Some(h.until(till)).filter(|rest| !rest.is_zero())
     }
 
-    /// Returns the time for which the lock is reserved for another waiter than this client.
+    /// Returns the time for which the lock is reserved for another waiter than the one that asks;
+    /// `None` if it is not.
     fn reserved(&self, h: &Header, mode: LockMode, if_held: Option<IfHeld>) -> Option<Duration> {
         let (waiter, till) = self.reserved?;
         let place = if_held.as_ref().and_then(IfHeld::place);
@@ -179,7 +184,7 @@ impl Entry {
         ahead.map(|writer| h.until(writer.fresh_till)).max()
     }
 
-    /// Refuses an acquire, and records the hint that it asks for.
+    /// Refuses an acquire, and registers the hint that its `if_held` asks for.
     fn refuse(
         &mut self,
         h: &Header,
@@ -194,7 +199,8 @@ impl Entry {
         Reply::Held { remaining, foreign }
     }
 
-    /// Gives the handle a place in the queue, in place of an earlier one.
+    /// Gives the handle a place in the queue by the time for which it has waited. Any place that it
+    /// had before is removed.
     fn queue(&mut self, h: &Header, mode: LockMode, place: Place) {
         let since = since(h, &place);
         self.queue.retain(|other| other.place.waiter != place.waiter);
@@ -204,8 +210,9 @@ impl Entry {
         self.queue_till = h.fence_till();
     }
 
-    /// Returns the receivers of a hint because the lock is free, and reserves it for the first
-    /// waiter, or for the readers that wait before the first exclusive waiter.
+    /// Returns the handles to wake because the lock is free. Takes the first out of the queue and
+    /// reserves the lock for it; if that is a reader, the same for all readers before the first
+    /// exclusive waiter that asked lately.
     fn wake(&mut self, h: &Header) -> Wake {
         let watchers = std::mem::take(&mut self.watched_till) > h.now;
         let woken = match self.queue.first().map(|first| first.mode) {
@@ -286,7 +293,8 @@ impl Locks {
         is_free
     }
 
-    /// Runs another program's script that deletes the key if the value is its own.
+    /// Acts as another program that releases its lock: deletes the key if it has another program's
+    /// value.
     #[cfg(feature = "test-util")]
     pub(super) fn delete_foreign(&mut self, key: &str, now: u64) {
         if let Some(entry) = self.0.live(key, now) {
@@ -317,7 +325,7 @@ impl Locks {
         }
         entry.held.take_if(|_| given);
         if entry.is_owned_by(owner) {
-            // A repeated request recognises itself.
+            // The request was repeated: this attempt has the lock already.
             return Reply::Granted { fence: entry.fence };
         }
         if let Some(held) = &entry.held {
@@ -389,7 +397,8 @@ impl Locks {
             return h.quarantined();
         }
         match self.0.live(keys.lock(), h.now) {
-            // `fence ≤ T`, because another grant may have come in between.
+            // A fence above the token is refused: another owner may have been granted the lock
+            // since.
             Some(e)
                 if (e.is_owned_by(owner) || e.is_read_by(owner, h.now))
                     && e.fence <= token.get()
@@ -402,7 +411,7 @@ impl Locks {
         }
     }
 
-    /// Extends a lock. Returns the answer, and true if those who watch have new metadata to read.
+    /// Extends a lock. Returns the answer, and the handles to wake because the metadata changed.
     pub(super) fn extend(
         &mut self,
         h: &Header,
@@ -458,7 +467,7 @@ impl Locks {
         (Reply::Done, Wake { watchers: false, waiters })
     }
 
-    /// Releases a lock. Returns the answer, and the receivers of a hint.
+    /// Releases a lock. Returns the answer, and the handles to wake because the lock is free.
     pub(super) fn release(
         &mut self,
         h: &Header,

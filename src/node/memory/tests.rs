@@ -349,6 +349,18 @@ fn a_jump_of_the_clock_expires_leases_early() {
     assert!(fence(&ask(&node, acquire("a", 2, 0))) > first);
 }
 
+/// Writes that come after a step back of the clock are as safe as those before it.
+#[test]
+fn a_clock_that_was_set_back_is_noted() {
+    let (node, hand) = node();
+    hand.pass(100 * TTL);
+    facts(&node, TERMS);
+    hand.0.fetch_sub((50 * TTL).as_nanos() as u64, Ordering::Relaxed);
+    let set_back = facts(&node, TERMS).node_micros / 1_000;
+    node.restart_keeping();
+    assert_eq!(facts(&node, TERMS).losses.last().map(|loss| loss.from), Some(set_back));
+}
+
 #[test]
 fn what_a_node_forgot_it_does_not_claim_to_know() {
     let (node, hand) = node();
