@@ -345,7 +345,7 @@ async fn rule_8_readers_that_may_still_be_there_keep_the_name(b: Bench) {
 async fn read_beside_a_writer(b: &Bench, waited: Duration) -> LockKeys {
     let (k, a) = (b.lock(), b.owner());
     b.granted(read(&k, a, LONG), "a free lock is granted to a reader").await;
-    let held = b.ask(acquire_waiting(&k, b.owner(), (1, waited))).await;
+    let held = b.ask(acquire_waiting(&k, b.owner(), (WRITER, waited))).await;
     b.check(is_held(&held), "a reader keeps a writer out", &held);
     k
 }
@@ -353,8 +353,8 @@ async fn read_beside_a_writer(b: &Bench, waited: Duration) -> LockKeys {
 async fn rule_9_a_writer_that_waits_keeps_later_readers_out(b: Bench) {
     let k = read_beside_a_writer(&b, Duration::from_secs(20)).await;
     let newcomer = read(&k, b.owner(), LONG);
-    let later = shared(acquire_waiting(&k, b.owner(), (2, Duration::from_secs(10))));
-    let earlier = shared(acquire_waiting(&k, b.owner(), (4, Duration::from_secs(30))));
+    let later = shared(acquire_waiting(&k, b.owner(), (READERS[0], Duration::from_secs(10))));
+    let earlier = shared(acquire_waiting(&k, b.owner(), (READERS[1], Duration::from_secs(30))));
     let got = b.all(vec![newcomer, later, earlier]).await;
     b.check(is_held(&got[0]), "a newcomer is refused", &got);
     b.check(is_held(&got[1]), "who waits for a shorter time is refused", &got);
@@ -366,7 +366,7 @@ async fn rule_9_a_writer_that_waits_keeps_later_readers_out(b: Bench) {
 
 async fn rule_9_a_writer_behind_keeps_no_reader_out(b: Bench) {
     let k = read_beside_a_writer(&b, Duration::ZERO).await;
-    let waits = shared(acquire_waiting(&k, b.owner(), (2, Duration::from_secs(10))));
+    let waits = shared(acquire_waiting(&k, b.owner(), (READERS[0], Duration::from_secs(10))));
     b.granted(waits, "a writer that began to wait later keeps nobody out").await;
 }
 
@@ -377,17 +377,21 @@ async fn rule_9_a_writer_that_asks_no_more_keeps_readers_out_for_a_moment(b: Ben
     b.check(begun.elapsed() > Duration::from_secs(2), "and not before", &begun.elapsed());
 }
 
-/// Makes readers and one writer wait for a lock of an owner, which is returned.
-async fn queue_for(b: &Bench, writer: Duration) -> (LockKeys, OwnerToken) {
+/// The handles of two readers and a writer. Other cases use the same ones, because a node has to
+/// connect anew for each further handle.
+const READERS: [u64; 2] = [2, 3];
+const WRITER: u64 = 1;
+
+/// Makes two readers and a writer wait, for so many seconds, for a lock of an owner, which is
+/// returned.
+async fn queue_for(b: &Bench, readers: [u64; 2], writer: u64) -> (LockKeys, OwnerToken) {
     let (k, a) = awaited(b, &[]).await;
-    for (waiter, secs) in [(2, 30), (4, 25)] {
+    for (waiter, secs) in READERS.into_iter().zip(readers) {
         let waits = (waiter, Duration::from_secs(secs));
         let held = b.ask(shared(acquire_waiting(&k, b.owner(), waits))).await;
         b.check(is_held(&held), "an owner keeps readers out", &held);
     }
-    b.ask(acquire_waiting(&k, b.owner(), (1, writer))).await;
-    let last = (6, Duration::from_secs(5));
-    b.ask(shared(acquire_waiting(&k, b.owner(), last))).await;
+    b.ask(acquire_waiting(&k, b.owner(), (WRITER, Duration::from_secs(writer)))).await;
     (k, a)
 }
 
@@ -404,10 +408,10 @@ async fn woken(
     all
 }
 
-/// Tries until a release of this queue's lock wakes these handles: a hint may be lost.
+/// Tries until this op on a lock for which these wait wakes the right ones: a hint may be lost.
 async fn wakes(
     b: &Bench,
-    writer: Duration,
+    (readers, writer): ([u64; 2], u64),
     op: impl Fn(&LockKeys, OwnerToken) -> Op,
     want: &[u64],
 ) {
@@ -415,7 +419,7 @@ async fn wakes(
     listening(b, &mut events).await;
     let mut got = Vec::new();
     for _ in 0..TRIES {
-        let (k, a) = queue_for(b, writer).await;
+        let (k, a) = queue_for(b, readers, writer).await;
         b.expect(op(&k, a), Reply::Done, "the owner's request is done").await;
         got = woken(&mut events, &k).await;
         if got == want {
@@ -426,32 +430,34 @@ async fn wakes(
 }
 
 async fn rule_10_readers_at_the_head_are_woken_together(b: Bench) {
-    wakes(&b, Duration::from_secs(10), release, &[2, 4]).await;
+    wakes(&b, ([30, 25], 10), release, &READERS).await;
+    wakes(&b, ([30, 5], 10), release, &READERS[..1]).await;
 }
 
 async fn rule_10_a_woken_writer_leaves_readers_behind_it(b: Bench) {
-    wakes(&b, Duration::from_secs(40), release, &[1]).await;
+    wakes(&b, ([30, 25], 40), release, &[WRITER]).await;
 }
 
 async fn rule_10_a_downgrade_wakes_the_readers_before_the_first_writer(b: Bench) {
     let downgrade = |k: &LockKeys, a| renew(k, a, LONG, 1);
-    wakes(&b, Duration::from_secs(10), downgrade, &[2, 4]).await;
-    wakes(&b, Duration::from_secs(40), downgrade, &[]).await;
+    wakes(&b, ([30, 25], 10), downgrade, &READERS).await;
+    wakes(&b, ([30, 5], 10), downgrade, &READERS[..1]).await;
+    wakes(&b, ([30, 25], 40), downgrade, &[]).await;
 }
 
 async fn rule_10_what_is_reserved_for_readers_keeps_writers_out(b: Bench) {
     let mut events = b.events();
     // A lock is not reserved for a handle that no hint reaches.
     listening(&b, &mut events).await;
-    let (k, a) = queue_for(&b, Duration::from_secs(10)).await;
+    let (k, a) = queue_for(&b, [30, 25], 10).await;
     let waits = |waiter, secs| acquire_waiting(&k, b.owner(), (waiter, Duration::from_secs(secs)));
     let ops = vec![
         release(&k, a),
         inspect(&k),
         acquire(&k, b.owner(), LONG),
-        waits(1, 10),
-        shared(waits(2, 30)),
-        shared(waits(4, 25)),
+        waits(WRITER, 10),
+        shared(waits(READERS[0], 30)),
+        shared(waits(READERS[1], 25)),
         acquire(&k, b.owner(), LONG),
     ];
     let got = b.all(ops).await;

@@ -36,10 +36,17 @@ async fn few_rights_are_enough_and_a_missing_one_is_reported() {
         "+del",
         "+pttl",
         "+pexpire",
+        "+pexpireat",
         "+hset",
         "+hmget",
         "+hstrlen",
         "+hdel",
+        "+zadd",
+        "+zrem",
+        "+zrange",
+        "+zcard",
+        "+zscore",
+        "+zremrangebyscore",
         "+publish",
         "+subscribe",
         "+select",
@@ -55,6 +62,11 @@ async fn few_rights_are_enough_and_a_missing_one_is_reported() {
     let token = fence(one(&node, LONG, acquire("k", a)).await);
     assert_eq!(one(&node, LONG, extend("k", a, token, Some(b"m"))).await, Ok(Reply::Done));
     assert_eq!(one(&node, LONG, release("k", a)).await, Ok(Reply::Done));
+    // Readers, and a writer that becomes one.
+    let token = fence(one(&node, LONG, acquire("w", a)).await);
+    assert_eq!(one(&node, LONG, shared(extend("w", a, token, None))).await, Ok(Reply::Done));
+    fence(one(&node, LONG, shared(acquire("w", owner()))).await);
+    assert_eq!(one(&node, LONG, shared(release("w", a))).await, Ok(Reply::Done));
     // Without the right to the channel there are no hints, and everything else works.
     server.cli(&["acl", "setuser", "joe", "resetchannels"]);
     let node = joe();

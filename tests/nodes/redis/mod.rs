@@ -10,6 +10,7 @@ mod forged;
 mod losses;
 mod markers;
 mod order;
+mod readers;
 mod reconnect;
 mod records;
 mod same;
@@ -73,6 +74,14 @@ fn extend(name: &str, owner: OwnerToken, token: u64, meta: Option<&[u8]>) -> Op 
         meta,
         reassert: None,
     }
+}
+
+/// Makes an op on a lock one of a reader.
+fn shared(mut op: Op) -> Op {
+    if let Op::Acquire { mode, .. } | Op::Extend { mode, .. } | Op::Release { mode, .. } = &mut op {
+        *mode = LockMode::Shared;
+    }
+    op
 }
 
 fn claim(key: &str, owner: OwnerToken) -> Claim {

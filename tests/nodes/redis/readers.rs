@@ -1,0 +1,176 @@
+//! Readers on a real server: the form of their data, and other programs on the same key.
+
+use palisade::node::spi::Readers;
+
+use super::*;
+
+/// Returns the members of the sorted set at the key.
+fn members(server: &Server, key: &str) -> Vec<String> {
+    let text = server.cli(&["zrange", key, "0", "-1"]);
+    text.lines().filter(|line| !line.is_empty()).map(ToOwned::to_owned).collect()
+}
+
+fn pttl(server: &Server, key: &str) -> u128 {
+    server.cli(&["pttl", key]).parse().unwrap()
+}
+
+#[tokio::test]
+async fn one_reader_keeps_out_the_clients_of_other_libraries() {
+    let server = Server::start(&[]);
+    let (node, a) = (fresh(&server), owner());
+    fence(one(&node, LONG, shared(acquire("k", a))).await);
+    assert_eq!(server.cli(&["set", "k", "theirs", "nx", "px", "20000"]), "");
+    // Their roll-back is a script that compares the value.
+    let script = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) \
+                  else return 0 end";
+    assert!(server.cli(&["eval", script, "1", "k", "theirs"]).contains("WRONGTYPE"));
+    assert_eq!(members(&server, "k"), [a.as_str()]);
+    assert_eq!(one(&node, LONG, shared(release("k", a))).await, Ok(Reply::Done));
+    assert_eq!(server.cli(&["exists", "k"]), "0");
+    assert_eq!(server.cli(&["set", "k", "theirs", "nx", "px", "20000"]), "OK");
+    let held = one(&node, LONG, shared(acquire("k", a))).await;
+    assert!(matches!(held, Ok(Reply::Held { foreign: true, .. })), "{held:?}");
+}
+
+#[tokio::test]
+async fn another_programs_value_is_foreign_to_readers_and_stays() {
+    let server = Server::start(&[]);
+    let (node, a) = (fresh(&server), owner());
+    server.cli(&["zadd", "short", "1", "member"]);
+    server.cli(&["zadd", "odd", "1", "22 characters with gaps"]);
+    server.cli(&["zadd", "odd", "1", "twenty two characters."]);
+    server.cli(&["hset", "hash", "UNLOCK", "1"]);
+    server.cli(&["sadd", "set", a.as_str()]);
+    server.cli(&["set", "text", "theirs"]);
+    for key in ["short", "odd", "hash", "set", "text"] {
+        let before = server.cli(&["dump", key]);
+        for op in [acquire(key, a), shared(acquire(key, a))] {
+            let held = one(&node, LONG, op).await;
+            let foreign = Reply::Held { remaining: None, foreign: true };
+            assert_eq!(held, Ok(foreign), "{key}");
+        }
+        let token = 1;
+        for op in [shared(extend(key, a, token, None)), shared(release(key, a))] {
+            assert_eq!(one(&node, LONG, op).await, Ok(Reply::NotOwner), "{key}");
+        }
+        let shown = one(&node, LONG, Op::Inspect { keys: LockKeys::new(key), wait: false }).await;
+        assert!(matches!(shown, Ok(Reply::Holder(Some(h))) if h.owner.is_none()), "{key}");
+        assert_eq!(server.cli(&["dump", key]), before, "{key}");
+    }
+}
+
+#[tokio::test]
+async fn the_key_ends_with_its_last_reader() {
+    let server = Server::start(&[]);
+    let (node, a, c) = (fresh(&server), owner(), owner());
+    let with = |op: Op, span: u64| match shared(op) {
+        Op::Acquire { mode, keys, owner, proposal, if_held, .. } => {
+            let ttl = Duration::from_millis(span);
+            Op::Acquire { mode, keys, owner, ttl, proposal, if_held }
+        }
+        other => other,
+    };
+    let t = fence(one(&node, LONG, with(acquire("k", a), 15_000)).await);
+    let early = pttl(&server, "k");
+    assert!((10_000..=15_001).contains(&early), "{early}");
+    // A shorter grant does not shorten it, a longer one prolongs it.
+    fence(one(&node, LONG, with(acquire("k", c), 5_000)).await);
+    assert!(pttl(&server, "k") > 6_000);
+    assert_eq!(one(&node, LONG, shared(extend("k", c, t, None))).await, Ok(Reply::Done));
+    assert!(pttl(&server, "k") > 16_000);
+    // The longest one that is left counts.
+    assert_eq!(one(&node, LONG, shared(release("k", c))).await, Ok(Reply::Done));
+    let left = pttl(&server, "k");
+    assert!(left <= 15_001 && left > 5_000, "{left}");
+    assert_eq!(members(&server, "k"), [a.as_str()]);
+    // Reading keeps the fence, and keeps it alive.
+    server.cli(&["pexpire", "{k}:fence", "1000"]);
+    assert_eq!(one(&node, LONG, shared(extend("k", a, t, None))).await, Ok(Reply::Done));
+    assert!(pttl(&server, "{k}:fence") > 10_000);
+    assert_eq!(server.cli(&["get", "{k}:fence"]), t.to_string());
+}
+
+#[tokio::test]
+async fn a_fence_that_was_spoiled_spoils_a_reader_as_it_spoils_an_owner() {
+    let server = Server::start(&[]);
+    let (node, a) = (fresh(&server), owner());
+    server.cli(&["set", "{k}:fence", "theirs"]);
+    let got = one(&node, LONG, shared(acquire("k", a))).await;
+    assert_eq!(fault(got), (NodeFault::Server, false));
+    let got = one(&node, LONG, shared(extend("k", a, 5, None))).await;
+    assert_eq!(fault(got), (NodeFault::Server, false));
+    assert_eq!(server.cli(&["exists", "k"]), "0");
+    // One of the far future is lowered to what honest clocks can reach.
+    server.cli(&["set", "{k}:fence", "9000000000000000"]);
+    let lowered = fence(one(&node, LONG, shared(acquire("k", a))).await);
+    let lead = 6 * LONG.clock_error + Duration::from_secs(2);
+    let now = SystemEnv.wall_micros();
+    assert!(lowered < now + lead.as_micros() as u64, "{lowered} at {now}");
+}
+
+#[tokio::test]
+async fn a_downgrade_and_a_raise_find_their_owner_in_either_form() {
+    let server = Server::start(&[]);
+    let (node, a) = (fresh(&server), owner());
+    let t = fence(one(&node, LONG, acquire("k", a)).await);
+    let raise = |token| Op::Raise { keys: LockKeys::new("k"), owner: a, token };
+    assert_eq!(one(&node, LONG, raise(FencingToken::new(t + 1))).await, Ok(Reply::Done));
+    assert_eq!(one(&node, LONG, shared(extend("k", a, t + 1, None))).await, Ok(Reply::Done));
+    assert_eq!(server.cli(&["type", "k"]), "zset");
+    assert_eq!(one(&node, LONG, raise(FencingToken::new(t + 2))).await, Ok(Reply::Done));
+    assert_eq!(server.cli(&["get", "{k}:fence"]), (t + 2).to_string());
+    let Ok(Reply::Readers(Readers { fence, count: 1, listed })) =
+        one(&node, LONG, Op::Inspect { keys: LockKeys::new("k"), wait: false }).await
+    else {
+        panic!("one reader")
+    };
+    assert_eq!((fence, listed[0].owner), (t + 2, a));
+    assert!(listed[0].remaining <= TTL + Duration::from_millis(1));
+}
+
+/// Ops of readers in a batch that is past its deadline: only releases take effect.
+#[tokio::test]
+async fn late_readers_get_nothing() {
+    let server = Server::start(&[]);
+    let (node, a, c) = (fresh(&server), owner(), owner());
+    let t = fence(one(&node, LONG, shared(acquire("k", a))).await);
+    let facts = facts(&node, LONG).await;
+    let micros = facts.node_micros.saturating_sub(1_000);
+    let not_after = Some(palisade::node::spi::NotAfter { server: facts.identity, micros });
+    let ops =
+        vec![shared(acquire("k", c)), shared(extend("k", a, t, None)), shared(release("k", a))];
+    let late = Batch { terms: LONG, not_after, known_since: None, ops };
+    let got = node.call(late, SystemEnv.now() + Duration::from_secs(5)).await;
+    let faults: Vec<_> = got.items[..2].iter().map(|item| fault(item.clone())).collect();
+    assert_eq!(faults, [(NodeFault::PastDeadline, false); 2]);
+    assert_eq!(got.items[2], Ok(Reply::Done));
+    assert_eq!(server.cli(&["exists", "k"]), "0");
+}
+
+/// A queue's value that no program of ours wrote never fails a batch.
+#[tokio::test]
+async fn a_forged_queue_costs_readers_nothing() {
+    let server = Server::start(&[]);
+    let (node, a) = (fresh(&server), owner());
+    let place =
+        |kind: &str, needs: &str, fresh: &str| format!("{:016}{kind}{:016x}{needs}{fresh}", 1, 7);
+    let far = "9999999999999";
+    let values = [
+        "0".to_owned() + &"?".repeat(48),
+        "1".to_owned() + &place("s", ".5", far),
+        "0".to_owned() + &place("x", "1e", "infinity     "),
+        "0".to_owned() + &place("s", "50", "-            ") + &place("x", "nn", "0x00000000000"),
+    ];
+    for value in values {
+        // Somebody waits, so that the queue is looked at.
+        let wait = Op::Inspect { keys: LockKeys::new("other"), wait: true };
+        one(&node, LONG, wait).await.unwrap();
+        server.cli(&["set", "{k}:queue", &value, "px", "20000"]);
+        fence(one(&node, LONG, shared(acquire("k", a))).await);
+        assert_eq!(one(&node, LONG, shared(release("k", a))).await, Ok(Reply::Done), "{value}");
+        server.cli(&["set", "{k}:queue", &value, "px", "20000"]);
+        let t = fence(one(&node, LONG, acquire("k", a)).await);
+        assert_eq!(one(&node, LONG, shared(extend("k", a, t, None))).await, Ok(Reply::Done));
+        assert_eq!(one(&node, LONG, shared(release("k", a))).await, Ok(Reply::Done), "{value}");
+    }
+}
