@@ -2,6 +2,7 @@
 //! and release the lock, or do not.
 
 use std::future::Future;
+use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,16 +10,33 @@ use std::task::Poll;
 use std::time::Duration;
 
 use palisade::node::spi::Env as _;
-use palisade::{AcquireError, LockGuard, Redlock, TryAcquire};
+use palisade::{AcquireError, LockGuard, ReadGuard, Redlock, RwLock, TryAcquire, WriteGuard};
 use tokio::time::sleep;
 
 use crate::dice::Dice;
 use crate::names;
 use crate::node::Node;
-use crate::plan::{Act, Parting, Plan, Settings, ms};
+use crate::plan::{Act, Parting, Plan, Settings, Uses, ms};
 use crate::process::{Gated, Process};
 use crate::trace::{Event, HoldId};
 use crate::world::World;
+
+/// Returns the guard of a single attempt; an error says if another owner has the lock.
+fn tried<G>(
+    got: Result<TryAcquire<G>, AcquireError>,
+    guard: impl FnOnce(G) -> Guard,
+) -> Result<Guard, bool> {
+    match got {
+        Ok(TryAcquire::Acquired(got)) => Ok(guard(got)),
+        Ok(TryAcquire::Taken(_)) => Err(true),
+        Err(_) => Err(false),
+    }
+}
+
+/// Returns the guard of a call that waited; an error says if another owner has the lock.
+fn waited<G>(got: Result<G, AcquireError>, guard: impl FnOnce(G) -> Guard) -> Result<Guard, bool> {
+    got.map(guard).map_err(|e| matches!(e, AcquireError::TimedOut { .. }))
+}
 
 /// A task of a client process.
 #[derive(Clone)]
@@ -37,7 +55,7 @@ pub(crate) struct Actor {
     /// interrupted.
     pub(crate) next: Arc<AtomicUsize>,
     /// Guards that the user's code never drops; they live as long as the process.
-    pub(crate) forgotten: Arc<Mutex<Vec<Arc<LockGuard>>>>,
+    pub(crate) forgotten: Arc<Mutex<Vec<Arc<Guard>>>>,
 }
 
 /// Polls a future at most `polls` times; returns `None` if it was not ready by then.
@@ -62,9 +80,38 @@ pub(crate) async fn cut<F: Future>(polls: u32, future: F) -> Option<F::Output> {
     .await
 }
 
+/// A guard of a lock.
+pub(crate) enum Guard {
+    Lock(LockGuard),
+    Read(ReadGuard),
+    Write(WriteGuard),
+}
+
+impl Deref for Guard {
+    type Target = LockGuard;
+
+    fn deref(&self) -> &LockGuard {
+        match self {
+            Self::Lock(guard) => guard,
+            Self::Read(guard) => guard,
+            Self::Write(guard) => guard,
+        }
+    }
+}
+
+impl Guard {
+    async fn release(self) {
+        let _ = match self {
+            Self::Lock(guard) => guard.release().await,
+            Self::Read(guard) => guard.release().await,
+            Self::Write(guard) => guard.release().await,
+        };
+    }
+}
+
 /// Lock that the actor holds.
 struct Hold {
-    guard: Arc<LockGuard>,
+    guard: Arc<Guard>,
     id: HoldId,
     name: u16,
     until_lost: bool,
@@ -100,11 +147,15 @@ impl Actor {
                 Act::Tick { span, takes } => self.tick(span, takes).await,
                 Act::Decide { key, later, decision } => self.decide(key, later, decision).await,
                 Act::Cancelled { name, wait, polls } => self.cancelled(name, wait, polls).await,
-                Act::Lock { name, wait, hold, every, renew, parting } => {
+                Act::Lock { uses, name, wait, hold, every, renew, parting } => {
                     let dice = self.dice(at);
                     let asked = self.world.micros();
-                    if let Some(guard) = self.ask(name, wait, renew, parting).await {
-                        let held = self.holds(name, guard, (asked, false));
+                    if let Some(guard) = self.ask((uses, name), wait, renew, parting).await {
+                        let mut held = self.holds(name, guard, (asked, false));
+                        if uses == Uses::Downgrades {
+                            held = self.hold(held, hold / 2, (every, renew), self.dice(at)).await;
+                            held = self.downgrade(held).await;
+                        }
                         let held = self.hold(held, hold, (every, renew), dice).await;
                         self.part(held, parting).await;
                     }
@@ -123,7 +174,7 @@ impl Actor {
         match cut(polls, mutex.acquire()).await {
             None => self.world.tell(Event::Cancelled { client, task, name: n }),
             Some(Ok(guard)) => {
-                let held = self.holds(name, guard, (asked, false));
+                let held = self.holds(name, Guard::Lock(guard), (asked, false));
                 self.part(held, Parting::Drop).await;
             }
             Some(Err(_)) => {
@@ -132,7 +183,13 @@ impl Actor {
         }
     }
 
-    async fn ask(&self, name: usize, wait: u64, renew: bool, how: Parting) -> Option<LockGuard> {
+    async fn ask(
+        &self,
+        (uses, name): (Uses, usize),
+        wait: u64,
+        renew: bool,
+        how: Parting,
+    ) -> Option<Guard> {
         let (client, task, n) = (self.client, self.task, name as u16);
         self.world.tell(Event::Asks { client, task, name: n });
         let mut mutex =
@@ -141,17 +198,20 @@ impl Actor {
         if how == Parting::Forget {
             mutex = mutex.max_hold(ms(2 * self.settings.ttl));
         }
+        if uses == Uses::ReadsBriefly && !renew {
+            mutex = mutex.ttl(ms(self.settings.ttl / 4));
+        }
         let mutex = mutex.build().expect("settings fit together");
         let env = Gated(Arc::clone(&self.process));
         let (began, lost) = (env.now(), self.process.stood_still().1);
-        let got = if wait == 0 {
-            match mutex.try_acquire().await {
-                Ok(TryAcquire::Acquired(guard)) => Ok(guard),
-                Ok(TryAcquire::Taken(_)) => Err(true),
-                Err(_) => Err(false),
-            }
-        } else {
-            mutex.acquire().await.map_err(|e| matches!(e, AcquireError::TimedOut { .. }))
+        let lock = RwLock::from(mutex.clone());
+        let got = match (uses, wait) {
+            (Uses::Writes, 0) => tried(mutex.try_acquire().await, Guard::Lock),
+            (Uses::Writes, _) => waited(mutex.acquire().await, Guard::Lock),
+            (Uses::Reads | Uses::ReadsBriefly, 0) => tried(lock.try_read().await, Guard::Read),
+            (Uses::Reads | Uses::ReadsBriefly, _) => waited(lock.read().await, Guard::Read),
+            (Uses::Downgrades, 0) => tried(lock.try_write().await, Guard::Write),
+            (Uses::Downgrades, _) => waited(lock.write().await, Guard::Write),
         };
         let stood = Duration::from_nanos(self.process.stood_still().1 - lost);
         // The last attempt may begin at the end of the wait, and it takes at most its own validity.
@@ -197,20 +257,21 @@ impl Actor {
                 self.world.tell(Event::Refused { client, task, name: n, taken: false });
             }
             Some(Ok(taken)) => {
-                let held = self.holds(name, taken.guard, (asked, true));
+                let held = self.holds(name, Guard::Lock(taken.guard), (asked, true));
                 let held = self.hold(held, span, (9, renew), dice).await;
                 self.part(held, parting).await;
             }
         }
     }
 
-    fn holds(&self, name: usize, guard: LockGuard, (asked, is_taker): (u64, bool)) -> Hold {
+    fn holds(&self, name: usize, guard: Guard, (asked, is_taker): (u64, bool)) -> Hold {
+        let shared = matches!(guard, Guard::Read(_));
         let guard = Arc::new(guard);
         let weak = Arc::downgrade(&guard);
         let belief = Box::new(move || weak.upgrade().map(|g| g.remaining()));
         let token = guard.fencing_token().get();
         let who = (self.client, name as u16);
-        let id = self.world.holds(who, (token, is_taker), asked, belief);
+        let id = self.world.holds(who, (token, is_taker, shared), asked, belief);
         Hold { guard, id, name: name as u16, until_lost: false }
     }
 
@@ -252,16 +313,30 @@ impl Actor {
         }
     }
 
-    /// Sends a write to the resource. The write is a separate message: it arrives even if its
-    /// sender is paused.
+    /// Makes a writer a reader.
+    async fn downgrade(&self, held: Hold) -> Hold {
+        let Hold { guard, id, name, until_lost } = held;
+        self.world.parts(id);
+        let guard = match Arc::try_unwrap(guard) {
+            Ok(Guard::Write(guard)) => Guard::Read(guard.downgrade().await),
+            Ok(other) => other,
+            Err(guard) => return Hold { guard, id, name, until_lost },
+        };
+        let asked = self.world.micros();
+        let held = self.holds(name.into(), guard, (asked, false));
+        Hold { until_lost, ..held }
+    }
+
+    /// Sends a write, or a reader's read, to the resource. It is a separate message: it arrives
+    /// even if its sender is paused.
     fn write(&self, held: &Hold, delay: u64) {
         let (world, token) = (Arc::clone(&self.world), held.guard.fencing_token().get());
-        let (id, name) = (held.id, held.name);
+        let (id, name) = ((held.id, matches!(*held.guard, Guard::Read(_))), held.name);
         tokio::spawn(async move {
             if delay > 0 {
                 sleep(ms(delay)).await;
             }
-            world.write(id, name, token);
+            world.uses(id, name, token);
         });
     }
 
@@ -288,9 +363,7 @@ impl Actor {
         self.world.parts(id);
         let Ok(guard) = Arc::try_unwrap(held.guard) else { return };
         match how {
-            Parting::Release => {
-                let _ = guard.release().await;
-            }
+            Parting::Release => guard.release().await,
             Parting::CutShort(polls) => {
                 cut(polls, guard.release()).await;
             }

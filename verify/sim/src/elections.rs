@@ -53,7 +53,7 @@ impl Actor {
         // as held.
         let belief = Box::new(move || weak.upgrade().map(|l| l.drain_remaining()));
         let term = leadership.term().get();
-        let hold = self.world.holds((client, name), (term, false), asked, belief);
+        let hold = self.world.holds((client, name), (term, false, false), asked, belief);
         let end = self.world.start.elapsed() + ms(span);
         while self.world.start.elapsed() < end && leadership.is_valid() {
             tokio::select! {

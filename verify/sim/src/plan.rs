@@ -17,7 +17,7 @@ use std::time::Duration;
 use palisade::Durability;
 use palisade::node::spi::Terms;
 
-pub(crate) use self::acts::{Decision, HandlerPlan, Parting};
+pub(crate) use self::acts::{Decision, HandlerPlan, Parting, Uses};
 pub(crate) use self::clock::{ClockPlan, Truth, Wave, wall};
 use self::draw::Theme;
 pub use self::fleet::Order;
@@ -194,6 +194,7 @@ pub(crate) enum Act {
     /// Acquires a lock (for at most `wait`; 0 = one attempt), holds it for `hold`, and writes to
     /// the resource at intervals of `every`.
     Lock {
+        uses: Uses,
         name: usize,
         wait: Ms,
         hold: Ms,
@@ -259,8 +260,15 @@ pub(crate) enum Act {
 
 impl Act {
     /// Exchanges one message with every node.
-    const GREETING: Self =
-        Self::Lock { name: 0, wait: 0, hold: 0, every: 1, renew: false, parting: Parting::Release };
+    const GREETING: Self = Self::Lock {
+        uses: Uses::Writes,
+        name: 0,
+        wait: 0,
+        hold: 0,
+        every: 1,
+        renew: false,
+        parting: Parting::Release,
+    };
 }
 
 /// The acts of one task of a client process.
@@ -358,6 +366,8 @@ pub(crate) struct Plan {
     pub(crate) orders: OrdersPlan,
     /// Number of acts per thousand that concern elections.
     elections: u64,
+    /// Number of locks per thousand that are held by readers.
+    readers: u64,
     pub(crate) durability: Durability,
     pub(crate) tamper: Option<Tamper>,
 }

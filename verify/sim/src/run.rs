@@ -10,11 +10,11 @@ use palisade::node::spi::Env;
 use palisade::node::spi::LockKeys;
 use palisade::node::spi::LockNode;
 use palisade::node::spi::{Op, Reply};
-use palisade::{Durability, LockGuard, Redlock};
+use palisade::{Durability, Redlock};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::client::{Actor, cut};
+use crate::client::{Actor, Guard, cut};
 use crate::invariants::Violation;
 use crate::link::{Link, Wire};
 use crate::names;
@@ -55,7 +55,7 @@ pub(crate) fn run(plan: Plan) -> Report {
 struct Seat {
     process: Arc<Process>,
     redlock: Redlock,
-    forgotten: Arc<Mutex<Vec<Arc<LockGuard>>>>,
+    forgotten: Arc<Mutex<Vec<Arc<Guard>>>>,
     wires: Vec<Arc<Wire>>,
     progress: Vec<Arc<AtomicUsize>>,
     tasks: Vec<JoinHandle<()>>,
@@ -422,7 +422,9 @@ impl Stage {
     fn must_be_gone(&self, key: &str, why: &'static str) {
         for node in &self.nodes {
             let inspect = Op::Inspect { keys: LockKeys::new(key), wait: false };
-            if let Some(Reply::Holder(Some(_))) = node.ask(inspect, &self.plan.stages[0]) {
+            if let Some(Reply::Holder(Some(_)) | Reply::Readers(_)) =
+                node.ask(inspect, &self.plan.stages[0])
+            {
                 let node = node.index;
                 let name = names::number_of(key);
                 self.world.tell(Event::KeyLeft { node, name, why });

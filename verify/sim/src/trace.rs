@@ -133,6 +133,8 @@ pub(crate) enum Event {
         name: u16,
         token: u64,
         is_taker: bool,
+        /// True for a reader.
+        shared: bool,
         asked: u64,
         left: u64,
     },
@@ -167,11 +169,13 @@ pub(crate) enum Event {
         second: HoldId,
         name: u16,
     },
-    /// A write reached the resource; `valid`: the writer's guard was valid at that time.
+    /// A write, or a reader's read (`shared`), reached the resource; `valid`: the guard of its sender
+    /// was valid at that time.
     Write {
         hold: HoldId,
         name: u16,
         token: u64,
+        shared: bool,
         valid: bool,
         accepted: bool,
     },

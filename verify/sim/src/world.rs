@@ -31,8 +31,8 @@ struct Inner {
     next_value: u64,
     /// Grants that the replicas have confirmed: node, name, fence.
     kept: BTreeSet<(usize, u16, u64)>,
-    /// Highest token that the resource of each name has received.
-    resources: Vec<(u16, u64)>,
+    /// Largest tokens with which the resource of each name was written and read.
+    resources: BTreeMap<u16, (u64, u64)>,
     /// Highest token of each name whose lock was taken from its holder.
     overruled: BTreeMap<u16, u64>,
 }
@@ -48,6 +48,8 @@ struct Believer {
     since: u64,
     /// True if the lock was taken from a holder, who may still believe in it.
     is_taker: bool,
+    /// True for a reader.
+    shared: bool,
     /// True once the belief was seen invalid.
     lapsed: bool,
 }
@@ -59,12 +61,13 @@ struct Claimant {
     token: u64,
     asked: u64,
     is_taker: bool,
+    shared: bool,
 }
 
 impl Claimant {
     fn of(b: &Believer) -> Self {
-        let &Believer { hold, name, token, asked, is_taker, .. } = b;
-        Self { hold, name, token, asked, is_taker }
+        let &Believer { hold, name, token, asked, is_taker, shared, .. } = b;
+        Self { hold, name, token, asked, is_taker, shared }
     }
 
     /// Returns true if the two must not be valid at once.
@@ -72,7 +75,8 @@ impl Claimant {
         let took = |taker: &Self, from: &Self| {
             taker.is_taker && from.token < taker.token && from.asked < taker.asked
         };
-        self.name == other.name && !took(self, other) && !took(other, self)
+        let share = self.shared && other.shared;
+        self.name == other.name && !share && !took(self, other) && !took(other, self)
     }
 }
 
@@ -85,7 +89,7 @@ impl World {
             beliefs: Vec::new(),
             next_hold: 0,
             next_value: 0,
-            resources: Vec::new(),
+            resources: BTreeMap::new(),
             overruled: BTreeMap::new(),
             kept: BTreeSet::new(),
         };
@@ -119,7 +123,7 @@ impl World {
     pub(crate) fn holds(
         &self,
         (client, name): (usize, u16),
-        (token, is_taker): (u64, bool),
+        (token, is_taker, shared): (u64, bool, bool),
         asked: u64,
         belief: Belief,
     ) -> HoldId {
@@ -132,10 +136,11 @@ impl World {
             let overruled = inner.overruled.entry(name).or_default();
             *overruled = token.max(*overruled);
         }
+        let lapsed = false;
         let believer =
-            Believer { hold, name, client, belief, token, asked, since, is_taker, lapsed: false };
+            Believer { hold, name, client, belief, token, asked, since, is_taker, shared, lapsed };
         inner.beliefs.push(believer);
-        inner.tell(at, Event::Holds { hold, client, name, token, is_taker, asked, left });
+        inner.tell(at, Event::Holds { hold, client, name, token, is_taker, shared, asked, left });
         let nodes = inner.kept.iter().filter(|k| (k.1, k.2) == (name, token)).count();
         if nodes < self.kept_on {
             inner.tell(at, Event::Unkept { client, name, token, nodes });
@@ -154,10 +159,10 @@ impl World {
         let at = self.micros();
         let mut inner = self.inner();
         let hold = inner.hold();
-        let (asked, is_taker, lapsed) = (at, false, false);
+        let (asked, is_taker, shared, lapsed) = (at, false, false, false);
         let since = at;
         let believer =
-            Believer { hold, name, client, belief, token, asked, since, is_taker, lapsed };
+            Believer { hold, name, client, belief, token, asked, since, is_taker, shared, lapsed };
         inner.beliefs.push(believer);
         inner.compare(at);
         hold
@@ -200,26 +205,23 @@ impl World {
         self.inner().beliefs.retain(|b| b.client != client);
     }
 
-    /// Applies a write to the resource, which refuses a token smaller than the largest one
-    /// received.
-    pub(crate) fn write(&self, hold: HoldId, name: u16, token: u64) {
+    /// Applies a write or a read to the resource. It refuses a write with a smaller token than an
+    /// earlier write had, or with one that is not larger than that of an earlier read; and a read
+    /// with a smaller token than an earlier write had (read_write, tokens).
+    pub(crate) fn uses(&self, (hold, shared): (HoldId, bool), name: u16, token: u64) {
         let at = self.micros();
         let mut inner = self.inner();
-        let known = inner.resources.iter().position(|(n, _)| *n == name);
-        let slot = known.unwrap_or_else(|| {
-            inner.resources.push((name, 0));
-            inner.resources.len() - 1
-        });
-        let highest = &mut inner.resources[slot].1;
-        let accepted = token >= *highest;
-        *highest = token.max(*highest);
+        let (written, read) = inner.resources.entry(name).or_default();
+        let accepted = token >= *written && (shared || token > *read);
+        let largest = if shared { read } else { written };
+        *largest = token.max(*largest);
         // The resource refuses a holder whose lock was taken over, before that holder notices it.
         let overruled = inner.overruled.get(&name).is_some_and(|most| token < *most);
         let valid = !overruled
             && inner.beliefs.iter().any(|b| {
                 b.hold == hold && !b.lapsed && (b.belief)().is_some_and(|left| !left.is_zero())
             });
-        inner.tell(at, Event::Write { hold, name, token, valid, accepted });
+        inner.tell(at, Event::Write { hold, name, token, shared, valid, accepted });
     }
 
     pub(crate) fn violation(&self) -> Option<Violation> {

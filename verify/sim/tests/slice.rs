@@ -65,6 +65,11 @@ fn classic_locks_on_the_same_key_break_nothing() {
 }
 
 #[test]
+fn readers_and_writers_break_nothing() {
+    breaks_nothing(Some(Tamper::Scene(Scene::Readers)));
+}
+
+#[test]
 fn ticks_break_nothing() {
     breaks_nothing(Some(Tamper::Scene(Scene::Ticks)));
 }

@@ -20,9 +20,14 @@ impl Invariant for Fencing {
     }
 
     fn see(&mut self, _: u64, event: &Event) -> Result<(), String> {
-        let Event::Write { hold, name, token, valid, accepted } = *event else { return Ok(()) };
+        let Event::Write { hold, name, token, shared, valid, accepted } = *event else {
+            return Ok(());
+        };
         if valid && !accepted {
             return Err(format!("{event}, although its guard is valid"));
+        }
+        if shared {
+            return Ok(());
         }
         let first = *self.0.entry((name, token)).or_insert(hold);
         if first != hold {

@@ -1,5 +1,6 @@
-//! Monotonic tokens: each new holder's token is larger than every earlier one (README, promise 2;
-//! locks 4).
+//! Monotonic tokens: each new writer's token is larger than every earlier one, and each new
+//! reader's is not below that of any earlier writer (README, promise 2; locks 4; read_write,
+//! tokens).
 
 use std::collections::BTreeMap;
 
@@ -13,6 +14,8 @@ pub(crate) struct Tokens(BTreeMap<u16, Vec<Known>>);
 #[derive(Debug)]
 struct Known {
     token: u64,
+    /// True for a reader.
+    shared: bool,
     /// Time when the grant was reported.
     at: u64,
     /// Time of the takeover's request, if the lock was taken from another holder.
@@ -29,7 +32,9 @@ impl Invariant for Tokens {
     }
 
     fn see(&mut self, at: u64, event: &Event) -> Result<(), String> {
-        let Event::Holds { name, token, is_taker, asked, left, .. } = *event else { return Ok(()) };
+        let Event::Holds { name, token, is_taker, shared, asked, left, .. } = *event else {
+            return Ok(());
+        };
         let known = self.0.entry(name).or_default();
         // A guard that is valid when it is returned was granted after all tokens reported before. A
         // guard that lapsed before that, because its process was paused, was granted at some time
@@ -38,12 +43,16 @@ impl Invariant for Tokens {
         // A token is also no evidence if a takeover ended its hold and its holder has not noticed
         // yet.
         let overruled = |k: &Known| k.taken.is_some_and(|by| asked < by);
-        let earlier = known.iter().filter(|k| k.at <= since && !overruled(k));
+        // Readers at the same time may have their tokens in any order.
+        let earlier =
+            known.iter().filter(|k| k.at <= since && !overruled(k) && !(shared && k.shared));
         let earlier = earlier.map(|k| k.token).max();
-        let twice = known.iter().any(|k| k.token == token);
-        known.push(Known { token, at, taken: is_taker.then_some(asked) });
+        let twice = !shared && known.iter().any(|k| !k.shared && k.token == token);
+        known.push(Known { token, shared, at, taken: is_taker.then_some(asked) });
         match earlier {
-            Some(t) if token <= t => Err(format!("{event}, but token {t} was out before")),
+            Some(t) if token < t || token == t && !shared => {
+                Err(format!("{event}, but token {t} was out before"))
+            }
             _ if twice => Err(format!("{event}, a token that was given before")),
             _ => Ok(()),
         }

@@ -56,7 +56,9 @@ pub(super) fn answer(reply: &Reply) -> Answer {
         Reply::Done => Answer::Done,
         Reply::NotOwner => Answer::NotOwner,
         Reply::Absent => Answer::Absent,
-        Reply::Holder(_) | Reply::Record { .. } | Reply::Candidates(_) => Answer::Seen,
+        Reply::Holder(_) | Reply::Readers(_) | Reply::Record { .. } | Reply::Candidates(_) => {
+            Answer::Seen
+        }
         Reply::Completed(r) => Answer::Completed(r.token.get()),
         Reply::InFlight { .. } => Answer::InFlight,
         Reply::Mismatch => Answer::Mismatch,

@@ -13,6 +13,17 @@ pub(crate) enum Parting {
     CutShort(u32),
 }
 
+/// Way in which a lock is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Uses {
+    Writes,
+    Reads,
+    /// Reads, with leases of a quarter of the usual length.
+    ReadsBriefly,
+    /// Writes, becomes a reader halfway, and reads.
+    Downgrades,
+}
+
 /// Behaviour of a handler under an idempotency key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct HandlerPlan {
@@ -47,7 +58,18 @@ impl Plan {
             _ => d.range(3, 7),
         };
         let busy = d.chance(500);
-        (0..rounds).flat_map(|_| [self.pause(&mut d, busy), self.act(&mut d)]).collect()
+        let mut acts: Vec<Act> =
+            (0..rounds).flat_map(|_| [self.pause(&mut d, busy), self.act(&mut d)]).collect();
+        // A separate stream, so that the other values of each act do not change.
+        let mut d = Dice::new(self.seed, 3_000 + 10 * client as u64 + task);
+        for act in &mut acts {
+            if let Act::Lock { uses, .. } = act
+                && d.chance(self.readers)
+            {
+                *uses = d.pick(&[Uses::Reads, Uses::Reads, Uses::ReadsBriefly, Uses::Downgrades]);
+            }
+        }
+        acts
     }
 
     fn pause(&self, d: &mut Dice, busy: bool) -> Act {
@@ -85,7 +107,8 @@ impl Plan {
             // This theme needs as many grants as possible.
             let (wait, hold) = (6 * ttl, d.pick(&[0, 3, 10]));
             let parting = Parting::Release;
-            return Act::Lock { name, wait, hold, every: 5, renew: true, parting };
+            let uses = Uses::Writes;
+            return Act::Lock { uses, name, wait, hold, every: 5, renew: true, parting };
         }
         let wait = d.pick(&[0, ttl, 3 * ttl, 6 * ttl]);
         if d.chance(150) {
@@ -99,7 +122,8 @@ impl Plan {
             _ => Parting::Forget,
         };
         let every = d.range(3, ttl / 4);
-        Act::Lock { name, wait, hold, every, renew: d.chance(800), parting }
+        let (uses, renew) = (Uses::Writes, d.chance(800));
+        Act::Lock { uses, name, wait, hold, every, renew, parting }
     }
 
     fn order(&self, d: &mut Dice) -> Act {

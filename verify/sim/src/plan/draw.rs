@@ -142,7 +142,8 @@ impl Plan {
             tasks: Vec::new(),
             orders: OrdersPlan::default(),
             elections: theme.elections(&mut d),
-            // A separate stream, so that the other values of each seed do not change.
+            // Separate streams, so that the other values of each seed do not change.
+            readers: Dice::new(seed, 12).pick(&[0, 0, 300, 700]),
             durability: durability(Dice::new(seed, 3).chance(125)),
             tamper: None,
         };

@@ -5,7 +5,7 @@
 use super::draw::ALWAYS;
 use super::{
     Act, Copy, Fault, HandlerPlan, Ms, NetPlan, NodePlan, Order, OrdersPlan, Parting, Plan, Policy,
-    ServerPlan, Settings, Steps, Stops, TaskPlan, Truth, Wave,
+    ServerPlan, Settings, Steps, Stops, TaskPlan, Truth, Uses, Wave,
 };
 use crate::dice::Dice;
 
@@ -40,6 +40,9 @@ pub enum Scene {
     /// A job with a tick each second, run by three processes that pause and die, on servers that
     /// fail over and crash.
     Ticks,
+    /// Readers and writers of one lock, some with short leases, on a network that loses and delays
+    /// messages.
+    Readers,
 }
 
 /// Lease length of the scenes, in milliseconds.
@@ -66,6 +69,7 @@ impl Plan {
             Scene::Classic => self.classic(&mut d),
             Scene::Losses => self.losses(&mut d),
             Scene::Ticks => self.ticks(&mut d),
+            Scene::Readers => self.readers(&mut d),
         }
     }
 
@@ -184,6 +188,54 @@ impl Plan {
         }
     }
 
+    fn readers(&mut self, d: &mut Dice) {
+        let max_ttl = TTL;
+        let mut nodes = vec![lone(max_ttl, d.chance(500)); d.pick(&[1, 3, 3])];
+        if d.chance(300) {
+            nodes[0] = group(max_ttl, d.chance(500), d.pick(&[20, TTL]));
+        }
+        self.settle(max_ttl, nodes);
+        self.clients.resize(3, self.clients[0]);
+        self.net.late_max = self.deadline;
+        let some = d.pick(&[0, 100, 300]);
+        (self.net.late, self.net.lose_request) = (some, some);
+        self.net.lose_reply = some;
+        let partings = [Parting::Release, Parting::Release, Parting::Drop, Parting::CutShort(2)];
+        let acts = |d: &mut Dice| {
+            let mut acts = Vec::new();
+            for _ in 0..6 {
+                acts.push(Act::Think(d.range(0, TTL / 2)));
+                acts.push(Act::Lock {
+                    uses: d.pick(&[
+                        Uses::Writes,
+                        Uses::Reads,
+                        Uses::ReadsBriefly,
+                        Uses::Downgrades,
+                    ]),
+                    name: 0,
+                    wait: d.pick(&[0, TTL, 6 * TTL]),
+                    hold: d.pick(&[5, TTL / 2, TTL, 3 * TTL]),
+                    every: d.range(3, TTL / 4),
+                    renew: d.chance(500),
+                    parting: d.pick(&partings),
+                });
+            }
+            acts
+        };
+        let tasks = [(); 3].map(|()| acts(d));
+        self.set_tasks(tasks);
+        for _ in 0..d.range(0, 3) {
+            let (client, span) = (d.range(0, 2) as usize, d.range(TTL / 4, 2 * TTL));
+            self.faults.push((d.range(20, 8 * TTL), Fault::Pause { client, span, lag: 0 }));
+        }
+        if d.chance(300) {
+            let copy = d.pick(&[Copy::Empty, Copy::Behind(0), Copy::Behind(TTL / 4)]);
+            let crash = Fault::Crash { node: 0, copy, down: d.range(0, TTL) };
+            self.faults.push((d.range(20, 6 * TTL), crash));
+        }
+        self.faults.sort_by_key(|(at, _)| *at);
+    }
+
     fn take_overs(&mut self, d: &mut Dice) {
         let (max_ttl, error) = (2 * TTL, TTL / 10);
         let mut nodes = vec![lone(max_ttl, false); d.pick(&[1, 1, 3])];
@@ -255,7 +307,8 @@ pub(super) fn group(max_ttl: Ms, is_ahead: bool, window: Ms) -> NodePlan {
 
 pub(super) fn lock(wait: Ms, hold: Ms, renew: bool) -> Act {
     let parting = Parting::Release;
-    Act::Lock { name: 0, wait, hold, every: if renew { 9 } else { hold }, renew, parting }
+    let every = if renew { 9 } else { hold };
+    Act::Lock { uses: Uses::Writes, name: 0, wait, hold, every, renew, parting }
 }
 
 /// Returns a failover to the second server with all data; the second client stays with the old

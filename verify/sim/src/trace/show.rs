@@ -142,9 +142,10 @@ impl Event {
     /// Prints the events of holders, handlers and observers.
     fn fmt_holder(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::Holds { hold, client, name: n, token, is_taker, left, .. } => {
+            Self::Holds { hold, client, name: n, token, is_taker, shared, left, .. } => {
                 let took = if is_taker { ", taken from another" } else { "" };
-                write!(f, "client {client} HOLDS {} (hold {hold}) ", name(n))?;
+                let holds = if shared { "READS" } else { "HOLDS" };
+                write!(f, "client {client} {holds} {} (hold {hold}) ", name(n))?;
                 write!(f, "token {token}, valid for {left} µs{took}")
             }
             Self::Parts { hold, client, name: n, how } => {
@@ -163,9 +164,10 @@ impl Event {
             Self::Overlap { first, second, name: n } => {
                 write!(f, "holds {first} and {second} of {} are valid at once", name(n))
             }
-            Self::Write { hold, name: n, token, accepted, .. } => {
+            Self::Write { hold, name: n, token, shared, accepted, .. } => {
+                let use_ = if shared { "read" } else { "write" };
                 let done = if accepted { "accepted" } else { "refused" };
-                write!(f, "     resource {}: write of hold {hold}, token {token}: {done}", name(n))
+                write!(f, "     resource {}: {use_} of hold {hold}, token {token}: {done}", name(n))
             }
             Self::Calls { client, name: n } => write!(f, "client {client} calls {}", name(n)),
             Self::Starts { client, name: n, token, attempt, value, print } => {
