@@ -9,6 +9,7 @@ mod end;
 mod logs;
 mod mutex;
 mod node_queue;
+mod readers;
 mod reentrant;
 mod review;
 mod run;

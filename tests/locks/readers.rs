@@ -1,0 +1,345 @@
+//! Read-write locks over several handles: who holds beside whom, tokens, waiting, and their end.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use palisade::error::AcquireError;
+use palisade::node::RedisNode;
+use palisade::{FencingToken, MemoryNode, NodeView, Redlock, RwLock, TryAcquire};
+use tokio::time::{sleep, timeout};
+
+use crate::support::server::Server;
+
+/// Nodes that several handles share.
+enum Nodes {
+    Memory(Vec<MemoryNode>),
+    Redis(Vec<Server>),
+}
+
+impl Nodes {
+    fn memory(n: usize) -> Self {
+        Self::Memory((0..n).map(|_| MemoryNode::new()).collect())
+    }
+
+    /// Memory nodes and servers of each number.
+    fn all() -> Vec<Self> {
+        let servers = |n: usize| Self::Redis((0..n).map(|_| Server::start(&[])).collect());
+        vec![Self::memory(1), Self::memory(3), Self::memory(5), servers(1), servers(3)]
+    }
+
+    fn handle(&self) -> Redlock {
+        let builder = match self {
+            Self::Memory(all) => all.iter().fold(Redlock::builder(), |b, n| b.node(n.clone())),
+            Self::Redis(all) => all.iter().fold(Redlock::builder(), |b, server| {
+                let node = RedisNode::builder(server.url()).trust_fresh(true);
+                b.node(node.build().unwrap())
+            }),
+        };
+        builder.build().unwrap()
+    }
+
+    fn lock(&self) -> RwLock {
+        self.handle().rw_lock("doc").build().unwrap()
+    }
+}
+
+fn is_taken<G>(tried: Result<TryAcquire<G>, AcquireError>) -> bool {
+    matches!(tried, Ok(TryAcquire::Taken(_)))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn readers_share_and_writers_exclude() {
+    for nodes in Nodes::all() {
+        let (a, b) = (nodes.lock(), nodes.lock());
+        let mutex = nodes.handle().mutex("doc").build().unwrap();
+        let (one, two) = (a.read().await.unwrap(), b.read().await.unwrap());
+        assert!(is_taken(a.try_write().await), "a writer beside readers");
+        assert!(matches!(mutex.try_acquire().await, Ok(TryAcquire::Taken(_))));
+        one.release().await.unwrap();
+        assert!(is_taken(b.try_write().await), "a writer beside a reader");
+        two.release().await.unwrap();
+        let writer = a.write().await.unwrap();
+        assert!(is_taken(b.try_read().await), "a reader beside a writer");
+        writer.release().await.unwrap();
+        let holder = mutex.acquire().await.unwrap();
+        assert!(is_taken(b.try_read().await), "a reader beside a mutex");
+        holder.release().await.unwrap();
+        drop(b.read().await.unwrap());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_readers_token_is_between_those_of_the_writers() {
+    for nodes in Nodes::all() {
+        let (a, b) = (nodes.lock(), nodes.lock());
+        let mut last = FencingToken::default();
+        for _ in 0..5 {
+            let writer = a.write().await.unwrap();
+            let written = writer.fencing_token();
+            assert!(written > last, "{written} after {last}");
+            let reader = writer.downgrade().await;
+            assert_eq!(reader.fencing_token(), written);
+            let beside = b.read().await.unwrap();
+            assert!(beside.fencing_token() >= written);
+            last = beside.fencing_token();
+            reader.release().await.unwrap();
+            beside.release().await.unwrap();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_downgrade_lets_readers_in_and_no_writer() {
+    for nodes in Nodes::all() {
+        let (a, b, c) = (nodes.lock(), nodes.lock(), nodes.lock());
+        let writer = a.write().await.unwrap();
+        // A reader and then a writer wait, in this order.
+        let reader = tokio::spawn({
+            let b = b.clone();
+            async move { b.read().await }
+        });
+        sleep(Duration::from_millis(150)).await;
+        let next = tokio::spawn({
+            let c = c.clone();
+            async move { c.write().await }
+        });
+        sleep(Duration::from_millis(150)).await;
+        let mine = writer.downgrade().await;
+        let theirs = timeout(Duration::from_secs(5), reader).await.unwrap().unwrap().unwrap();
+        assert!(mine.is_valid() && !next.is_finished());
+        assert!(is_taken(b.try_read().await), "a reader that came after the writer");
+        theirs.release().await.unwrap();
+        assert!(mine.extend().await.is_ok());
+        mine.release().await.unwrap();
+        let next = timeout(Duration::from_secs(10), next).await.unwrap().unwrap().unwrap();
+        next.release().await.unwrap();
+    }
+}
+
+/// No writer gets in between, on no node: the guard is confirmed by each renewal.
+#[tokio::test]
+async fn a_half_done_downgrade_is_finished_by_the_next_renewal() {
+    let all: Vec<_> = (0..3).map(|_| MemoryNode::new()).collect();
+    let nodes = Nodes::Memory(all.clone());
+    let (a, b) = (nodes.lock(), nodes.lock());
+    let writer = a.write().await.unwrap();
+    // Two nodes are closed as for a handover, and answer nothing.
+    for node in &all[..2] {
+        assert!(node.close(Duration::from_millis(300)));
+    }
+    let reader = writer.downgrade().await;
+    assert!(reader.is_valid(), "a downgrade that too few confirm loses nothing");
+    assert!(is_taken(b.try_write().await) || b.try_write().await.is_err());
+    sleep(Duration::from_millis(350)).await;
+    assert!(reader.extend().await.is_ok());
+    drop(b.read().await.unwrap());
+    let seen = a.inspect().await.unwrap();
+    assert_eq!(seen.readers().len(), 1);
+    assert!(seen.nodes.iter().all(|(_, view)| matches!(view, NodeView::Readers { .. })));
+    reader.release().await.unwrap();
+    assert!(a.inspect().await.unwrap().is_free());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_inspection_shows_the_readers() {
+    for nodes in Nodes::all() {
+        let (a, b) = (nodes.lock(), nodes.lock());
+        assert!(a.inspect().await.unwrap().is_free());
+        let (one, two) = (a.read().await.unwrap(), b.read().await.unwrap());
+        // The slowest node may have its answer later than the caller.
+        let begun = Instant::now();
+        loop {
+            let seen = a.inspect().await.unwrap();
+            assert!(seen.holder().is_none() && !seen.is_free());
+            if seen.readers().len() == 2 {
+                break;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(10), "{seen:?}");
+            sleep(Duration::from_millis(20)).await;
+        }
+        one.release().await.unwrap();
+        two.release().await.unwrap();
+        drop(a.write().await.unwrap());
+    }
+}
+
+#[tokio::test]
+async fn a_dropped_read_holds_nothing_and_a_lost_reader_says_so() {
+    let nodes = Nodes::memory(3);
+    let redlock = nodes.handle();
+    let lock = redlock.rw_lock("doc").ttl(Duration::from_millis(300)).auto_renew(false);
+    let lock = lock.build().unwrap();
+    for polls in 0..6 {
+        let mut read = std::pin::pin!(lock.read());
+        for _ in 0..polls {
+            let _ = futures_util::poll!(read.as_mut());
+        }
+    }
+    let other = nodes.lock();
+    let writer = timeout(Duration::from_secs(5), other.write()).await.unwrap().unwrap();
+    writer.release().await.unwrap();
+    let reader = lock.read().await.unwrap();
+    timeout(Duration::from_secs(5), reader.lost()).await.unwrap();
+    assert!(!reader.is_valid() && reader.release().await.is_err());
+    let reader = lock.read().await.unwrap();
+    assert!(reader.extend().await.is_ok());
+    drop(reader);
+    assert_eq!(lock.write_with(|guard| async move { guard.is_valid() }).await.unwrap(), true);
+    assert_eq!(lock.read_with(|guard| async move { guard.is_valid() }).await.unwrap(), true);
+}
+
+#[tokio::test]
+async fn closing_waits_for_readers_and_leaves_nothing() {
+    let nodes = Nodes::memory(3);
+    let redlock = nodes.handle();
+    let lock = redlock.rw_lock("doc").build().unwrap();
+    drop(lock.read().await.unwrap());
+    let reader = lock.read().await.unwrap();
+    assert_eq!(redlock.held(), 1);
+    let closing = tokio::spawn({
+        let redlock = redlock.clone();
+        async move { redlock.close(Duration::from_secs(10)).await }
+    });
+    sleep(Duration::from_millis(50)).await;
+    assert!(matches!(lock.read().await, Err(AcquireError::Closed(_))));
+    reader.release().await.unwrap();
+    assert!(closing.await.unwrap().is_clean());
+    let free = nodes.lock().try_write().await.unwrap();
+    assert!(free.acquired().is_some());
+}
+
+#[tokio::test]
+async fn a_name_that_is_not_allowed_is_refused_with_the_rule() {
+    let redlock = Nodes::memory(1).handle();
+    let error = redlock.rw_lock("election:boss").build().unwrap_err().to_string();
+    assert!(error.contains("election:") && error.contains("name"), "{error}");
+    let error = redlock.rw_lock("doc").ttl(Duration::from_millis(1)).build().unwrap_err();
+    assert!(error.to_string().contains("ttl"), "{error}");
+}
+
+/// Readers that come and go so that always some of them hold the lock; a writer gets it, although
+/// it was never free since it began to wait.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_writer_gets_past_readers_without_end() {
+    for nodes in Nodes::all() {
+        let stop = Arc::new(AtomicBool::new(false));
+        let readers: Vec<_> = (0..8)
+            .map(|i: u64| {
+                let (lock, stop) = (nodes.lock(), Arc::clone(&stop));
+                tokio::spawn(async move {
+                    let mut reads = 0;
+                    while !stop.load(SeqCst) {
+                        let guard = lock.read().await.unwrap();
+                        sleep(Duration::from_millis(20 + 3 * i)).await;
+                        drop(guard);
+                        reads += 1;
+                    }
+                    reads
+                })
+            })
+            .collect();
+        sleep(Duration::from_millis(200)).await;
+        let lock = nodes.lock();
+        for _ in 0..5 {
+            let writer = timeout(Duration::from_secs(20), lock.write()).await;
+            writer.expect("the writer starves").unwrap().release().await.unwrap();
+        }
+        stop.store(true, SeqCst);
+        for reader in readers {
+            assert!(reader.await.unwrap() > 2, "a reader starves");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_gets_past_writers_without_end() {
+    for nodes in Nodes::all() {
+        let stop = Arc::new(AtomicBool::new(false));
+        let inside = Arc::new(AtomicI64::new(0));
+        let writers: Vec<_> = (0..4)
+            .map(|_| {
+                let (lock, stop, inside) = (nodes.lock(), Arc::clone(&stop), Arc::clone(&inside));
+                tokio::spawn(async move {
+                    while !stop.load(SeqCst) {
+                        let guard = lock.write().await.unwrap();
+                        assert_eq!(inside.fetch_add(1, SeqCst), 0, "somebody beside a writer");
+                        sleep(Duration::from_millis(10)).await;
+                        inside.fetch_sub(1, SeqCst);
+                        guard.release().await.unwrap();
+                    }
+                })
+            })
+            .collect();
+        sleep(Duration::from_millis(200)).await;
+        let locks: Vec<_> = (0..3).map(|_| nodes.lock()).collect();
+        for _ in 0..5 {
+            let reads = locks.iter().map(|lock| async {
+                let guard = lock.read().await.unwrap();
+                assert_eq!(inside.load(SeqCst), 0, "a reader beside a writer");
+                sleep(Duration::from_millis(5)).await;
+                guard.release().await.unwrap();
+            });
+            let all = futures_util::future::join_all(reads);
+            timeout(Duration::from_secs(20), all).await.expect("the readers starve");
+        }
+        stop.store(true, SeqCst);
+        for writer in writers {
+            writer.await.unwrap();
+        }
+    }
+}
+
+/// A writer whose process dies while it waits keeps new readers out for 3 s at most, although an
+/// earlier reader reads on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_writer_that_dies_while_it_waits_keeps_readers_out_for_a_moment() {
+    for nodes in [Nodes::memory(3), Nodes::Redis(vec![Server::start(&[])])] {
+        let reader = nodes.lock().read().await.unwrap();
+        let process = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let lock = nodes.lock();
+        let writer = process.spawn(async move { lock.write().await });
+        let other = nodes.lock();
+        let begun = Instant::now();
+        while !is_taken(other.try_read().await) {
+            assert!(begun.elapsed() < Duration::from_secs(10), "the writer never waits");
+            sleep(Duration::from_millis(10)).await;
+        }
+        // As a process that is killed: nothing is sent any more.
+        process.shutdown_background();
+        drop(writer);
+        let guard = timeout(Duration::from_secs(15), other.read()).await;
+        guard.expect("a dead writer keeps readers out").unwrap().release().await.unwrap();
+        reader.release().await.unwrap();
+    }
+}
+
+/// Readers of one handle that wait for a writer are let in together.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn readers_that_waited_for_a_writer_read_together() {
+    for nodes in Nodes::all() {
+        let (a, b) = (nodes.lock(), nodes.lock());
+        let writer = a.write().await.unwrap();
+        let meet = Arc::new(tokio::sync::Barrier::new(10));
+        let readers: Vec<_> = (0..10)
+            .map(|i| {
+                let (lock, meet) = (if i % 2 == 0 { b.clone() } else { a.clone() }, meet.clone());
+                tokio::spawn(async move {
+                    let guard = lock.read().await.unwrap();
+                    // Each holds the lock until all hold it.
+                    meet.wait().await;
+                    guard.release().await.unwrap();
+                })
+            })
+            .collect();
+        sleep(Duration::from_millis(300)).await;
+        writer.release().await.unwrap();
+        let all = futures_util::future::join_all(readers);
+        let done = timeout(Duration::from_secs(20), all).await.expect("they read one by one");
+        done.into_iter().for_each(|reader| reader.unwrap());
+    }
+}
