@@ -176,6 +176,20 @@ impl Deref for WriteGuard {
     }
 }
 
+impl From<ReadGuard> for LockGuard {
+    /// For code that takes a guard of any kind; the lock is still held for reading.
+    fn from(guard: ReadGuard) -> Self {
+        guard.0
+    }
+}
+
+impl From<WriteGuard> for LockGuard {
+    /// For code that takes a guard of any kind.
+    fn from(guard: WriteGuard) -> Self {
+        guard.0
+    }
+}
+
 impl ReadGuard {
     /// Releases the lock, as [`LockGuard::release`].
     ///

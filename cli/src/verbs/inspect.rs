@@ -181,6 +181,9 @@ fn table(name: &str, seen: &Inspection, leader: Option<&Leader>) -> String {
             format!("free as a lock; {name:?} is an election: {leader}")
         }
         (None, None) if seen.is_free() => "free".to_owned(),
+        (None, None) if !seen.readers().is_empty() => {
+            format!("held by readers ({})", seen.readers().len())
+        }
         (None, None) => {
             "unknown: no majority names a holder, and none says that it is free".to_owned()
         }
@@ -189,6 +192,10 @@ fn table(name: &str, seen: &Inspection, leader: Option<&Leader>) -> String {
         let view = match view {
             NodeView::Free => "free".to_owned(),
             NodeView::Held(holder) => line(holder),
+            NodeView::Readers { count, listed, .. } => {
+                let longest = listed.iter().map(|reader| reader.remaining).max();
+                format!("readers ({count}), for {:.1?}", longest.unwrap_or_default())
+            }
             NodeView::Kept(left) => {
                 format!("free after a handover, and kept for {left:.1?} for who may still hold it")
             }
@@ -211,12 +218,17 @@ fn whole(name: &str, seen: &Inspection, leader: Option<&Leader>) -> Value {
     let state = match seen.holder() {
         Some(_) => "held",
         None if seen.is_free() => "free",
+        None if !seen.readers().is_empty() => "read",
         None => "unknown",
     };
     let nodes = seen.nodes.iter().map(|(node, view)| match view {
         NodeView::Free => json!({ "node": node.as_ref(), "state": "free" }),
         NodeView::Held(holder) => {
             json!({ "node": node.as_ref(), "state": "held", "holder": holder_json(holder) })
+        }
+        NodeView::Readers { count, listed, .. } => {
+            let listed: Vec<_> = listed.iter().map(holder_json).collect();
+            json!({ "node": node.as_ref(), "state": "read", "count": count, "readers": listed })
         }
         NodeView::Kept(left) => {
             let left = left.as_millis();

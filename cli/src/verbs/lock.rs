@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use palisade::error::AcquireError;
-use palisade::{LockGuard, Mutex, ReleaseError, TryAcquire};
+use palisade::{LockGuard, Mutex, ReleaseError, RwLock, TryAcquire};
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -39,6 +39,9 @@ pub(crate) struct LockArgs {
     /// Wait for at most this long [default: until the lock is free]
     #[arg(short = 'w', long, value_name = "SPAN")]
     wait: Option<Span>,
+    /// Hold the lock for reading: beside other readers, and while no process holds it without this
+    #[arg(long)]
+    read: bool,
     /// Exit code if another process holds the lock [default: 75]
     #[arg(short = 'E', long, value_name = "CODE")]
     conflict_exit_code: Option<u8>,
@@ -62,7 +65,7 @@ impl LockArgs {
                 ground.close().await;
                 return Ok(128 + signal as u8);
             }
-            acquired = acquire(&mutex, self.nonblock, wait, say) => acquired,
+            acquired = acquire(&mutex, self.read, self.nonblock, (wait, say)) => acquired,
         };
         let guard = match acquired {
             Ok(guard) => guard,
@@ -140,11 +143,20 @@ impl NotAcquired {
 /// long as a failover takes. Does not wait if no node was ever reached.
 pub(crate) async fn acquire(
     mutex: &Mutex,
+    read: bool,
     nonblock: bool,
-    wait: Option<Duration>,
-    say: Say,
+    (wait, say): (Option<Duration>, Say),
 ) -> Result<LockGuard, NotAcquired> {
-    let waiting = match mutex.try_acquire().await {
+    let lock = RwLock::from(mutex.clone());
+    let tried = if read {
+        lock.try_read().await.map(|tried| match tried {
+            TryAcquire::Acquired(guard) => TryAcquire::Acquired(guard.into()),
+            TryAcquire::Taken(taken) => TryAcquire::Taken(taken),
+        })
+    } else {
+        mutex.try_acquire().await
+    };
+    let waiting = match tried {
         Ok(TryAcquire::Acquired(guard)) => return Ok(guard),
         Ok(TryAcquire::Taken(_)) if nonblock => return Err(NotAcquired::Taken),
         Ok(TryAcquire::Taken(_)) => held(mutex).await,
@@ -159,7 +171,8 @@ pub(crate) async fn acquire(
     say.warn("waiting", json!({ "name": mutex.name() }), &waiting);
     warnings::show(say);
     loop {
-        match mutex.acquire().await {
+        let acquired = if read { lock.read().await.map(Into::into) } else { mutex.acquire().await };
+        match acquired {
             Ok(guard) => return Ok(guard),
             Err(AcquireError::TimedOut { .. }) if wait.is_none() => {}
             Err(e) => return Err(NotAcquired::Error(e)),
@@ -169,7 +182,12 @@ pub(crate) async fn acquire(
 
 /// Returns the message about the holder, for a person who waits.
 async fn held(mutex: &Mutex) -> String {
-    let holder = mutex.inspect().await.ok().and_then(|seen| seen.holder());
-    let by = holder.map_or_else(|| "another process".to_owned(), |holder| line(&holder));
+    let seen = mutex.inspect().await.ok();
+    let readers = seen.as_ref().map_or(0, |seen| seen.readers().len());
+    let by = match seen.and_then(|seen| seen.holder()) {
+        Some(holder) => line(&holder),
+        None if readers > 0 => format!("readers ({readers})"),
+        None => "another process".to_owned(),
+    };
     format!("lock {:?} is held by {by}; waiting", mutex.name())
 }

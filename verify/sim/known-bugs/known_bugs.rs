@@ -33,6 +33,7 @@ const RETENTION: Where = Where::Changed(Tamper::Scene(Scene::Retention));
 const OPERATORS: Where = Where::Changed(Tamper::Scene(Scene::Operators));
 const CLASSIC: Where = Where::Changed(Tamper::Scene(Scene::Classic));
 const LOSSES: Where = Where::Changed(Tamper::Scene(Scene::Losses));
+const READERS: Where = Where::Changed(Tamper::Scene(Scene::Readers));
 const TICKS: Where = Where::Changed(Tamper::Scene(Scene::Ticks));
 
 /// Runs seeds until one of them fails.
@@ -122,6 +123,12 @@ known_bugs! {
     loss_without_window: LossWithoutWindow in LOSSES,
     unproved_loss_accepted: UnprovedLossAccepted in LOSSES,
     ticks_by_process: TicksByProcess in TICKS,
+    reader_beside_writer: ReaderBesideWriter in READERS,
+    writer_beside_reader: WriterBesideReader in READERS,
+    one_expiry_for_readers: OneExpiryForReaders in READERS,
+    reader_token_unsettled: ReaderTokenUnsettled in READERS,
+    shared_extend_over_writer: SharedExtendOverWriter in READERS,
+    downgrade_releases_first: DowngradeReleasesFirst in READERS,
     batches_yield: BatchesYield in FAILOVERS,
     batches_overtake: BatchesOvertake in MIXED,
 }

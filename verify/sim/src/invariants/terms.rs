@@ -21,7 +21,7 @@ impl Invariant for Terms {
 
     fn see(&mut self, _: u64, event: &Event) -> Result<(), String> {
         let (name, term, who) = match *event {
-            Event::Holds { name, token, client, .. } => (name, token, client),
+            Event::Holds { name, token, client, shared: false, .. } => (name, token, client),
             Event::Sees { name, term, leader, .. } => (name, term, leader),
             _ => return Ok(()),
         };
