@@ -167,7 +167,7 @@ fn left_behind(server: &Server, side: &str, start: u64) -> Vec<(String, u64)> {
         if v[i] == 'fence' and tonumber(v[i + 1]) < tonumber(ARGV[2]) then v[i + 1] = 'F' end \
         v[i] = v[i] .. '=' .. v[i + 1] v[i + 1] = '' end \
         table.sort(v) v = table.concat(v, ' ') end \
-        v = string.gsub(v, '%d+:0', 'T:0') \
+        v = string.gsub(v, '%d+([xs]' .. ('%x'):rep(16) .. '%d%d)' .. ('%d'):rep(13), 'T%1T') \
         if tonumber(v) and #v == 16 and tonumber(v) < tonumber(ARGV[2]) then v = 'F' end \
         all[#all + 1] = string.gsub(k, ARGV[1], '') .. ' ' .. v .. '|' .. redis.call('PTTL', k) \
         end table.sort(all) return table.concat(all, '\\n')";

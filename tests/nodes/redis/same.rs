@@ -70,6 +70,7 @@ impl Drawn {
         // The second lock never has metadata, so that its renewals and releases take the short
         // path.
         let (name, has_meta) = self.dice.of(&[("a", true), ("b", false)]);
+        let mode = self.dice.of(&[LockMode::Exclusive, LockMode::Exclusive, LockMode::Shared]);
         let keys = LockKeys::new(name);
         let key: Arc<str> = self.dice.of(&["r", "s"]).into();
         let (owner, token, ttl) = (self.owner(), self.token(), self.dice.of(&SPANS));
@@ -82,33 +83,21 @@ impl Drawn {
                 let from = self.owner();
                 let if_held =
                     self.dice.maybe(2, |dice| dice.of(&[IfHeld::Watch, IfHeld::TakeFrom(from)]));
-                both(Op::Acquire {
-                    mode: LockMode::Exclusive,
-                    keys,
-                    owner,
-                    ttl,
-                    proposal: token.get(),
-                    if_held,
-                })
+                both(Op::Acquire { mode, keys, owner, ttl, proposal: token.get(), if_held })
             }
             3 => both(Op::Raise { keys, owner, token: self.any_token() }),
             4..6 => {
-                let meta = self.dice.maybe(2, |dice| text(dice, 3)).filter(|_| has_meta);
+                let meta = self
+                    .dice
+                    .maybe(2, |dice| text(dice, 3))
+                    .filter(|_| has_meta && !mode.is_shared());
                 let op = |node| {
                     let (keys, meta, reassert) = (keys.clone(), meta.clone(), of(node));
-                    Op::Extend {
-                        mode: LockMode::Exclusive,
-                        keys,
-                        owner,
-                        ttl,
-                        token,
-                        meta,
-                        reassert,
-                    }
+                    Op::Extend { mode, keys, owner, ttl, token, meta, reassert }
                 };
                 [op(0), op(1)]
             }
-            6..8 => both(Op::Release { mode: LockMode::Exclusive, keys, owner, meta: has_meta }),
+            6..8 => both(Op::Release { mode, keys, owner, meta: has_meta && !mode.is_shared() }),
             8 => both(Op::Inspect { keys, wait: self.dice.below(2) == 0 }),
             9 => {
                 let entry = self.dice.maybe(2, |dice| text(dice, 3)).filter(|e| !e.is_empty());
@@ -174,6 +163,15 @@ fn shown(reply: &Result<Reply, NodeError>) -> (String, Vec<Duration>) {
             let owner = holder.owner.as_ref().map(OwnerToken::as_str);
             let all = (owner, holder.fence, &holder.meta);
             (format!("{all:?}"), holder.remaining.iter().copied().collect())
+        }
+        Reply::Readers(readers) => {
+            // Those that end in the same millisecond may have another order.
+            let mut all: Vec<_> =
+                readers.listed.iter().map(|reader| (reader.owner, reader.remaining)).collect();
+            all.sort_unstable();
+            let owners: Vec<_> = all.iter().map(|(owner, _)| owner.as_str()).collect();
+            let spans = all.iter().map(|(_, remaining)| *remaining).collect();
+            (format!("{} {} {owners:?}", readers.fence, readers.count), spans)
         }
         Reply::Candidates(all) => {
             let one = |c: &palisade::node::spi::Listed| {

@@ -154,7 +154,7 @@ impl Actor {
                         let mut held = self.holds(name, guard, (asked, false));
                         if uses == Uses::Downgrades {
                             held = self.hold(held, hold / 2, (every, renew), self.dice(at)).await;
-                            held = self.downgrade(held).await;
+                            held = self.downgrade(held, asked).await;
                         }
                         let held = self.hold(held, hold, (every, renew), dice).await;
                         self.part(held, parting).await;
@@ -313,8 +313,8 @@ impl Actor {
         }
     }
 
-    /// Makes a writer a reader.
-    async fn downgrade(&self, held: Hold) -> Hold {
+    /// Makes a writer, whose lock was asked for at `asked`, a reader.
+    async fn downgrade(&self, held: Hold, asked: u64) -> Hold {
         let Hold { guard, id, name, until_lost } = held;
         self.world.parts(id);
         let guard = match Arc::try_unwrap(guard) {
@@ -322,7 +322,6 @@ impl Actor {
             Ok(other) => other,
             Err(guard) => return Hold { guard, id, name, until_lost },
         };
-        let asked = self.world.micros();
         let held = self.holds(name.into(), guard, (asked, false));
         Hold { until_lost, ..held }
     }
