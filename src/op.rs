@@ -45,9 +45,9 @@ pub enum Op {
     /// fence. Else → `Held`, and the hint of `if_held` is registered.
     ///
     /// A shared acquire is granted beside other shared grants, and refused where an exclusive
-    /// waiter that asked lately began to wait earlier (read_write 1, 9). It does not raise the
+    /// waiter that asked lately began to wait earlier (readers 1, 9). It does not raise the
     /// fence: where there is none, `fence := max(clamp(proposal), floor)`, else `fence :=
-    /// max(fence, floor)` (read_write 2). It is passed on by nobody: `TakeFrom` counts as `None`.
+    /// max(fence, floor)` (readers 2). It is passed on by nobody: `TakeFrom` counts as `None`.
     Acquire {
         /// Mode of the grant.
         mode: LockMode,
@@ -84,7 +84,7 @@ pub enum Op {
     /// A shared extension also turns the owner's exclusive grant into a shared one (a downgrade),
     /// and then wakes the readers that wait before the first exclusive waiter. An exclusive one
     /// never turns a shared grant into an exclusive one: where shared grants are it is refused
-    /// (read_write 6).
+    /// (readers 6).
     Extend {
         /// Mode of the grant.
         mode: LockMode,
@@ -107,10 +107,10 @@ pub enum Op {
     /// Deletes the lock if it is the owner's. If it is free then, even if there was nothing to
     /// delete, wakes all who watch, takes the first [`Place`] out of the queue, wakes its handle,
     /// and reserves the lock for it; if that place is a reader's, it and the readers behind it, up
-    /// to the first exclusive waiter that asked lately (read_write 10).
+    /// to the first exclusive waiter that asked lately (readers 10).
     ///
     /// A shared release removes the owner's shared grant, or its exclusive one, which a downgrade
-    /// may have left (read_write 7).
+    /// may have left (readers 7).
     Release {
         /// Mode of the grant.
         mode: LockMode,

@@ -234,7 +234,7 @@ impl Waiting {
     /// Returns what the request that is about to be sent asks of a node on which another owner has
     /// the lock: a hint and, if this caller is in the queue, a place there. A handle has one place,
     /// which counts from the beginning of its longest wait. A reader's request states its own wait,
-    /// because the nodes compare it with those of the writers (read_write 9). The hints received so
+    /// because the nodes compare it with those of the writers (readers 9). The hints received so
     /// far are cleared.
     pub(crate) fn request(&self, now: Moment, round_trip: Duration) -> IfHeld {
         let mut keys = self.keys();

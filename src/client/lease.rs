@@ -169,7 +169,7 @@ impl Lease {
     }
 
     /// Sets the mode of every later extension and of the release. It becomes shared when a writer
-    /// becomes a reader (read_write 12).
+    /// becomes a reader (readers 12).
     pub(crate) fn downgrade_to(&self, mode: LockMode) {
         self.lock().mode = mode;
     }

@@ -1,4 +1,4 @@
-//! A read-write lock: one writer, or any number of readers (read_write).
+//! A read-write lock: one writer, or any number of readers (readers).
 
 use std::ops::Deref;
 use std::sync::Arc;

@@ -44,7 +44,7 @@ impl Nodes {
     }
 }
 
-fn is_taken<G>(tried: Result<TryAcquire<G>, AcquireError>) -> bool {
+fn is_taken<G>(tried: &Result<TryAcquire<G>, AcquireError>) -> bool {
     matches!(tried, Ok(TryAcquire::Taken(_)))
 }
 
@@ -54,16 +54,16 @@ async fn readers_share_and_writers_exclude() {
         let (a, b) = (nodes.lock(), nodes.lock());
         let mutex = nodes.handle().mutex("doc").build().unwrap();
         let (one, two) = (a.read().await.unwrap(), b.read().await.unwrap());
-        assert!(is_taken(a.try_write().await), "a writer beside readers");
+        assert!(is_taken(&a.try_write().await), "a writer beside readers");
         assert!(matches!(mutex.try_acquire().await, Ok(TryAcquire::Taken(_))));
         one.release().await.unwrap();
-        assert!(is_taken(b.try_write().await), "a writer beside a reader");
+        assert!(is_taken(&b.try_write().await), "a writer beside a reader");
         two.release().await.unwrap();
         let writer = a.write().await.unwrap();
-        assert!(is_taken(b.try_read().await), "a reader beside a writer");
+        assert!(is_taken(&b.try_read().await), "a reader beside a writer");
         writer.release().await.unwrap();
         let holder = mutex.acquire().await.unwrap();
-        assert!(is_taken(b.try_read().await), "a reader beside a mutex");
+        assert!(is_taken(&b.try_read().await), "a reader beside a mutex");
         holder.release().await.unwrap();
         drop(b.read().await.unwrap());
     }
@@ -108,7 +108,7 @@ async fn a_downgrade_lets_readers_in_and_no_writer() {
         let mine = writer.downgrade().await;
         let theirs = timeout(Duration::from_secs(5), reader).await.unwrap().unwrap().unwrap();
         assert!(mine.is_valid() && !next.is_finished());
-        assert!(is_taken(b.try_read().await), "a reader that came after the writer");
+        assert!(is_taken(&b.try_read().await), "a reader that came after the writer");
         theirs.release().await.unwrap();
         assert!(mine.extend().await.is_ok());
         mine.release().await.unwrap();
@@ -130,7 +130,7 @@ async fn a_half_done_downgrade_is_finished_by_the_next_renewal() {
     }
     let reader = writer.downgrade().await;
     assert!(reader.is_valid(), "a downgrade that too few confirm loses nothing");
-    assert!(is_taken(b.try_write().await) || b.try_write().await.is_err());
+    assert!(is_taken(&b.try_write().await) || b.try_write().await.is_err());
     sleep(Duration::from_millis(350)).await;
     assert!(reader.extend().await.is_ok());
     drop(b.read().await.unwrap());
@@ -185,8 +185,8 @@ async fn a_dropped_read_holds_nothing_and_a_lost_reader_says_so() {
     let reader = lock.read().await.unwrap();
     assert!(reader.extend().await.is_ok());
     drop(reader);
-    assert_eq!(lock.write_with(|guard| async move { guard.is_valid() }).await.unwrap(), true);
-    assert_eq!(lock.read_with(|guard| async move { guard.is_valid() }).await.unwrap(), true);
+    assert!(lock.write_with(|guard| async move { guard.is_valid() }).await.unwrap());
+    assert!(lock.read_with(|guard| async move { guard.is_valid() }).await.unwrap());
 }
 
 #[tokio::test]
@@ -305,7 +305,7 @@ async fn a_writer_that_dies_while_it_waits_keeps_readers_out_for_a_moment() {
         let writer = process.spawn(async move { lock.write().await });
         let other = nodes.lock();
         let begun = Instant::now();
-        while !is_taken(other.try_read().await) {
+        while !is_taken(&other.try_read().await) {
             assert!(begun.elapsed() < Duration::from_secs(10), "the writer never waits");
             sleep(Duration::from_millis(10)).await;
         }
@@ -340,6 +340,8 @@ async fn readers_that_waited_for_a_writer_read_together() {
         writer.release().await.unwrap();
         let all = futures_util::future::join_all(readers);
         let done = timeout(Duration::from_secs(20), all).await.expect("they read one by one");
-        done.into_iter().for_each(|reader| reader.unwrap());
+        for reader in done {
+            reader.unwrap();
+        }
     }
 }

@@ -1,6 +1,6 @@
 -- Wakes those who wait for a lock, takes them out of its queue, and reserves the lock for them: the
 -- first waiter, or, where that is a reader, it and all readers before the first exclusive waiter
--- that asked lately (read_write 10). No upvalues: the closure is created on every call
+-- that asked lately (readers 10). No upvalues: the closure is created on every call
 -- (helpers.lua).
 -- The queue's value begins with 1 if a client watches the lock, else 0. Then per waiter, the
 -- longest wait first, 48 characters: the start of the wait by this clock, in µs (16 digits), x for

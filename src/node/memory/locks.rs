@@ -23,7 +23,7 @@ const WAITED_MAX: Duration = Duration::from_secs(3600);
 const RESERVED_MAX: Duration = Duration::from_millis(50);
 
 /// Time after its last request for which an exclusive waiter keeps out readers that began to wait
-/// later (read_write 9).
+/// later (readers 9).
 const FRESH: Duration = Duration::from_secs(3);
 
 /// Most readers of one lock.
@@ -244,7 +244,7 @@ impl Entry {
         Readers { fence: self.fence, count, listed }
     }
 
-    /// Removes the owner's shared grant, and those that are over (read_write 7).
+    /// Removes the owner's shared grant, and those that are over (readers 7).
     fn release_shared(&mut self, h: &Header, owner: OwnerToken) -> (Reply, Wake) {
         let before = self.readers.len();
         self.readers.retain(|(reader, _)| *reader != owner);
@@ -341,7 +341,7 @@ impl Locks {
         Reply::Granted { fence }
     }
 
-    /// Gives a shared grant (read_write 1, 2, 4).
+    /// Gives a shared grant (readers 1, 2, 4).
     pub(super) fn acquire_shared(
         &mut self,
         h: &Header,
@@ -441,7 +441,7 @@ impl Locks {
         (Reply::Done, Wake { watchers, waiters: Vec::new() })
     }
 
-    /// Extends a shared grant, or makes an exclusive one shared (read_write 6).
+    /// Extends a shared grant, or makes an exclusive one shared (readers 6).
     pub(super) fn extend_shared(
         &mut self,
         h: &Header,

@@ -187,11 +187,10 @@ pub(super) fn whole_millis(d: Duration) -> u64 {
 fn key_count(op: &Op, awaited: bool) -> usize {
     match op {
         Op::Acquire { mode: LockMode::Shared, .. } | Op::Extend { mode: LockMode::Shared, .. } => 3,
-        Op::Release { mode: LockMode::Shared, .. } => 2,
+        Op::Release { mode: LockMode::Shared, .. } | Op::Raise { .. } => 2,
         Op::Acquire { if_held, .. } => 2 + usize::from(if_held.is_some()),
         Op::Release { meta: true, .. } => 3,
         Op::Release { .. } => 1 + usize::from(awaited),
-        Op::Raise { .. } => 2,
         Op::Extend { .. } | Op::Inspect { .. } => 4,
         Op::Enlist(_)
         | Op::Claim(_)

@@ -1,4 +1,4 @@
-//! Shared grants. The numbers in the names are those of the rules in `docs/design/read_write.md`.
+//! Shared grants. The numbers in the names are those of the rules in `docs/design/readers.md`.
 
 use std::time::{Duration, Instant};
 

@@ -180,6 +180,50 @@ async fn wrong_rules_about_quarantines_are_caught() {
     .await;
 }
 
+/// Makes a reader's op one of a writer.
+fn writes(op: &mut Op) {
+    if let Op::Acquire { mode, .. } | Op::Extend { mode, .. } | Op::Release { mode, .. } = op {
+        *mode = LockMode::Exclusive;
+    }
+}
+
+#[tokio::test]
+async fn wrong_rules_about_readers_are_caught() {
+    let beside = "rule_1_readers_are_granted_beside_readers";
+    caught("takes readers for owners", writes, truly, beside).await;
+    let raises = |op: &Op, reply: &mut Reply| {
+        if let (Op::Acquire { mode: LockMode::Shared, .. }, Reply::Granted { fence }) = (op, reply)
+        {
+            *fence += 1;
+        }
+    };
+    let keeps = "rule_2_reading_does_not_raise_the_fence";
+    caught("raises the fence for readers", as_is, raises, keeps).await;
+    let lets_in = |op: &Op, reply: &mut Reply| {
+        if let (Op::Acquire { mode: LockMode::Shared, .. }, Reply::Held { .. }) = (op, &*reply) {
+            *reply = Reply::Granted { fence: 1 };
+        }
+    };
+    let owner = "rule_1_an_owner_keeps_readers_out";
+    caught("grants to a reader beside an owner", as_is, lets_in, owner).await;
+    let upgrades = |op: &mut Op| {
+        if let Op::Extend { mode, .. } = op {
+            *mode = LockMode::Shared;
+        }
+    };
+    let never = "rule_6_no_extension_makes_a_reader_a_writer";
+    caught("extends a reader that asks as a writer", upgrades, truly, never).await;
+    let downgrade = "rule_6_a_writer_becomes_a_reader";
+    caught("keeps a writer that becomes a reader", writes, truly, downgrade).await;
+    let forgets = |op: &mut Op| {
+        if let Op::Acquire { if_held, .. } = op {
+            *if_held = None;
+        }
+    };
+    let waits = "rule_9_a_writer_that_waits_keeps_later_readers_out";
+    caught("forgets the writers that wait", forgets, truly, waits).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn wrong_lists_of_candidates_are_caught() {
     let order = "the_list_shows_who_is_in_it_in_order_of_arrival";

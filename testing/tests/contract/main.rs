@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use palisade::Moment;
 use palisade::error::NodeError;
-use palisade::node::spi::{Batch, ClaimEnd, IfHeld, NodeSignal, Op, Replies, Reply, StoredRecord};
+use palisade::node::spi::{
+    Batch, ClaimEnd, IfHeld, LockMode, NodeSignal, Op, Replies, Reply, StoredRecord,
+};
 use palisade::node::{
     MemoryNode,
     spi::{BoxFuture, LockNode},

@@ -107,19 +107,19 @@ pub enum Bug {
     TicksByProcess,
     /// An acquire treats another program's lock as free (locks 9).
     ForeignOverwritten,
-    /// A node grants to readers a lock that a writer has (read_write 1).
+    /// A node grants to readers a lock that a writer has (readers 1).
     ReaderBesideWriter,
-    /// A node grants to a writer a lock that readers have (read_write 3).
+    /// A node grants to a writer a lock that readers have (readers 3).
     WriterBesideReader,
     /// All readers of a lock on a node end when the last one that was granted or extended ends
-    /// (read_write 7).
+    /// (readers 7).
     OneExpiryForReaders,
-    /// A reader's token is the largest that it was given, and no node is raised to it (read_write
+    /// A reader's token is the largest that it was given, and no node is raised to it (readers
     /// 11).
     ReaderTokenUnsettled,
-    /// A reader's extension does not look if another owner has the lock (read_write 6).
+    /// A reader's extension does not look if another owner has the lock (readers 6).
     SharedExtendOverWriter,
-    /// A writer that becomes a reader releases its lock first (read_write 12).
+    /// A writer that becomes a reader releases its lock first (readers 12).
     DowngradeReleasesFirst,
     /// A batch arrives before a batch that was sent earlier (overview 2).
     BatchesOvertake,

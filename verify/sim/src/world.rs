@@ -207,7 +207,7 @@ impl World {
 
     /// Applies a write or a read to the resource. It refuses a write with a smaller token than an
     /// earlier write had, or with one that is not larger than that of an earlier read; and a read
-    /// with a smaller token than an earlier write had (read_write, tokens).
+    /// with a smaller token than an earlier write had (readers, tokens).
     pub(crate) fn uses(&self, (hold, shared): (HoldId, bool), name: u16, token: u64) {
         let at = self.micros();
         let mut inner = self.inner();

@@ -1,5 +1,5 @@
 //! Monotonic tokens: each new writer's token is larger than every earlier one, and each new
-//! reader's is not below that of any earlier writer (README, promise 2; locks 4; read_write,
+//! reader's is not below that of any earlier writer (README, promise 2; locks 4; readers,
 //! tokens).
 
 use std::collections::BTreeMap;

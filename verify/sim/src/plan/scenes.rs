@@ -201,10 +201,12 @@ impl Plan {
         (self.net.late, self.net.lose_request) = (some, some);
         self.net.lose_reply = some;
         let partings = [Parting::Release, Parting::Release, Parting::Drop, Parting::CutShort(2)];
+        // In half of the plans the clients collide as often as possible, and leave fences that differ.
+        let busy = d.chance(500);
         let acts = |d: &mut Dice| {
             let mut acts = Vec::new();
-            for _ in 0..6 {
-                acts.push(Act::Think(d.range(0, TTL / 2)));
+            for _ in 0..if busy { 15 } else { 6 } {
+                acts.push(Act::Think(d.range(0, if busy { 4 } else { TTL / 2 })));
                 acts.push(Act::Lock {
                     uses: d.pick(&[
                         Uses::Writes,
@@ -214,7 +216,7 @@ impl Plan {
                     ]),
                     name: 0,
                     wait: d.pick(&[0, TTL, 6 * TTL]),
-                    hold: d.pick(&[5, TTL / 2, TTL, 3 * TTL]),
+                    hold: d.pick(if busy { &[0, 3, 6] } else { &[5, TTL / 2, 3 * TTL] }),
                     every: d.range(3, TTL / 4),
                     renew: d.chance(500),
                     parting: d.pick(&partings),
