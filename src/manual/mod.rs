@@ -72,6 +72,7 @@ pub mod testing {}
     env!("CARGO_PKG_REPOSITORY"),
     "/blob/main/docs/design/quarantine.md"
 )]
+#[doc = concat!("[readers]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/design/readers.md")]
 #[doc = concat!("[renewal]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/design/renewal.md")]
 #[doc = concat!("[sentinel]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/design/sentinel.md")]
 #[doc = include_str!("../../docs/glossary.md")]

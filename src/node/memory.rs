@@ -9,6 +9,7 @@ mod faults;
 mod lists;
 mod locks;
 mod quarantine;
+mod readers;
 mod records;
 mod shelf;
 #[cfg(test)]

@@ -30,10 +30,10 @@ local function stored(key)
   return number and number < 1e18 and number or nil
 end
 
--- Returns a fence, but no more than honest clocks can have given. They give fences up to `most`, and
--- before a backward step of this clock up to 2E beyond. A larger one was written by another program,
--- or by a clock that was wrong. It is lowered to `most`. The client does not count that grant yet,
--- but will once its own clock has come so far.
+-- Returns a fence, but no more than honest clocks can have given. They give fences up to `most`,
+-- and before a backward step of this clock up to 2E beyond. A larger one was written by another
+-- program, or by a clock that was wrong. It is lowered to `most`. The client does not count that
+-- grant yet, but will once its own clock has come so far.
 local function honest(number)
   local most = b.now_us + 6 * b.clock_error + 1000000
   return number > most + 2 * b.clock_error and most or number

@@ -10,7 +10,7 @@
 --          range
 --          4 further facts from the client, numbers separated by one space: see batch.lua
 -- Leaves   now_us, info, at (offset of the history in info), marker, expected to main.lua
--- Ops do not catch the errors of their writes (is_kept in refuse.lua catches one, and its next
+-- Ops do not catch the errors of their writes (is_kept in locks.lua catches one, and its next
 -- write fails instead). If the server refuses writes (NOREPLICAS, READONLY, MISCONF, OOM), the
 -- script fails before anything took effect, so the whole batch is refused. Reads use `try` (pcall),
 -- so that a key of another program (WRONGTYPE) fails one op and not the batch. The fence's SET …

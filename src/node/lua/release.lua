@@ -1,7 +1,7 @@
 -- Deletes the owners' locks, and wakes clients that wait for the locks that are free then, even if
 -- there was nothing to delete (wake.lua). Kind D deletes a run in two commands, without a look at
--- the queues. Kind Q is for a node where a client waits. The function has no upvalues, because it is
--- created anew on every call of the script (helpers.lua).
+-- the queues. Kind Q is for a node where a client waits. The function has no upvalues, because it
+-- is created anew on every call of the script (helpers.lua).
 -- A reserved lock has six dashes and the handle as its value. A handle that does not need the lock
 -- any more releases it as if this value were its owner.
 -- KEYS     per op: 1 lock   2 queue (Q only: each key costs as much as a small command)

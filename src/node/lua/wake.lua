@@ -9,8 +9,9 @@
 -- wait later (13 digits).
 -- A waiter without a connection is skipped. A hint may be lost, so a missing permission to publish
 -- does not fail the op: then all are woken on the common channel, and nothing is reserved.
--- v        the queue's value
--- beside   true: the lock is held by a reader that was its writer; only readers are woken
+-- KEYS, ARGV  none of the op: `lock` and `queue` are keys, `v` the queue's value; `beside` is true
+--             if a reader that was the writer holds the lock, so that only readers are woken
+-- Returns     nothing
 local function wake(lock, queue, v, now_us, beside)
   local call, sub = redis.call, string.sub
   local watched = sub(v, 1, 1)

@@ -8,9 +8,7 @@ use std::time::Duration;
 use super::quarantine::Header;
 use super::shelf::{Perish, Shelf};
 use crate::name::LockKeys;
-use crate::op::{
-    Holder, IfHeld, LockMode, MAX_LISTED, Place, QuarantineId, Readers, Reply, SharedGrant,
-};
+use crate::op::{Holder, IfHeld, LockMode, Place, QuarantineId, Reply};
 use crate::token::{FencingToken, OwnerToken};
 
 /// Most handles that have a place in the queue of one lock; other handles that wait ask again from
@@ -26,9 +24,6 @@ const RESERVED_MAX: Duration = Duration::from_millis(50);
 /// later (readers 9).
 const FRESH: Duration = Duration::from_secs(3);
 
-/// Most readers of one lock.
-const READERS_MAX: usize = 4_096;
-
 /// Handles that receive a hint because a lock has changed: all that watch it (`watchers`), and the
 /// first in its queue, or the readers at its head (`waiters`).
 #[derive(Clone, Debug, Default)]
@@ -39,17 +34,17 @@ pub(super) struct Wake {
 
 /// A handle that waits.
 #[derive(Clone, Copy, Debug)]
-struct Waiter {
-    mode: LockMode,
-    place: Place,
+pub(super) struct Waiter {
+    pub(super) mode: LockMode,
+    pub(super) place: Place,
     /// Start of the wait.
-    since: u64,
+    pub(super) since: u64,
     /// End of the time for which the waiter keeps out later readers.
-    fresh_till: u64,
+    pub(super) fresh_till: u64,
 }
 
 impl Waiter {
-    fn is_fresh_writer(&self, now: u64) -> bool {
+    pub(super) fn is_fresh_writer(&self, now: u64) -> bool {
         self.mode == LockMode::Exclusive && self.fresh_till > now
     }
 }
@@ -58,31 +53,31 @@ impl Waiter {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Entry {
     /// The exclusive grant.
-    held: Option<Held>,
+    pub(super) held: Option<Held>,
     /// The shared grants, each with its end, in the order in which they were first given. Those
     /// that are over stay until the next acquire or release, as long as one is not over.
-    readers: Vec<(OwnerToken, u64)>,
-    fence: u64,
+    pub(super) readers: Vec<(OwnerToken, u64)>,
+    pub(super) fence: u64,
     fence_till: u64,
     /// Time until which a client watches the lock.
     watched_till: u64,
     /// Queue of the handles that wait; the longest wait first.
-    queue: Vec<Waiter>,
+    pub(super) queue: Vec<Waiter>,
     /// Time until which the queue is kept; every handle that asks again moves it later.
     queue_till: u64,
     /// Value in the owner's place while the lock has no holder and is reserved, for a handle or for
     /// readers, and the time until which it is.
-    reserved: Option<(OwnerToken, u64)>,
+    pub(super) reserved: Option<(OwnerToken, u64)>,
     /// Data history in which the free lock is kept for its old holder after a planned handover, and
     /// the time until which it is. The holder's lease may have ended early by this server's clock.
     kept: Option<(u64, u64)>,
 }
 
 #[derive(Clone, Debug)]
-struct Held {
+pub(super) struct Held {
     /// Owner token; `None` if another program wrote the value of the lock's key.
-    owner: Option<OwnerToken>,
-    till: Option<u64>,
+    pub(super) owner: Option<OwnerToken>,
+    pub(super) till: Option<u64>,
     meta: Option<Arc<[u8]>>,
 }
 
@@ -105,24 +100,11 @@ impl Perish for Entry {
 
 impl Entry {
     /// Returns true if there is neither an exclusive nor a shared grant.
-    fn is_free(&self) -> bool {
+    pub(super) fn is_free(&self) -> bool {
         self.held.is_none() && self.readers.is_empty()
     }
 
-    /// Returns true if the owner has a shared grant.
-    fn is_read_by(&self, owner: OwnerToken, now: u64) -> bool {
-        self.readers.iter().any(|(reader, till)| *reader == owner && *till > now)
-    }
-
-    /// Gives the owner a shared grant until `till`, in place of an earlier one.
-    fn read_until(&mut self, owner: OwnerToken, till: u64) {
-        match self.readers.iter_mut().find(|(reader, _)| *reader == owner) {
-            Some(reader) => reader.1 = till,
-            None => self.readers.push((owner, till)),
-        }
-    }
-
-    fn is_owned_by(&self, owner: OwnerToken) -> bool {
+    pub(super) fn is_owned_by(&self, owner: OwnerToken) -> bool {
         self.held.as_ref().is_some_and(|h| h.owner == Some(owner))
     }
 
@@ -141,7 +123,7 @@ impl Entry {
             && self.held.as_ref().and_then(|h| h.till).is_some_and(|till| h.until(till) <= ttl)
     }
 
-    fn set_fence(&mut self, h: &Header, fence: u64) {
+    pub(super) fn set_fence(&mut self, h: &Header, fence: u64) {
         self.fence = fence;
         // The fence is kept for longer than the lock, because a fence that expired with it would be
         // given again.
@@ -150,7 +132,7 @@ impl Entry {
 
     /// Returns the time for which the lock, although it is free, is kept for a holder that may
     /// still exist, because a planned handover was made lately; `None` if it is not kept.
-    fn kept(&mut self, h: &Header) -> Option<Duration> {
+    pub(super) fn kept(&mut self, h: &Header) -> Option<Duration> {
         if !h.settling || !self.is_free() || self.fence_till <= h.now {
             return None;
         }
@@ -166,7 +148,12 @@ impl Entry {
 
     /// Returns the time for which the lock is reserved for another waiter than the one that asks;
     /// `None` if it is not.
-    fn reserved(&self, h: &Header, mode: LockMode, if_held: Option<IfHeld>) -> Option<Duration> {
+    pub(super) fn reserved(
+        &self,
+        h: &Header,
+        mode: LockMode,
+        if_held: Option<IfHeld>,
+    ) -> Option<Duration> {
         let (waiter, till) = self.reserved?;
         let place = if_held.as_ref().and_then(IfHeld::place);
         let own = match mode {
@@ -176,16 +163,8 @@ impl Entry {
         (own != Some(waiter)).then(|| h.until(till))
     }
 
-    /// Returns the time for which this reader is kept out by exclusive waiters that began to wait
-    /// earlier.
-    fn writers_ahead(&self, h: &Header, if_held: Option<IfHeld>) -> Option<Duration> {
-        let since = if_held.as_ref().and_then(IfHeld::place).map_or(h.now, |place| since(h, place));
-        let ahead = self.queue.iter().filter(|w| w.since < since && w.is_fresh_writer(h.now));
-        ahead.map(|writer| h.until(writer.fresh_till)).max()
-    }
-
     /// Refuses an acquire, and registers the hint that its `if_held` asks for.
-    fn refuse(
+    pub(super) fn refuse(
         &mut self,
         h: &Header,
         (mode, if_held): (LockMode, Option<IfHeld>),
@@ -213,7 +192,7 @@ impl Entry {
     /// Returns the handles to wake because the lock is free. Takes the first out of the queue and
     /// reserves the lock for it; if that is a reader, the same for all readers before the first
     /// exclusive waiter that asked lately.
-    fn wake(&mut self, h: &Header) -> Wake {
+    pub(super) fn wake(&mut self, h: &Header) -> Wake {
         let watchers = std::mem::take(&mut self.watched_till) > h.now;
         let woken = match self.queue.first().map(|first| first.mode) {
             None => Vec::new(),
@@ -231,44 +210,16 @@ impl Entry {
         });
         Wake { watchers, waiters: woken.iter().map(|waiter| waiter.place.waiter).collect() }
     }
-
-    /// Returns the shared grants for an inspection.
-    fn readers(&self, h: &Header) -> Readers {
-        let live = self.readers.iter().filter(|(_, till)| *till > h.now);
-        let mut listed: Vec<_> = live
-            .map(|(owner, till)| SharedGrant { owner: *owner, remaining: h.until(*till) })
-            .collect();
-        let count = u32::try_from(listed.len()).unwrap_or(u32::MAX);
-        listed.sort_by_key(|reader| std::cmp::Reverse(reader.remaining));
-        listed.truncate(MAX_LISTED);
-        Readers { fence: self.fence, count, listed }
-    }
-
-    /// Removes the owner's shared grant, and those that are over (readers 7).
-    fn release_shared(&mut self, h: &Header, owner: OwnerToken) -> (Reply, Wake) {
-        let before = self.readers.len();
-        self.readers.retain(|(reader, _)| *reader != owner);
-        let reply = if self.readers.len() < before { Reply::Done } else { Reply::Absent };
-        self.readers.retain(|(_, till)| *till > h.now);
-        (reply, if self.readers.is_empty() { self.wake(h) } else { Wake::default() })
-    }
-
-    /// Takes the readers before the first fresh exclusive waiter out of the queue.
-    fn first_readers(&mut self, h: &Header) -> Vec<Waiter> {
-        let writer = self.queue.iter().position(|waiter| waiter.is_fresh_writer(h.now));
-        let end = writer.unwrap_or(self.queue.len());
-        self.queue.extract_if(..end, |waiter| waiter.mode.is_shared()).collect()
-    }
 }
 
 /// Returns the time at which the handle began to wait.
-fn since(h: &Header, place: &Place) -> u64 {
+pub(super) fn since(h: &Header, place: &Place) -> u64 {
     h.now.saturating_sub(place.waited.min(WAITED_MAX).as_nanos() as u64)
 }
 
 /// All locks of a node.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Locks(Shelf<Entry>);
+pub(super) struct Locks(pub(super) Shelf<Entry>);
 
 impl Locks {
     pub(super) fn len(&self) -> usize {
@@ -341,51 +292,6 @@ impl Locks {
         Reply::Granted { fence }
     }
 
-    /// Gives a shared grant (readers 1, 2, 4).
-    pub(super) fn acquire_shared(
-        &mut self,
-        h: &Header,
-        keys: &LockKeys,
-        owner: OwnerToken,
-        ttl: Duration,
-        (proposal, if_held): (u64, Option<IfHeld>),
-    ) -> Reply {
-        if !h.quarantine.is_zero() {
-            return h.quarantined();
-        }
-        let (entry, asked) = (self.0.open(keys.lock(), h.now), (LockMode::Shared, if_held));
-        if entry.is_read_by(owner, h.now) {
-            // A repeated request recognises itself.
-            return Reply::Granted { fence: entry.fence };
-        }
-        if let Some(rest) = entry.reserved(h, LockMode::Shared, if_held) {
-            return entry.refuse(h, asked, (Some(rest), false));
-        }
-        if let Some(held) = &entry.held {
-            let (remaining, foreign) = (held.till.map(|t| h.until(t)), held.owner.is_none());
-            return entry.refuse(h, asked, (remaining, foreign));
-        }
-        if let Some(rest) = entry.writers_ahead(h, if_held) {
-            return entry.refuse(h, asked, (Some(rest), false));
-        }
-        entry.readers.retain(|(_, till)| *till > h.now);
-        if entry.readers.len() >= READERS_MAX {
-            let first = entry.readers.iter().map(|(_, till)| h.until(*till)).min();
-            return entry.refuse(h, asked, (first, false));
-        }
-        entry.reserved = None;
-        if let Some(rest) = entry.kept(h) {
-            return entry.refuse(h, asked, (Some(rest), false));
-        }
-        entry.read_until(owner, h.after(ttl));
-        let fence = match entry.fence {
-            0 => h.next_fence(0, proposal),
-            fence => fence.max(h.floor),
-        };
-        entry.set_fence(h, fence);
-        Reply::Granted { fence }
-    }
-
     pub(super) fn raise(
         &mut self,
         h: &Header,
@@ -439,32 +345,6 @@ impl Locks {
         entry.set_fence(h, entry.fence.max(token.get()));
         let watchers = changed && std::mem::take(&mut entry.watched_till) > h.now;
         (Reply::Done, Wake { watchers, waiters: Vec::new() })
-    }
-
-    /// Extends a shared grant, or makes an exclusive one shared (readers 6).
-    pub(super) fn extend_shared(
-        &mut self,
-        h: &Header,
-        keys: &LockKeys,
-        owner: OwnerToken,
-        (ttl, token): (Duration, FencingToken),
-        reassert: Option<QuarantineId>,
-    ) -> (Reply, Wake) {
-        let held = self.0.live(keys.lock(), h.now).and_then(|e| e.held.as_ref());
-        if held.is_some_and(|held| held.owner != Some(owner)) {
-            return (Reply::NotOwner, Wake::default());
-        }
-        if !h.may_extend(reassert) {
-            return (h.quarantined(), Wake::default());
-        }
-        let entry = self.0.open(keys.lock(), h.now);
-        entry.reserved = None;
-        let was_writer = entry.held.take().is_some();
-        entry.read_until(owner, h.after(ttl));
-        entry.set_fence(h, entry.fence.max(token.get()));
-        let woken = if was_writer { entry.first_readers(h) } else { Vec::new() };
-        let waiters = woken.iter().map(|waiter| waiter.place.waiter).collect();
-        (Reply::Done, Wake { watchers: false, waiters })
     }
 
     /// Releases a lock. Returns the answer, and the handles to wake because the lock is free.

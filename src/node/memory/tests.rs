@@ -60,15 +60,8 @@ fn owner(n: u128) -> OwnerToken {
 }
 
 fn acquire(name: &str, by: u128, proposal: u64) -> Op {
-    let keys = LockKeys::new(name);
-    Op::Acquire {
-        mode: LockMode::Exclusive,
-        keys,
-        owner: owner(by),
-        ttl: TTL,
-        proposal,
-        if_held: None,
-    }
+    let (mode, keys, owner) = (LockMode::Exclusive, LockKeys::new(name), owner(by));
+    Op::Acquire { mode, keys, owner, ttl: TTL, proposal, if_held: None }
 }
 
 fn claim(key: &str, by: u128, retention: Duration) -> Op {
@@ -101,15 +94,8 @@ fn a_million_names_do_not_pile_up() {
     for n in 0..1_000_000_u64 {
         let name = format!("job:{n}");
         fence(&ask(&node, acquire(&name, 1, 0)));
-        ask(
-            &node,
-            Op::Release {
-                mode: LockMode::Exclusive,
-                keys: LockKeys::new(&name),
-                owner: owner(1),
-                meta: true,
-            },
-        );
+        let (mode, keys) = (LockMode::Exclusive, LockKeys::new(&name));
+        ask(&node, Op::Release { mode, keys, owner: owner(1), meta: true });
         hand.pass(Duration::from_millis(50));
         most = most.max(node.len());
     }

@@ -169,8 +169,8 @@ pub(crate) enum Event {
         second: HoldId,
         name: u16,
     },
-    /// A write, or a reader's read (`shared`), reached the resource; `valid`: the guard of its sender
-    /// was valid at that time.
+    /// A write, or a reader's read (`shared`), reached the resource; `valid`: the guard of its
+    /// sender was valid at that time.
     Write {
         hold: HoldId,
         name: u16,

@@ -201,7 +201,7 @@ impl Plan {
         (self.net.late, self.net.lose_request) = (some, some);
         self.net.lose_reply = some;
         let partings = [Parting::Release, Parting::Release, Parting::Drop, Parting::CutShort(2)];
-        // In half of the plans the clients collide as often as possible, and leave fences that differ.
+        // In half of the plans the clients collide as often as possible, so that fences differ.
         let busy = d.chance(500);
         let acts = |d: &mut Dice| {
             let mut acts = Vec::new();
