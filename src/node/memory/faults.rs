@@ -52,7 +52,7 @@ impl MemoryNode {
             // Identity of the history that begins.
             let history_id = state.seed.wrapping_add(state.lives + 1);
             if let Some(marker) = &mut state.data.marker {
-                marker.go_on(history_id, now);
+                marker.continue_in(history_id, now);
             }
         });
     }
