@@ -165,7 +165,7 @@ impl Settings {
 
     /// Returns the call under this key, without the layer's settings.
     pub(crate) fn call_of(&self, scope: &Scope, key: &str) -> Result<Call, Problem> {
-        if scope.is_nobody() {
+        if scope.has_empty_part() {
             return Err(Problem::CallerUnknown);
         }
         Ok(self.idempotency.key(scope.name(key).ok_or(Problem::KeyTooLong)?))
