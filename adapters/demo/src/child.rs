@@ -17,7 +17,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::Failure;
 use crate::brokers::Kind;
 use crate::invoices::Invoice;
-use crate::ledger::{Line, Said};
+use crate::ledger::{LedgerReply, Line};
 
 /// The crash point at which a consumer aborts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -106,8 +106,8 @@ impl Work {
     ) -> Result<(), Failed> {
         self.death.pass(DieAt::Claimed);
         let invoice = invoice?;
-        let said = self.ledger.book(&invoice.number, cx.fencing_token().get()).await?;
-        if said == Said::OldToken {
+        let reply = self.ledger.book(&invoice.number, cx.fencing_token().get()).await?;
+        if reply == LedgerReply::OldToken {
             return Err(Failed::no_effect("the ledger has seen a larger token for this order"));
         }
         self.death.pass(DieAt::Effect);
@@ -117,9 +117,9 @@ impl Work {
     /// Asks the ledger whether an invoice is booked.
     pub(crate) async fn probe(self, cx: Context) -> Probed<()> {
         match self.ledger.probe(cx.key(), cx.fencing_token().get()).await {
-            Ok(Said::Booked) => Probed::Found(()),
-            Ok(Said::NotBooked) => Probed::NotFound,
-            Ok(Said::OldToken) | Err(_) => Probed::Unknown,
+            Ok(LedgerReply::Booked) => Probed::Found(()),
+            Ok(LedgerReply::NotBooked) => Probed::NotFound,
+            Ok(LedgerReply::OldToken) | Err(_) => Probed::Unknown,
         }
     }
 }
@@ -147,11 +147,11 @@ impl Work {
             _ => {}
         });
         let consumer = Consumer::builder(broker, of).rules(rules).build()?;
-        let asked = self.clone();
+        let prober = self.clone();
         let book = move |cx: Context, message: Arc<Passing<B::Delivery>>| {
             self.clone().book(cx, json::<Invoice>(message.body()))
         };
-        consumer.run(probed(book, move |cx| asked.clone().probe(cx)), stop).await?;
+        consumer.run(probed(book, move |cx| prober.clone().probe(cx)), stop).await?;
         Ok(())
     }
 }

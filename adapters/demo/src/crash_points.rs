@@ -171,7 +171,7 @@ impl Stage {
         let mut seen = Seen { booked, stored: 0, begun: 0 };
         for letter in letters {
             let call = self.of.key(&*letter.key).fingerprint_bytes(letter.body.as_bytes());
-            match asked(call).await? {
+            match status_of(call).await? {
                 Status::Stored(()) => seen.stored += 1,
                 Status::Running { .. } | Status::Lapsed { .. } => seen.begun += 1,
                 Status::Absent | Status::Forgotten { .. } => {}
@@ -220,7 +220,7 @@ impl Stage {
 }
 
 /// Returns the status of a key. Tries again, because a busy machine may not answer at first.
-async fn asked(call: Call) -> Result<Status<()>, Failure> {
+async fn status_of(call: Call) -> Result<Status<()>, Failure> {
     let begun = Instant::now();
     loop {
         match call.clone().lookup().await {
