@@ -187,7 +187,7 @@ struct Inner {
     lease: Option<Arc<Lease>>,
     sums: Sums,
     /// True if this process was asked to step down, so that its next campaign waits for others.
-    asked: bool,
+    resign_requested: bool,
     /// Time until which its campaigns wait for others.
     back_until: Option<Moment>,
 }
@@ -246,7 +246,7 @@ impl Course {
         if s.lease.as_ref().is_some_and(|lease| lease.is_valid(now)) {
             return Duration::ZERO;
         }
-        if std::mem::take(&mut s.asked) {
+        if std::mem::take(&mut s.resign_requested) {
             s.back_until = Some(now + hold_back);
         }
         let lease = s.lease.take();
@@ -268,8 +268,8 @@ impl Course {
     }
 
     /// Records that this leader was asked to step down.
-    pub(super) fn asked(&self) {
-        self.lock().asked = true;
+    pub(super) fn resign_requested(&self) {
+        self.lock().resign_requested = true;
     }
 
     /// Records for the metrics that a process leads until then, unless it resigns.

@@ -93,8 +93,8 @@ impl Counters {
     }
 
     /// Counts a call that is over, and returns the name of its outcome.
-    pub(super) fn over<T>(&self, came_to: &Result<Outcome<T>, RunError>) -> &'static str {
-        let (counter, outcome) = match came_to {
+    pub(super) fn over<T>(&self, result: &Result<Outcome<T>, RunError>) -> &'static str {
+        let (counter, outcome) = match result {
             Ok(Outcome::Executed { .. }) => (&self.executed, "executed"),
             Ok(Outcome::Replayed(_) | Outcome::NotKept) => (&self.replayed, "replayed"),
             Ok(Outcome::InFlight { .. }) => (&self.in_flight, "in_flight"),

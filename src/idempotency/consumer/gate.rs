@@ -16,18 +16,18 @@ const REPORT: Duration = Duration::from_secs(60);
 
 /// State of the deployment, as the call of a delivery shows it.
 #[derive(Debug)]
-pub(super) enum Past {
+pub(super) enum Deployment {
     /// Unknown: the nodes did not answer, or no call was made.
-    Unsaid,
+    Unknown,
     /// The nodes are not initialised; the text of `RunError::NotInitialised`.
     Uninitialised(String),
     /// The nodes are initialised: they answered about the key.
-    Asked,
+    Initialised,
 }
 
-impl Past {
-    pub(super) fn of<T>(came_to: &Result<Outcome<T>, RunError>) -> Self {
-        match came_to {
+impl Deployment {
+    pub(super) fn of<T>(outcome: &Result<Outcome<T>, RunError>) -> Self {
+        match outcome {
             Err(e @ RunError::NotInitialised { .. }) => Self::Uninitialised(e.to_string()),
             Err(
                 RunError::Config { .. }
@@ -35,8 +35,8 @@ impl Past {
                 | RunError::NoQuorum { .. }
                 | RunError::NotRecorded(_),
             )
-            | Ok(Outcome::InFlight { .. }) => Self::Unsaid,
-            Ok(_) | Err(RunError::Handler { .. }) => Self::Asked,
+            | Ok(Outcome::InFlight { .. }) => Self::Unknown,
+            Ok(_) | Err(RunError::Handler { .. }) => Self::Initialised,
         }
     }
 }
@@ -92,11 +92,11 @@ impl Gate {
     }
 
     /// Shuts or opens the gate by the result of a delivery.
-    pub(super) fn judge(&mut self, past: &Past) {
-        match past {
-            Past::Unsaid => {}
-            Past::Uninitialised(why) => self.shut(why),
-            Past::Asked => self.open(),
+    pub(super) fn judge(&mut self, deployment: &Deployment) {
+        match deployment {
+            Deployment::Unknown => {}
+            Deployment::Uninitialised(why) => self.shut(why),
+            Deployment::Initialised => self.open(),
         }
     }
 
