@@ -213,7 +213,7 @@ fn refuse(pending: Pending, fault: NodeFault, detail: impl Into<Arc<str>>, now: 
 
 /// A batch that was sent, with its answer.
 struct Answered {
-    asked: Vec<Pending>,
+    requests: Vec<Pending>,
     /// Facts that the node was asked for first, if its clock was not known.
     greeting: Option<TimedFacts>,
     replies: Replies,
@@ -395,7 +395,7 @@ impl Worker {
     /// grace.
     fn send<'n>(
         &mut self,
-        asked: Vec<Pending>,
+        requests: Vec<Pending>,
         deadline: Moment,
         node: &'n dyn LockNode,
         env: &'n dyn Env,
@@ -404,7 +404,7 @@ impl Worker {
         let known_since = self.monitor.known_since();
         let sent = env.now();
         self.spoke = sent;
-        let ops: Vec<_> = asked.iter().map(|pending| pending.op.clone()).collect();
+        let ops: Vec<_> = requests.iter().map(|pending| pending.op.clone()).collect();
         // False until this batch is answered, even if the node reconnects meanwhile: the next batch
         // must not overtake one that asks for the clock first.
         self.in_touch &= !self.names_server || self.node.server().is_some();
@@ -441,15 +441,15 @@ impl Worker {
             let mut replies = answer.unwrap_or_else(|_| {
                 let detail = "node overran its deadline";
                 let error = NodeError::maybe_executed(NodeFault::Timeout, detail);
-                Replies::fail(asked.len(), &error)
+                Replies::fail(requests.len(), &error)
             });
-            if replies.items.len() != asked.len() {
+            if replies.items.len() != requests.len() {
                 let detail = "wrong number of replies";
                 let error = NodeError::maybe_executed(NodeFault::Protocol, detail);
-                replies = Replies::fail(asked.len(), &error);
+                replies = Replies::fail(requests.len(), &error);
             }
             let received = env.now();
-            Answered { asked, greeting, replies, deadline, not_after, sent, received }
+            Answered { requests, greeting, replies, deadline, not_after, sent, received }
         }
     }
 }

@@ -288,7 +288,7 @@ impl Vacancy {
 
     /// Records a look of the observer: `led` is true if there is a leader, `None` if too few nodes
     /// answered.
-    pub(crate) fn looked(&mut self, led: Option<bool>, now: Moment) {
+    pub(crate) fn observed(&mut self, led: Option<bool>, now: Moment) {
         match (led, self.since) {
             (Some(true), since) => {
                 if let Some(since) = since {

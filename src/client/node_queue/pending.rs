@@ -14,7 +14,7 @@ use crate::token::OwnerToken;
 /// Unfinished work of one node queue.
 #[derive(Debug, Default)]
 pub(crate) struct Load {
-    asked: AtomicUsize,
+    unanswered: AtomicUsize,
     owed: AtomicUsize,
 }
 
@@ -26,7 +26,7 @@ impl Load {
 
     /// Returns true if nothing is queued, under way or owed.
     pub(crate) fn is_idle(&self) -> bool {
-        self.asked.load(Ordering::SeqCst) == 0 && self.owed() == 0
+        self.unanswered.load(Ordering::SeqCst) == 0 && self.owed() == 0
     }
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct Pending {
     /// hold something of that attempt.
     attempt: Option<Arc<ReplyCollector>>,
     /// Counts the request until it has its answer.
-    asked: Option<Counted>,
+    unanswered: Option<Counted>,
     /// Counts the request until it is no longer owed.
     owed: Option<Counted>,
 }
@@ -100,7 +100,7 @@ impl Pending {
 
     fn silent(op: Op, deadline: Moment, node: usize) -> Self {
         let (reply_to, attempt, owed_until) = (None, None, None);
-        Self { op, deadline, node, reply_to, owed_until, attempt, asked: None, owed: None }
+        Self { op, deadline, node, reply_to, owed_until, attempt, unanswered: None, owed: None }
     }
 
     /// Makes the request owed until `until` if it gets no answer.
@@ -111,7 +111,7 @@ impl Pending {
 
     /// Counts the request as work of a queue.
     pub(super) fn count(&mut self, load: &Arc<Load>) {
-        self.asked = Some(Counted::new(load, |load| &load.asked));
+        self.unanswered = Some(Counted::new(load, |load| &load.unanswered));
         self.owed = self.owed_until.map(|_| Counted::new(load, |load| &load.owed));
     }
 

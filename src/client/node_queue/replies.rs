@@ -36,7 +36,8 @@ impl Worker {
     /// Judges the node's facts and posts the answers. Returns the futures that post those answers
     /// that count only once replicas have them.
     pub(super) fn settle(&mut self, answered: Answered) -> Vec<BoxFuture<'static, ()>> {
-        let Answered { asked, greeting, replies, deadline, not_after, sent, received } = answered;
+        let Answered { requests, greeting, replies, deadline, not_after, sent, received } =
+            answered;
         if let Some(timed) = greeting {
             self.observe(&timed);
         }
@@ -61,7 +62,7 @@ impl Worker {
         };
         let (mut unconfirmed, mut count) = (Unconfirmed::new(), Count::default());
         let shows = replies.items.iter().flatten().any(Reply::shows_result);
-        for (mut pending, reply) in asked.into_iter().zip(replies.items) {
+        for (mut pending, reply) in requests.into_iter().zip(replies.items) {
             let reply = match reply {
                 // A node puts off an op only if the batch has shown at least one result.
                 Ok(Reply::Deferred) if shows && pending.op.shows_result() => {

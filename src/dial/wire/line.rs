@@ -50,7 +50,7 @@ impl Request {
 }
 
 /// Number of no request: such an answer is not needed.
-const NOBODY: u64 = u64::MAX;
+const NO_REQUEST: u64 = u64::MAX;
 
 pub(super) struct Line {
     socket: Box<dyn Socket>,
@@ -225,7 +225,7 @@ impl Line {
             request.batch = None;
             self.unsent.push_front(request);
         }
-        self.unsent.push_front(Request::new(NOBODY, (self.load)(), 1, None));
+        self.unsent.push_front(Request::new(NO_REQUEST, (self.load)(), 1, None));
         true
     }
 }

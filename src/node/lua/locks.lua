@@ -10,7 +10,7 @@ local KEPT = '----------------------'
 
 -- Returns true if a value belongs to no owner: the lock is kept, or reserved for a waiter
 -- (release.lua). No owner token begins like that.
-local function is_nobodys(value)
+local function is_ownerless(value)
   return type(value) == 'string' and find(value, '^%-%-%-%-%-%-[%-%x]') and #value == 22
 end
 

@@ -83,7 +83,7 @@ pub(super) async fn introduce(
     let secrets = at.secrets();
     let hello = wire.ask(&[at.hello()]);
     let settled = wire.ask(&at.settle_in());
-    let looked = look(wire, &secrets, min_replicas_facts);
+    let facts = look(wire, &secrets, min_replicas_facts);
     let loaded = wire.ask(&[script::load()]);
     // All requests were sent; the first one that is refused gives the cause.
     first(hello.await).map_err(|e| faults::opening(&e, at.is_tls(), &secrets))?;
@@ -92,7 +92,7 @@ pub(super) async fn introduce(
     for database in settled.await.map_err(connecting)?.into_iter().skip(2) {
         database.extract_error().map_err(connecting)?;
     }
-    let facts = looked.await?;
+    let facts = facts.await?;
     first(loaded.await).map_err(connecting)?;
     Ok(facts)
 }
