@@ -416,7 +416,7 @@ pub enum Reply {
         /// claim, even if it has a record of the key, and this is the time until it knows every
         /// claim of a key without `born`.
         unsure: Duration,
-        /// Losses of data because of which `unsure` is not zero.
+        /// Losses of the node's data that make `unsure` larger than zero; empty if it is zero.
         losses: Vec<Loss>,
         /// True if `unsure` is not zero because the node's data began [empty](Began::Empty), and no
         /// operator has confirmed that the node was new.

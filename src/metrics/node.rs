@@ -33,8 +33,8 @@ pub struct NodeMetrics {
     /// Claims of idempotency keys that the node granted although it may have forgotten an earlier
     /// claim, because it is new or lost data within the retention.
     pub keys_forgotten: u64,
-    /// Leases of this handle that their holders renewed on the node while it was in quarantine
-    /// (re-asserted).
+    /// Number of renewals of this handle's leases that the node accepted while it was in quarantine
+    /// (re-assertions).
     pub reassertions: u64,
     /// Failovers, as far as they can be seen: number of times that a different server answered for
     /// the node than before.
