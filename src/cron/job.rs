@@ -136,9 +136,9 @@ impl Job {
 
     /// Sets the largest delay at which a tick still counts as on time. By default a tick is on time
     /// until the next one is due, and for a minute at most. So after an outage only the newest tick
-    /// is run, however many were due. Whatever `late` is, two kinds of tick are on time for at least a
-    /// minute after they were due: one whose run was begun and broken off, and one that had to wait
-    /// for an earlier run.
+    /// is run, however many were due. Whatever `late` is, two kinds of tick are on time for at
+    /// least a minute after they were due: one whose run was begun and broken off, and one that had
+    /// to wait for an earlier run.
     ///
     /// If `late` is longer than the schedule's interval, several ticks can be on time after an
     /// outage, and they are run one after the other. To lose no tick of a short interval, set
