@@ -86,7 +86,8 @@ const HEDGE: (Duration, Duration) = (Duration::from_micros(300), Duration::from_
 impl Acquire {
     /// Makes the state machine of one attempt to acquire a lock on `n` nodes. The requests leave at
     /// `sent`, and the lease, if it is won, ends at `until`. The answers to each request are
-    /// awaited for `patience`. `raise` is an op that raises a node's fence; its token is filled in later.
+    /// awaited for `patience`. `raise` is an op that raises a node's fence; its token is filled in
+    /// later.
     pub fn new(n: usize, sent: Moment, until: Moment, patience: Duration, raise: Op) -> Self {
         let (by, votes) = (until.min(sent + patience), vec![Vote::Silent; n]);
         Self { raise, sent, until, patience, by, votes, largest: None, phase: Phase::Asking }
