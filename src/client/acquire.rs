@@ -1,6 +1,8 @@
 //! One attempt to acquire a lock.
 //!
-//! Cancellation: every attempt has an [`Undo`] from the moment at which its first byte may be sent.
+//! Cancellation: before the first request is sent, an [`Undo`] is made. If the attempt loses or its
+//! future is dropped, the [`Undo`] releases what nodes may have granted. Only an attempt of a
+//! takeover releases nothing (locks 13).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,22 +22,24 @@ use crate::quorum::acquire::{Acquire, Loss};
 use crate::time::{Moment, valid_until};
 use crate::token::{FencingToken, OwnerToken};
 
-/// Request of one attempt to the nodes.
+/// Parameters of one attempt to acquire a lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AcquireRequest<'a> {
     pub(crate) keys: &'a LockKeys,
     pub(crate) ttl: Duration,
     pub(crate) level: Durability,
-    /// Request to nodes where another owner has the lock.
+    /// What a node does if another owner has the lock: it registers this handle for a wake-up hint,
+    /// or transfers the lock to the caller. `None`: it only refuses.
     pub(crate) if_held: Option<IfHeld>,
-    /// Longest wait for a permit (at most `ATTEMPTS_MAX` attempts run at once); at least
-    /// `node_deadline`.
+    /// Longest wait for a permit, of which a handle has `ATTEMPTS_MAX` for attempts under way; a
+    /// value below `node_deadline` is raised to it.
     pub(crate) within: Duration,
-    /// Owner of all attempts of a takeover; `None`: each attempt draws a fresh one.
+    /// Owner token that all attempts of one takeover share. `None` for all other attempts, each of
+    /// which draws a fresh token.
     pub(crate) taker: Option<OwnerToken>,
 }
 
-/// Result of a won attempt.
+/// Result of an attempt that got the lock.
 #[derive(Debug)]
 pub(crate) struct Acquired {
     pub(crate) owner: OwnerToken,
@@ -46,28 +50,29 @@ pub(crate) struct Acquired {
 }
 
 impl Core {
-    /// Waits for a permit of `places`. After `within` (at least `node_deadline`) the attempt fails
-    /// without having asked a node.
-    async fn place(&self, within: Duration) -> Result<Option<SemaphorePermit<'_>>, Loss> {
+    /// Waits for a permit to make an attempt. If there is none within `within` (at least
+    /// `node_deadline`), the attempt fails without a request to any node.
+    async fn place(&self, within: Duration) -> Result<SemaphorePermit<'_>, Loss> {
         if let Ok(place) = self.places.try_acquire() {
-            return Ok(Some(place));
+            return Ok(place);
         }
-        tokio::select! {
+        let within = within.max(self.config.node_deadline);
+        let place = tokio::select! {
             biased;
-            // After `close` the attempt is refused, which needs no permit.
-            () = self.closing.begun() => Ok(None),
-            place = timeout(within.max(self.config.node_deadline), self.places.acquire()) => {
-                place.map(Result::ok).map_err(|_| {
-                    let detail = "too many attempts of this handle are under way";
-                    let error = NodeError::not_executed(NodeFault::Busy, detail);
-                    Loss::NoQuorum(vec![NodeOutcome::Failed(error); self.n()])
-                })
-            }
-        }
+            // Closing wakes all calls that wait for a permit, and they would ask the nodes at once.
+            () = self.closing.begun() => return Err(Loss::NoQuorum(self.closed())),
+            place = timeout(within, self.places.acquire()) => place.ok().and_then(Result::ok),
+        };
+        place.ok_or_else(|| {
+            let detail = "too many attempts of this handle are under way";
+            let error = NodeError::not_executed(NodeFault::Busy, detail);
+            Loss::NoQuorum(vec![NodeOutcome::Failed(error); self.n()])
+        })
     }
 
-    /// Makes one attempt with an owner token of its own. The attempt is rolled back unless it wins;
-    /// one of a takeover is not rolled back: what it may have taken lapses by its ttl (locks 13).
+    /// Makes one attempt to acquire a lock. The attempt is rolled back unless it wins. Only an
+    /// attempt of a takeover is not rolled back: what it may have taken lapses by its ttl (locks
+    /// 13).
     pub(crate) async fn attempt(&self, ask: AcquireRequest<'_>) -> Result<Acquired, Loss> {
         let AcquireRequest { keys, ttl, level, if_held, within, taker } = ask;
         let timer = self.timer().map_err(Loss::NoQuorum)?;
@@ -91,8 +96,8 @@ impl Core {
         let round = Round { replies: &replies, timer, until, of: None };
         let outcome = self.run(sent, &mut machine, round).await;
         self.saw(keys.lock(), machine.largest(), proposal);
-        // If the attempt lost, dropping `undo` rolls it back before the next attempt votes against
-        // it.
+        // If the attempt lost, the return drops `undo`, which releases what nodes granted. So the
+        // caller's next attempt is not refused because of this one.
         let token = outcome?;
         undo.armed = false;
         Ok(Acquired { owner, token, ttl, until, replies })

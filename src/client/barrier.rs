@@ -1,22 +1,19 @@
-//! The wait until replicas have what a node granted: which batch must be confirmed, and by which
-//! replicas (durability 1).
+//! The wait until as many replicas as a durability level asks for have what a node granted
+//! (durability 1).
 //!
-//! A grant below its level never counts: it is answered as a fault that may have been executed, so
-//! that the caller rolls it back by token on all nodes.
+//! A grant that too few replicas have never counts as a vote. It is reported as a fault after which
+//! the request may have been executed, so that the caller releases it by owner token on all nodes.
 
-use std::time::Duration;
-
+use crate::client::node_queue::GRACE;
 use crate::durability::{BarrierPoint, Durability};
 use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
 use crate::node::LockNode;
 use crate::time::Moment;
 
-/// Extra time to wait for the node's answer after the deadline has passed.
-const GRACE: Duration = Duration::from_millis(250);
-
-/// Returns the number of replicas that have what the node granted before; an error if there are
-/// fewer than `level` asks for. Ends by the deadline plus grace whatever the node does.
+/// Waits until replicas have what the node granted before, and returns the number of these
+/// replicas; an error if they are fewer than `level` asks for. Returns by the deadline plus
+/// `GRACE`, even if the node never answers.
 pub(super) async fn confirm(
     node: &dyn LockNode,
     env: &dyn Env,
@@ -36,7 +33,8 @@ pub(super) async fn confirm(
             }
             _ => Ok(replicas),
         },
-        // The op that is to be confirmed was executed, however the barrier failed.
+        // The op whose grant was to be confirmed has been executed in any case, even if the node
+        // answers that nothing was.
         Ok(Err(e)) => Err(e.after_execution()),
         Err(_) => not_durable("the node overran its deadline".to_owned()),
     }
@@ -44,6 +42,8 @@ pub(super) async fn confirm(
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use tokio::sync::broadcast;
 
     use super::*;
@@ -51,7 +51,7 @@ mod tests {
     use crate::node::{BoxFuture, NodeSignal};
     use crate::op::{Batch, Replies};
 
-    /// A node that denies having executed what it is asked to confirm.
+    /// A node that answers a wait for replicas with an error that says "not executed".
     struct Denies;
 
     impl LockNode for Denies {
@@ -78,7 +78,7 @@ mod tests {
         }
     }
 
-    /// If the error said "not executed", the caller would not roll back what it has on the node.
+    /// If the error said "not executed", the caller would not release what the node has granted.
     #[tokio::test]
     async fn what_was_not_confirmed_may_have_been_executed() {
         let (env, by) = (SystemEnv, SystemEnv.now() + Duration::from_secs(9));

@@ -1,9 +1,9 @@
 //! Claims of idempotency keys: claiming, giving a claim back, storing a result and looking up a
 //! record (idempotency 1 to 4).
 //!
-//! Cancellation: until the handler is about to start, whatever was granted is given back when the
-//! attempt is dropped. From then on a claim is never freed but only left to lapse, so that a crash
-//! stays visible.
+//! Cancellation: until the handler is about to start, a dropped attempt gives back whatever nodes
+//! granted. From then on a drop gives nothing back: the claim lapses with its lease, so that a
+//! crash of the handler stays visible.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,20 +26,23 @@ use crate::span::operation;
 use crate::time::{Moment, valid_until};
 use crate::token::{FencingToken, OwnerToken};
 
-/// Time after the end of its lease for which the return of a claim is repeated at a node that does
-/// not answer. No ttl removes the attempt's number: it stays as long as the record is kept.
+/// Time after the end of a claim's lease for which giving the claim back is still repeated at a
+/// node that does not answer. No ttl does this work: without the request the node counts the
+/// attempt for as long as it keeps the record.
 const OWED: Duration = Duration::from_secs(30);
 
-/// Terms that decide if a loss of a node's data concerns a key.
+/// Parameters by which a node decides if data that it lost may have contained a claim of a key.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DataLossTerms {
-    /// As for [`Claim`](crate::op::Claim).
+    /// Earliest time at which any copy of the request was made, in milliseconds since 1970; `None`
+    /// if it is not known. Data that are older than the request contain no claim of its key.
     pub(crate) born: Option<u64>,
-    /// As for [`Claim`](crate::op::Claim).
+    /// Longest proven loss of a node's data that the caller accepts, so that it counts as none.
+    /// Zero: no loss is accepted.
     pub(crate) accepted: Duration,
 }
 
-/// Terms of a claim of one key.
+/// Parameters of a claim of one idempotency key.
 #[derive(Clone, Debug)]
 pub(crate) struct ClaimTerms {
     pub(crate) key: RecordKey,
@@ -47,16 +50,20 @@ pub(crate) struct ClaimTerms {
     pub(crate) retention: Duration,
     pub(crate) fingerprint: Option<FingerprintBytes>,
     pub(crate) durability: Durability,
-    /// As for [`Claim`](crate::op::Claim).
+    /// Parameters by which a node decides if data that it lost may have contained a claim of the
+    /// key.
     pub(crate) loss: DataLossTerms,
     pub(crate) created: Option<u64>,
-    /// As for [`Claim`](crate::op::Claim).
+    /// True if a node on which another owner's lease runs is to send a hint when that owner stores
+    /// a result or gives the claim back.
     pub(crate) wait: bool,
-    /// Report by event, for each node, how long keys without a birth count as forgotten there.
+    /// True if an event is to report each node that cannot tell if keys without `created_at` are
+    /// new, and for how long it cannot.
     pub(crate) reports_forgotten: bool,
 }
 
-/// A claim of this caller. Dropped, it is given back unless [`begin`](Self::begin) was called.
+/// A claim that this caller holds. Dropping it gives the claim back, unless [`begin`](Self::begin)
+/// was called.
 #[derive(Debug)]
 pub(crate) struct Held {
     core: Arc<Core>,
@@ -65,43 +72,47 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// Records that the handler starts: a drop does not give the claim back any more.
+    /// Records that the handler is about to start. From then on a drop does not give the claim
+    /// back.
     pub(crate) fn begin(&self) {
         self.begun.store(true, Ordering::Release);
     }
 
-    /// Starts the automatic renewal of the lease.
+    /// Starts the automatic renewal of the claim's lease.
     pub(crate) fn keep(&self) {
         self.lease.count();
         self.core.renewer.add(&self.core, &self.lease);
     }
 
-    /// Stops the automatic renewal. The claim is still held, so that it can be renewed once more to
-    /// store its result.
+    /// Stops the automatic renewal. The claim is still held, so that it can be renewed once more
+    /// when its result is stored.
     pub(crate) fn rest(&self) {
         self.core.renewer.remove(&self.lease);
     }
 
-    /// Ends the lease without a request to the nodes. Returns true for the first caller.
+    /// Ends the claim's lease for its holder, without a request to the nodes. Returns true in the
+    /// first call only.
     pub(crate) fn stop(&self) -> bool {
         let first = self.lease.end(self.core.env.now());
         self.core.renewer.remove(&self.lease);
         first
     }
 
-    /// Gives the claim back on every node that may have it, so that the attempt is not counted.
+    /// Gives the claim back on every node that may have it. The nodes then do not count the
+    /// attempt.
     ///
     /// # Cancellation safety
-    /// As [`end`](Self::end).
+    /// As for [`end`](Self::end).
     pub(crate) async fn give_back(self) {
         self.end(ClaimEnd::Undone).await;
     }
 
-    /// Ends the claim on every node that may have it, so that others need not wait for the end of
-    /// its lease. Decided at the majority; the queues finish the other nodes.
+    /// Ends the claim on every node that may have it, so that other callers need not wait for the
+    /// end of its lease. Waits for the answers of a majority only; the node queues repeat the
+    /// request at the other nodes.
     ///
     /// # Cancellation safety
-    /// Dropped, the requests are still sent.
+    /// If this future is dropped, the requests are still sent.
     pub(crate) async fn end(self, end: ClaimEnd) {
         self.stop();
         if let Some(op) = self.unclaim(end) {
@@ -146,7 +157,8 @@ impl ClaimTerms {
             force,
             born: self.loss.born,
             accepted: self.loss.accepted,
-            // A repair (`force`) and an operator's decision are not bound by the request's age.
+            // A claim with `force`, for a repair or for an operator's decision, is granted however
+            // old the request is.
             created: self.created.filter(|_| !force),
             wait: self.wait && !force,
         })
@@ -154,8 +166,8 @@ impl ClaimTerms {
 }
 
 impl Core {
-    /// Makes one attempt to claim, with a fresh owner token. `force`: claims even where there is a
-    /// record.
+    /// Makes one attempt to claim a key, with a fresh owner token. With `force` a node grants the
+    /// claim even if it has a result for the key.
     pub(crate) async fn claim(
         self: &Arc<Self>,
         terms: &ClaimTerms,
@@ -208,8 +220,8 @@ impl Core {
         let round = Round { replies: &replies, timer, until, of: None };
         let outcome = self.run(sent, &mut machine, round).await;
         self.saw(&terms.key, machine.largest(), proposal);
-        // If the claim was denied, dropping `undo` gives back what was granted, before the next
-        // claim.
+        // If the claim was denied, the return drops `undo`, which gives back what nodes granted
+        // before the caller claims again.
         let promise = outcome?;
         undo.armed = false;
         if promise.forgotten.is_some() && terms.reports_forgotten {
@@ -228,16 +240,18 @@ impl Core {
         Ok((Held { core, lease, begun: AtomicBool::new(false) }, promise))
     }
 
-    /// Stores a result under the claim's ballot; nodes that fail are asked again for a while. A
-    /// result is stored even if the lease was lost: the ballot decides (idempotency 2).
+    /// Stores a result under the claim's ballot. Nodes that fail are asked again, for four
+    /// `node_deadline`s in all. A result is stored even if the lease was lost, because the nodes
+    /// decide by the ballot alone (idempotency 2).
     ///
-    /// A node with a new data history takes a result only under a promise that was renewed there,
-    /// and refuses it as for a higher ballot. So a caller that still holds the claim renews it once
-    /// and asks again.
+    /// A node that has begun a new data history (by a failover, a restart or a loss of data)
+    /// accepts a result only once the claim was renewed in that history. Before that it refuses the
+    /// result as if it had promised a higher ballot. So a claim that is still held is renewed once
+    /// after a refusal, and the nodes are asked again.
     ///
     /// # Cancellation safety
-    /// Dropped, the requests are still sent and the queues repeat them: a result that was completed
-    /// is stored if it can be.
+    /// If this future is dropped, the requests are still sent and the node queues repeat them, so
+    /// the result is stored if that is possible.
     pub(crate) async fn complete(
         &self,
         lease: &Arc<Lease>,
@@ -274,10 +288,10 @@ impl Core {
         self.accept(lease, op).await
     }
 
-    /// Stores the finished steps, in the way in which a result is stored.
+    /// Stores the list of the steps that a handler has finished, in the same way as a result.
     ///
     /// # Cancellation safety
-    /// As [`complete`](Self::complete).
+    /// As for [`complete`](Self::complete).
     pub(crate) async fn store_steps(
         &self,
         lease: &Arc<Lease>,
@@ -297,7 +311,8 @@ impl Core {
         self.accept(lease, op).await
     }
 
-    /// Runs phase 2 with this op, which is idempotent by ballot.
+    /// Asks all nodes to accept `op` (phase 2 of consensus on the key). The op may be repeated,
+    /// because it is idempotent by ballot.
     async fn accept(&self, lease: &Arc<Lease>, op: Op) -> Result<(), Unstored> {
         let unknown = |nodes| Unstored { overtaken: false, nodes };
         let mut now = self.env.now();
@@ -318,7 +333,8 @@ impl Core {
                 lease.keep(replies.achieved());
             } else if machine.take_refusal() {
                 if lease.is_valid(now) {
-                    // The result of the renewal is not needed: each node decides by the ballot.
+                    // It does not matter if the renewal succeeds, because each node then decides
+                    // about `op` by the ballot.
                     let _ = self.extend(lease).await;
                     now = self.env.now();
                     machine.renewed(now);
@@ -329,10 +345,11 @@ impl Core {
         }
     }
 
-    /// Reads a key on all nodes; a result counts if it is as durable as `terms` ask for.
+    /// Reads the record of a key on all nodes. A result counts only if it is as durable as `terms`
+    /// ask for.
     ///
     /// # Cancellation safety
-    /// Reads only.
+    /// May be dropped at any time, because it only reads.
     pub(crate) async fn look(&self, terms: &ClaimTerms) -> Found {
         let timer = match self.timer() {
             Ok(timer) => timer,

@@ -1,9 +1,10 @@
-//! Closing of a handle: it begins no new work, waits for what is held, and sends what is owed.
+//! Closing of a handle: no new work begins, held locks are waited for, and releases that nodes have
+//! not confirmed are sent.
 //!
-//! A held lock is never taken away: a lock that was released under running work would be given to
-//! the next holder before the work can notice. What is still held at the end is not renewed any
-//! more, so its holder learns of the loss as of any other loss: at its deadline and before another
-//! owner can hold the lock.
+//! `close` takes no lock away from its holder, because the lock could go to the next owner before
+//! the holder's work notices. A lock that is still held at the end of `close` is not renewed any
+//! more, so its holder learns of the loss as of any other: at the lease's deadline, before another
+//! owner can get the lock.
 
 use std::fmt;
 use std::sync::Arc;
@@ -28,17 +29,18 @@ const LOOK: Duration = Duration::from_millis(5);
 #[non_exhaustive]
 #[must_use = "it says what is still held or owed"]
 pub struct CloseReport {
-    /// Leases that are still held. They are not renewed any more: each guard reports the loss at
-    /// its deadline, when the nodes drop the lease too. A guard that is dropped or released before
-    /// that is released on the nodes as long as the runtime runs.
+    /// Leases that are still held. They are not renewed any more, so each guard reports the loss at
+    /// its deadline, when the nodes drop the lease too. A guard that is released or dropped before
+    /// its deadline is still released on the nodes, as long as the runtime runs.
     pub held: Vec<Resource>,
-    /// Nodes with the number of releases that each has not confirmed. The ttl ends what those
-    /// releases are for.
+    /// Nodes that have not confirmed every release and every stored result, each with the number of
+    /// requests that it has not confirmed. Locks that are not released end by their ttl.
     pub owed: Vec<(Arc<str>, usize)>,
 }
 
 impl CloseReport {
-    /// Returns true if nothing is held and nothing is owed.
+    /// Returns true if no lease is still held and each node has confirmed all releases and stored
+    /// results.
     pub fn is_clean(&self) -> bool {
         self.held.is_empty() && self.owed.is_empty()
     }
@@ -60,16 +62,17 @@ impl fmt::Display for CloseReport {
     }
 }
 
-/// Progress of closing a handle.
+/// State of a handle: open, closing or closed.
 #[derive(Debug, Default)]
 pub(crate) struct Closing {
     state: AtomicU8,
-    /// Operations under way that could make a holder.
+    /// Number of operations under way. `close` waits for their end, because they may give their
+    /// caller something to hold.
     operations: AtomicUsize,
     begun: Notify,
 }
 
-/// An operation under way, counted until it is dropped.
+/// An operation that is under way; `close` waits until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Operation<'a>(&'a Closing);
 
@@ -80,11 +83,12 @@ impl Drop for Operation<'_> {
 }
 
 impl Closing {
-    /// Begins an operation. Returns `None` if closing has begun.
+    /// Counts an operation that begins. Returns `None` if closing has begun, because the operation
+    /// must not start then.
     pub(crate) fn enter(&self) -> Option<Operation<'_>> {
         self.operations.fetch_add(1, Ordering::SeqCst);
-        // Counted before the check: `close` waits for this operation, or the operation sees
-        // `CLOSING`.
+        // The operation is counted before the state is checked. So either `close` sees the
+        // operation and waits for it, or the operation sees `CLOSING`.
         let operation = Operation(self);
         self.is_open().then_some(operation)
     }
@@ -94,13 +98,13 @@ impl Closing {
         self.state.load(Ordering::SeqCst) == OPEN
     }
 
-    /// Returns true once `close` has ended: nothing is renewed any more.
+    /// Returns true once `close` has ended. From then on no lease is renewed.
     pub(crate) fn is_over(&self) -> bool {
         self.state.load(Ordering::SeqCst) == CLOSED
     }
 
-    /// Returns true for a claim once closing has begun. Other new work is refused by its operation,
-    /// in [`enter`](Self::enter).
+    /// Returns true if `op` must not be sent because closing has begun. Only claims are refused
+    /// here. Other new work is refused earlier, when its operation calls [`enter`](Self::enter).
     pub(crate) fn refuses(&self, op: &Op) -> bool {
         matches!(op, Op::Claim(_)) && !self.is_open()
     }
@@ -125,14 +129,15 @@ impl Closing {
 }
 
 impl Core {
-    /// See [`Redlock::close`](crate::Redlock::close).
+    /// Closes the handle; see [`Redlock::close`](crate::Redlock::close).
     ///
     /// # Cancellation safety
-    /// Dropped, the handle begins no new work, and keeps what it holds.
+    /// If this future is dropped, the handle still begins no new work, but continues to renew what
+    /// it holds.
     pub(crate) async fn close(&self, within: Duration) -> CloseReport {
         self.closing.begin();
         let end = self.env.now() + within;
-        // Without a runtime `close` cannot wait: it reports at once what is left.
+        // Without a runtime `close` cannot wait, so it reports at once what is left.
         let waits = self.timer().is_ok();
         loop {
             let now = self.env.now();

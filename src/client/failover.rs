@@ -1,10 +1,11 @@
-//! Renewal at once after a failover: when a node has begun another data history, each lease that
-//! the earlier one had confirmed is renewed, and its holder receives what that renewal found.
+//! Renewal at once after a failover. When a node begins another data history (it failed over,
+//! restarted or lost its data), each lease that the node had confirmed in its earlier history is
+//! renewed, and the holder learns what the renewal found.
 //!
 //! Safety does not depend on this renewal (durability 6): a lease is held until its deadline, and a
-//! node re-admits a lease by what it had confirmed (quarantine 6). A claim's promise counts in a
-//! new data history only once it was renewed there: a result that arrives before that would be
-//! refused (idempotency 3).
+//! node in quarantine admits a lease again because of its own earlier confirmation (quarantine 6).
+//! But a claim needs the renewal, because a node with a new data history refuses the claim's result
+//! until the claim was renewed there (idempotency 3).
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,24 +15,24 @@ use crate::client::renewer::Renewer;
 use crate::env::Env;
 use crate::quorum::holdings::Quarantine;
 
-/// Result of renewing a lease after a node that had confirmed it failed over, was restarted or lost
-/// its data.
+/// Outcome of renewing a lease after one of the nodes that had confirmed it failed over, was
+/// restarted or lost its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Failover {
-    /// A majority of the nodes has confirmed the lease since.
+    /// A majority of the nodes has confirmed the lease since the failover.
     Kept,
-    /// The result is not known yet: the old deadline holds. The renewal got too few answers and is
-    /// tried again, or the lease has no automatic renewal.
+    /// The outcome is not known yet, and the lease is held until its old deadline. Either the
+    /// renewal got too few answers and is tried again, or the lease has no automatic renewal.
     Open,
     /// The lease is over.
     Lost,
 }
 
-/// The nodes of one handle that have begun another data history.
+/// Nodes of one handle that have begun another data history since the handle was made.
 pub(crate) struct Failovers {
-    /// Present history of each such node, with its quarantine. Empty as long as there was no
-    /// failover.
+    /// Present data history and quarantine of each node that has failed over, by the node's number.
+    /// Empty as long as none has.
     switched: Mutex<BTreeMap<usize, Quarantine>>,
     renewer: Arc<Renewer>,
     env: Arc<dyn Env>,
@@ -42,7 +43,8 @@ impl Failovers {
         Self { switched: Mutex::default(), renewer, env }
     }
 
-    /// Renews all leases that the node's earlier data history had confirmed.
+    /// Records that the node has begun another data history, and renews all leases that it had
+    /// confirmed in its earlier history.
     pub(crate) fn switched(&self, node: usize, quarantine: Quarantine) {
         self.switched.lock().unwrap_or_else(PoisonError::into_inner).insert(node, quarantine);
         for lease in self.renewer.leases() {
@@ -50,7 +52,8 @@ impl Failovers {
         }
     }
 
-    /// Renews a new lease if one of its nodes failed over while it was acquired.
+    /// Renews a newly acquired lease at once if a node has failed over since it confirmed the
+    /// lease.
     pub(crate) fn check(&self, lease: &Arc<Lease>) {
         for (node, quarantine) in &*self.switched.lock().unwrap_or_else(PoisonError::into_inner) {
             self.renew(lease, *node, *quarantine);
@@ -59,8 +62,8 @@ impl Failovers {
 
     fn renew(&self, lease: &Arc<Lease>, node: usize, quarantine: Quarantine) {
         if lease.replies.switched(node, quarantine) {
-            // Counted before the renewal is sent: otherwise the renewal would not count as one
-            // after the failover.
+            // The failover is counted before the renewal is sent. Otherwise the renewal would count
+            // as one from before the failover, and would not show what the failover did.
             lease.failed_over();
             if !self.renewer.renew_now(lease, self.env.now()) {
                 lease.left_open(lease.failovers());
@@ -69,31 +72,33 @@ impl Failovers {
     }
 }
 
-/// Failovers of nodes that had confirmed a lease, and what its renewals have found since.
+/// Failovers of the nodes that had confirmed a lease, and what renewals of the lease have found
+/// after them.
 #[derive(Debug, Default)]
 pub(super) struct Verdicts {
-    /// Number of failovers until now.
+    /// Number of failovers until now of nodes that had confirmed the lease.
     failovers: u64,
-    /// Number of failovers when the last confirmed renewal was sent.
+    /// Value of `failovers` when the last confirmed renewal was sent.
     kept: u64,
-    /// Number of failovers when the last renewal without a majority was sent.
+    /// Value of `failovers` when the last renewal that got no majority was sent.
     open: u64,
-    /// The verdict that the holder has not received yet.
+    /// Latest outcome of a failover that the holder has not read yet.
     unread: Option<Failover>,
 }
 
 impl Verdicts {
-    /// Counts a failover.
+    /// Counts a failover of a node that had confirmed the lease.
     pub(super) fn failed_over(&mut self) {
         self.failovers += 1;
     }
 
-    /// Returns the number of failovers until now; a renewal that is sent now decides these.
+    /// Returns the number of failovers until now. The result of a renewal that is sent now is the
+    /// outcome of all of them.
     pub(super) fn so_far(&self) -> u64 {
         self.failovers
     }
 
-    /// Records the result of a renewal that was sent after this number of failovers.
+    /// Records the result of a renewal that was sent after the first `failovers` failovers.
     pub(super) fn renewed(&mut self, failovers: u64, confirmed: bool) {
         if confirmed && failovers > self.kept {
             self.kept = failovers;
@@ -104,7 +109,7 @@ impl Verdicts {
         }
     }
 
-    /// Takes the verdict that the holder has not received yet.
+    /// Takes the latest outcome that the holder has not read yet.
     pub(super) fn next(&mut self) -> Option<Failover> {
         self.unread.take()
     }

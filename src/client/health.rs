@@ -1,5 +1,5 @@
-//! Asks every node how it would answer a lock and a new key. Used for readiness; no vote is
-//! counted.
+//! Asks every node if it would grant a lock, and if it can tell that an idempotency key is new.
+//! Readiness probes use the answers; none of them counts as a vote.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -17,29 +17,32 @@ use crate::op::{Loss, Op, Reply};
 use crate::time::Moment;
 use crate::token::OwnerToken;
 
-/// Name of the lock that is tried, behind the handle's prefix. If another client holds it, that
-/// shows as well that the node grants.
+/// Name of the trial lock that a health check takes, behind the handle's prefix. If another client
+/// holds it, that shows as well that the node grants locks.
 const NAME: &str = "palisade:health";
-/// Ttl of the lock, in case its release gets lost.
+/// Ttl of the trial lock, which ends it if its release is lost.
 const TTL: Duration = Duration::from_secs(1);
 
-/// Health of one node.
+/// What one node answered to a health check.
 pub(crate) struct NodeReport {
     pub(crate) name: Arc<str>,
-    /// Answer to the request for a lock.
+    /// Answer to the request for the trial lock.
     pub(crate) lock: NodeOutcome,
-    /// Time left for which keys without a birth count as forgotten there, or the error.
+    /// Time for which the node cannot tell that an idempotency key without `created_at` is new,
+    /// because it may have lost a claim of the key; zero if it can tell. An error if the node did
+    /// not answer.
     pub(crate) forgets: Result<Duration, NodeError>,
-    /// Writes that the node may have lost, as of its last answer.
+    /// Ranges of writes that the node may have lost, as of its last answer.
     pub(crate) losses: Arc<[Loss]>,
 }
 
 impl Core {
-    /// Takes and releases a lock on each node, and reads a key there that no program uses. `loss`
-    /// and `retention` are those of the keys in question. Waits for each node until its deadline.
+    /// Takes and releases a trial lock on each node, and looks up an idempotency key there that no
+    /// program uses. `loss` and `retention` are the parameters of the keys that the caller is
+    /// interested in. Each node has until its deadline to answer.
     ///
     /// # Cancellation safety
-    /// Dropped, the lock is released in the background.
+    /// If the future is dropped, the lock is released in the background.
     pub(crate) async fn health(&self, retention: Duration, loss: DataLossTerms) -> Vec<NodeReport> {
         let Some(_operation) = self.closing.enter() else {
             let error = NodeError::not_executed(NodeFault::Closed, "the handle was closed");
@@ -63,7 +66,7 @@ impl Core {
         let keys = LockKeys::prefixed(&self.config.prefix, NAME);
         let proposal = self.proposal(keys.lock());
         let (locks, records) = (ReplyCollector::new(self.n()), ReplyCollector::new(self.n()));
-        // `_undo` releases the lock on every return from here on.
+        // `_undo` releases the trial lock whenever this function returns from here on.
         let _undo = Undo {
             core: self,
             op: Op::Release { keys: keys.clone(), owner, meta: false },
@@ -106,10 +109,11 @@ impl Core {
         reports
     }
 
-    /// Sends the op to every node, and waits for each answer until its deadline.
+    /// Sends the op to every node, and returns each node's name and answer. The answer of a node
+    /// that is silent until its deadline is an error.
     ///
     /// # Cancellation safety
-    /// As for the op.
+    /// If the future is dropped, the op may still be executed on nodes.
     pub(crate) async fn ask_each(&self, op: &Op) -> Vec<(Arc<str>, Result<Reply, NodeError>)> {
         let mut all: Vec<_> =
             self.names.iter().map(|name| (Arc::clone(name), Err(no_answer()))).collect();
@@ -127,7 +131,7 @@ impl Core {
         all
     }
 
-    /// Returns the next answer; `None` if there is none by `by`.
+    /// Returns the next answer and the number of its node; `None` if none arrives until `by`.
     async fn mail(
         &self,
         replies: &ReplyCollector,

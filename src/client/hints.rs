@@ -1,14 +1,17 @@
-//! Wake-up hints: which callers wait for which key, and which nodes have hinted about it.
+//! Wake-up hints, by which nodes tell that a lock may be free or a claim may be over. This module
+//! knows which callers of the handle wait for which key, and which nodes have sent a hint about the
+//! key.
 //!
-//! Each node keeps a queue of the handles that wait for a lock, and wakes the first. Candidates of
-//! an election are not in the queue: a release wakes all handles that watch. A release reaches the
-//! nodes one after the other; a caller that is woken at the first hint would still meet the old
-//! lock on the other nodes. So one waiter or candidate of the handle is woken when a *majority* of
-//! nodes has hinted. A waiter is also woken a little after the first hint, because nodes may name
-//! different handles. Observers, who only read, are woken at each hint. Callers that wait for the
-//! end of a claim are woken by a majority too, all at once, because all of them get the same
-//! answer. Hints may be lost: every waiter has its own timer as well. And hints may be forged: a
-//! [`Floor`] limits the rate of wake-ups that find no change.
+//! Each node keeps a queue of the handles that wait for a lock, and a release wakes the first
+//! handle in it. Candidates of an election are not in the queue: they watch, and a release wakes
+//! all handles that watch. A release reaches the nodes one after the other, so a caller that tried
+//! at the first hint would still meet the old lock on the other nodes. Therefore one waiter or
+//! candidate of the handle is woken when a *majority* of nodes has hinted. A waiter is also woken a
+//! little after the first hint, because the nodes may have named different handles. Observers, who
+//! only read, are woken at each hint. Callers that wait for the end of a claim are also woken by a
+//! majority of nodes, but all at once, because all of them get the same answer. Hints may be lost,
+//! so every waiter has a timer of its own. Hints may be forged, so a [`Floor`] limits the rate of
+//! wake-ups that find no change.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -23,22 +26,21 @@ use crate::quorum::majority::majority;
 use crate::time::Moment;
 use crate::token::OwnerToken;
 
-/// Least average time between two wake-ups; wake-ups that found a change are not counted.
+/// Shortest time between two wake-ups, on average. Wake-ups that found a change are not counted.
 const APART: Duration = Duration::from_millis(10);
-/// Time added to the round trips for which a lock is reserved, because timers and the machine are
-/// no more precise; and the longest reservation.
+/// Time that is added to the round trips for which a released lock is reserved, because timers are
+/// no more precise; and longest time of a reservation.
 const NEEDS: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
-/// Number of attempts per pause that all waiters of a handle make together, the first waiter not
-/// counted.
+/// Most attempts that all waiters of a handle behind the first one make together during one pause.
 const CROWD: f64 = 64.0;
-/// Most wake-ups without a pause between them.
+/// Most wake-ups that may follow each other without a pause.
 const BURST: u32 = 16;
 
-/// A limit to the rate of wake-ups: forging a hint costs much less than the requests that follow
-/// it.
+/// Limit on the rate of wake-ups. It is needed because other programs can forge a hint, which costs
+/// them much less than the requests that follow it cost the nodes.
 #[derive(Debug, Default)]
 pub(crate) struct Floor {
-    /// Time of the next wake-up if wake-ups were evenly spaced.
+    /// Time at which the next wake-up would come if all were `APART` from each other.
     next: Moment,
 }
 
@@ -50,7 +52,8 @@ impl Floor {
         at.since(now)
     }
 
-    /// Takes the last wake-up out of the count: the lock had been released, or the claim was over.
+    /// Takes the last wake-up out of the count of useless ones, because the lock had in fact been
+    /// released.
     fn forgive(&mut self) {
         self.next = self.next - APART;
     }
@@ -59,23 +62,24 @@ impl Floor {
 #[derive(Debug)]
 pub(crate) struct Hints {
     n: usize,
-    /// Number by which the nodes' queues know this handle.
+    /// Number by which this handle is known in the nodes' queues.
     id: u64,
     keys: Mutex<HashMap<Arc<str>, Entry>>,
 }
 
 #[derive(Debug, Default)]
 struct Entry {
-    /// True for each node that hinted since a waiter asked last.
+    /// True for each node that has hinted since the last request of a waiter was sent.
     hinted: Vec<bool>,
-    /// Start of the wait of each waiter in the queue, with its number; the longest wait first.
+    /// For each caller in the queue, the time at which its wait began, and its number. The caller
+    /// that has waited longest is first.
     since: BTreeSet<(Moment, u64)>,
-    /// Number of the last waiter or observer.
+    /// Number of the caller that was registered last.
     next: u64,
     turn: Arc<Notify>,
     first: Arc<Notify>,
     news: Arc<Notify>,
-    /// Notifies those who wait for the end of the same claim.
+    /// Wakes all callers that wait for the end of the claim.
     all: Arc<Notify>,
     observers: usize,
     floor: Floor,
@@ -90,7 +94,7 @@ impl Hints {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes in a hint that the key changed.
+    /// Takes in a node's hint that the key changed.
     pub(crate) fn changed(&self, node: usize, key: &str) {
         if let Some(entry) = self.keys().get_mut(key) {
             entry.news.notify_waiters();
@@ -98,8 +102,8 @@ impl Hints {
         }
     }
 
-    /// Takes in a hint that it is the turn of the handle `waiter`. Returns false if that is this
-    /// handle and no caller here waits any more.
+    /// Takes in a node's hint that a lock is free and that the handle `waiter` is the first in its
+    /// queue. Returns false if `waiter` is this handle but none of its callers waits any more.
     pub(crate) fn turn(&self, node: usize, key: &str, waiter: u64) -> bool {
         if waiter != self.id {
             return true;
@@ -116,8 +120,8 @@ impl Hints {
         OwnerToken::reserved_for(self.id)
     }
 
-    /// Registers a caller that watches the key (`since` is `None`), or waits in its queue since
-    /// `since`.
+    /// Registers a caller for hints about the key. The caller waits in the key's queue since the
+    /// time `since`, or only watches the key if `since` is `None`.
     pub(crate) fn wait(self: &Arc<Self>, key: &str, since: Option<Moment>) -> Waiting {
         let mut keys = self.keys();
         let key: Arc<str> = match keys.get_key_value(key) {
@@ -152,7 +156,7 @@ impl Entry {
     }
 }
 
-/// Registration of a caller that waits or watches; it ends on drop.
+/// Registration of a caller that waits for a key or watches it. Dropping it ends the registration.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     hints: Arc<Hints>,
@@ -165,12 +169,13 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    /// Resolves when it is time to try: when a majority of nodes has hinted, and in the queue also
-    /// `soon` after the first hint. The callers of a handle are woken in the order in which they
-    /// came.
+    /// Resolves when it is time for this caller to try: when a majority of nodes has hinted or, if
+    /// the caller is in the queue, `soon` after the first hint. Several callers of the handle are
+    /// woken one by one, in the order in which they began to wait.
     ///
     /// # Cancellation safety
-    /// A turn that was given to a dropped future passes to the next waiter of this handle.
+    /// If the future is dropped after it was chosen, the next waiter of this handle is woken
+    /// instead.
     pub(crate) async fn turn(&self, soon: Duration) {
         tokio::select! {
             biased;
@@ -182,13 +187,14 @@ impl Waiting {
         }
     }
 
-    /// Returns true if this caller waits in the queue; false if it watches.
+    /// Returns true if this caller waits in the queue; false if it only watches.
     pub(crate) fn is_queued(&self) -> bool {
         self.since.is_some()
     }
 
-    /// Returns the `if_held` part of the request that is about to be sent, and clears the hints
-    /// received so far. In the queue it is the place of this handle: that of its first waiter.
+    /// Returns what the request that is about to be sent asks of a node on which another owner has
+    /// the lock: a hint and, if this caller is in the queue, a place there. A handle has one place,
+    /// which counts from the beginning of its longest wait. The hints received so far are cleared.
     pub(crate) fn request(&self, now: Moment, round_trip: Duration) -> IfHeld {
         let mut keys = self.hints.keys();
         let entry = keys.get_mut(&self.key);
@@ -197,15 +203,17 @@ impl Waiting {
             entry.since.first().copied()
         });
         let Some((since, _)) = first.filter(|_| self.is_queued()) else { return IfHeld::Watch };
-        // The hint arrives after half a round trip (if a minority hinted, two round trips later),
-        // and the request takes another half.
+        // The lock has to stay reserved for three round trips: half of one until the hint arrives,
+        // two if only a minority of nodes hinted, and half of one for the request. The fourth is in
+        // reserve.
         let needs = (4 * round_trip).saturating_add(NEEDS.0).min(NEEDS.1);
         IfHeld::Queue(Place { waiter: self.hints.id, waited: now.since(since), needs })
     }
 
-    /// Returns how long to pause without a hint. The first waiter of the handle in the queue asks
-    /// for all of them. The others ask now and then, in case the first is not polled: together
-    /// `CROWD` times in one pause, however many wait.
+    /// Returns the length of this caller's pause if no hint comes. The first waiter in the queue
+    /// asks the nodes on behalf of all waiters of the handle, after `pause`. The others pause
+    /// longer, so that together they ask at most `CROWD` times in one pause, however many wait.
+    /// They ask at all because the first one may not be polled.
     pub(crate) fn pause(&self, pause: Duration, random: u128) -> Duration {
         let keys = self.hints.keys();
         let Some(entry) = keys.get(&self.key) else { return pause };
@@ -214,21 +222,22 @@ impl Waiting {
         }
         let times = entry.since.len() as f64 / CROWD;
         let share = f64::from(random as u32) / f64::from(u32::MAX);
-        // `times` pauses on average, and never less than one.
+        // On average the result is `pause` and `times` more of them.
         pause.saturating_add(
             Duration::try_from_secs_f64(pause.as_secs_f64() * 2.0 * share * times)
                 .unwrap_or(Duration::MAX),
         )
     }
 
-    /// Returns true if other callers of this handle are in the queue, so that the handle has its
-    /// place there.
+    /// Returns true if this caller and other callers of the handle are in the queue, so that the
+    /// nodes have a place for the handle already.
     pub(crate) fn is_behind(&self) -> bool {
         self.hints.keys().get(&self.key).is_some_and(|e| self.is_queued() && e.since.len() > 1)
     }
 
     /// Returns the nodes that hinted since the last request, if no other caller of the handle is in
-    /// the queue: what these nodes reserved for the handle is not needed.
+    /// the queue. The locks that these nodes have reserved for the handle are not needed, so they
+    /// can be given back.
     pub(crate) fn unused(&self) -> Vec<usize> {
         if !self.is_queued() {
             return Vec::new();
@@ -241,35 +250,37 @@ impl Waiting {
         hinted.iter().enumerate().filter_map(|(node, hinted)| hinted.then_some(node)).collect()
     }
 
-    /// Counts a wake-up of this waiter at `now`, and returns the time to wait before it tries. All
-    /// waiters of a key share one limit.
+    /// Counts a wake-up of this caller at `now`, and returns the time to wait before it tries. All
+    /// waiters for the same key share one limit.
     pub(crate) fn floor(&self, now: Moment) -> Duration {
         self.hints.keys().get_mut(&self.key).map_or(Duration::ZERO, |e| e.floor.wake(now))
     }
 
-    /// Records that the hint was right: the lock had been released, though another owner may have
-    /// it now.
+    /// Records that the last hint was right, so that its wake-up does not count. The lock had been
+    /// released, even if another owner has it now.
     pub(crate) fn was_right(&self) {
         if let Some(entry) = self.hints.keys().get_mut(&self.key) {
             entry.floor.forgive();
         }
     }
 
-    /// Resolves at the next hint for the key after this call (not: after the first poll), so that
-    /// the caller may read in between.
+    /// Returns a future that resolves at the next hint about the key. Hints count from this call
+    /// on, not only from the first poll, so the caller may read the key before it awaits the
+    /// future.
     ///
     /// # Cancellation safety
-    /// Dropping it loses nothing but the hint.
+    /// Dropping the future loses nothing but the hint.
     pub(crate) fn any(&self) -> Notified<'_> {
         self.news.notified()
     }
 
-    /// Resolves when a majority of nodes has hinted after this call (not: after the first poll),
-    /// for all callers that wait: the end of a claim concerns all of them. Hints from before this
-    /// call do not count, so a late hint about one claim is not taken for the end of the next.
+    /// Returns a future that resolves when a majority of nodes has hinted. Hints count from this
+    /// call on, not only from the first poll. Earlier ones do not count, so that a late hint about
+    /// one claim is not taken for the end of the next. All callers that wait are woken at once,
+    /// because the end of a claim concerns all of them.
     ///
     /// # Cancellation safety
-    /// Dropping it loses nothing but the hint.
+    /// Dropping the future loses nothing but the hint.
     pub(crate) fn ended(&self) -> OwnedNotified {
         if let Some(entry) = self.hints.keys().get_mut(&self.key) {
             entry.hinted.clear();
@@ -277,8 +288,9 @@ impl Waiting {
         Arc::clone(&self.all).notified_owned()
     }
 
-    /// Lets the next waiter of this handle try: its attempt will be refused, which registers the
-    /// handle in the nodes' queues again. The handle lost its place there when it was woken.
+    /// Wakes the next waiter of this handle, so that it makes an attempt. The attempt will be
+    /// refused, and that puts the handle into the nodes' queues again. It lost its place there when
+    /// a node woke it.
     pub(crate) fn pass_on(&self) {
         self.turn.notify_one();
     }
@@ -300,8 +312,8 @@ impl Drop for Waiting {
     }
 }
 
-/// Calls `deliver` with each signal of a node until the node is gone, and with `None` if signals
-/// were missed.
+/// Calls `deliver` with each signal of a node until the node or `target` is gone. If signals were
+/// missed, calls it with `None`.
 pub(super) async fn forward_hints<T>(
     node: Weak<dyn LockNode>,
     target: Weak<T>,
@@ -311,7 +323,7 @@ pub(super) async fn forward_hints<T>(
     loop {
         let event = match events.recv().await {
             Ok(event) => Some(event),
-            // Hints may be lost: the waiters' own timers replace them.
+            // Hints may be lost, because each waiter also has a timer.
             Err(broadcast::error::RecvError::Lagged(_)) => None,
             Err(broadcast::error::RecvError::Closed) => return,
         };
@@ -332,13 +344,13 @@ mod tests {
         let mut now = Moment::from_nanos(1_000_000_000_000);
         let mut woken = 0;
         let begun = now;
-        // A forged hint arrives as soon as the last wake-up is over.
+        // The forger sends the next hint as soon as the last wake-up is over.
         while now.since(begun) < Duration::from_secs(1) {
             now = now + floor.wake(now) + Duration::from_micros(200);
             woken += 1;
         }
         assert!((BURST..=BURST + 102).contains(&woken), "{woken}");
-        // The forging has stopped: nothing is delayed any more.
+        // No more hints are forged, so nothing is delayed any more.
         now = now + Duration::from_secs(1);
         for _ in 0..=BURST {
             assert_eq!(floor.wake(now), Duration::ZERO);

@@ -1,4 +1,5 @@
-//! State of a lock or an election as nodes report it, for people: nothing is decided by it.
+//! Reads of a lock or an election for people, who want to see what each node reports. No decision
+//! depends on them.
 
 use std::future::poll_fn;
 
@@ -11,10 +12,11 @@ use crate::op::{Enlist, Op, Reply};
 use crate::quorum::candidates::{Candidate, Listing};
 
 impl Core {
-    /// Returns the answer of each node by name; `None` if the node is silent.
+    /// Asks each node who holds a lock, and returns the nodes' names and answers; `None` for a node
+    /// that has not answered in time.
     ///
     /// # Cancellation safety
-    /// Reads only: may be dropped at any time.
+    /// May be dropped at any time, because it only reads.
     pub(crate) async fn inspect_each(
         &self,
         keys: &LockKeys,
@@ -29,15 +31,16 @@ impl Core {
                 answers[node] = Some(reply);
             }
         };
-        // A node that is silent until then has no answer.
+        // The time-out is no error: a node that has not answered by then keeps `None`.
         let _ = tokio::time::timeout(self.patience(), all).await;
         self.names.iter().cloned().zip(answers).collect()
     }
 
-    /// Writes a candidate's entry or removes it, and reads the list. `read` is as for [`Listing`].
+    /// Writes or removes a candidate's entry in the nodes' lists of candidates, and returns the
+    /// list as a majority has it. `read` decodes an entry, as for [`Listing`].
     ///
     /// # Cancellation safety
-    /// Dropped, the entry may have been written; it ends with its ttl.
+    /// If the future is dropped, the entry may have been written. It then ends with its ttl.
     pub(crate) async fn enlist<W>(
         &self,
         op: Enlist,
@@ -52,8 +55,9 @@ impl Core {
         self.run(now, &mut Listing::new(self.n(), by, read), round).await
     }
 
-    /// Removes a candidate's entry from the list, without waiting for answers: an entry that the
-    /// request does not reach ends with its ttl. Needs no runtime, because `Drop` calls it.
+    /// Removes a candidate's entry from the nodes' lists, without waiting for answers. Where the
+    /// request does not arrive, the entry ends with its ttl. Needs no runtime, because `Drop` calls
+    /// it.
     pub(crate) fn strike(&self, op: Enlist) {
         let deadline = self.node_deadline(self.env.now());
         self.send_all(Op::Enlist(op), deadline, &ReplyCollector::taking_back(self.n()));

@@ -1,9 +1,9 @@
 //! A lease: what is held, its deadline, and its state.
 //!
 //! Invariants:
-//! 1. `until` only grows, and only by an extension that a majority answered in time (renewal 1).
+//! 1. `until` only grows, and only by a renewal that a majority confirmed in time (renewal 1).
 //! 2. The phase leaves `Held` once and never returns: a lost lease cannot become held again.
-//! 3. `is_valid` reads the suspend-proof clock each time and needs no timer, so a process that
+//! 3. `is_valid` reads the suspend-proof clock each time and needs no timer. So a process that
 //!    wakes from a pause gets the right answer at its first call.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,11 +24,11 @@ use crate::quorum::holdings::Known;
 use crate::time::Moment;
 use crate::token::{FencingToken, OwnerToken};
 
-/// Log target of messages about leases. It and the fields `of` (`lock "a"`), `token` and `event` do
-/// not change between versions.
+/// Log target of messages about leases. The target and the fields `of` (for example `lock "a"`),
+/// `token` and `event` stay the same in all versions.
 const TARGET: &str = "palisade::lease";
 
-/// Lock or claim that a lease is for.
+/// What a lease is for: a lock, a leadership or a claim.
 #[derive(Debug)]
 pub(crate) enum Subject {
     /// A lock or a leadership.
@@ -42,21 +42,25 @@ pub(crate) struct Lease {
     pub(crate) subject: Subject,
     pub(crate) owner: OwnerToken,
     pub(crate) token: FencingToken,
-    /// Time for which the holder may rely on the lease, before the drift is subtracted.
+    /// Time for which a grant or a renewal lets the holder rely on the lease, before clock drift is
+    /// subtracted.
     pub(crate) ttl: Duration,
-    /// Time after `ttl` for which the nodes keep the lease: an election's lock-delay (election 8).
+    /// Time for which the nodes keep the lease after `ttl`: the lock-delay of an election (election
+    /// 8), otherwise zero.
     pub(crate) drain: Duration,
-    /// Until then the lease is not released, only left to lapse: the holder it was taken from may
-    /// rely on the lock for as long (locks 13).
+    /// Time before which the lease is not released but only left to lapse. A takeover sets it,
+    /// because until then the earlier holder may rely on the lock (locks 13).
     pub(crate) lapses_before: Moment,
-    /// The renewer stops renewing here (`max_hold`).
+    /// Time at which the renewer stops renewing the lease (`max_hold`); `None`: it does not stop.
     pub(crate) renew_until: Option<Moment>,
-    /// Knows the nodes that may hold something of the lease.
+    /// Collector of the nodes' answers, which knows the nodes that may hold something of the lease.
     pub(crate) replies: Arc<ReplyCollector>,
-    /// End of the validity in ns, readable without the mutex; zero once the lease is over.
+    /// End of the lease's validity as nanoseconds of a [`Moment`], readable without the mutex; zero
+    /// once the lease is over.
     valid_until: AtomicU64,
     state: Mutex<State>,
-    /// Notified when the lease is over, was renewed, or a failover was decided.
+    /// Notified at each change of the lease: it was renewed, its renewals fail or succeed again, it
+    /// is over, or the outcome of a failover is known.
     news: Notify,
     pub(crate) meters: Arc<LeaseMeters>,
 }
@@ -64,39 +68,40 @@ pub(crate) struct Lease {
 #[derive(Debug)]
 struct State {
     phase: Phase,
-    /// The lease is counted in the metrics as held.
+    /// True if the metrics count the lease as held.
     counted: bool,
     until: Moment,
-    /// Replicas that had the lease at the last decided round; its level is that of `replies`.
+    /// Least number of replicas that had the lease when it was last granted or renewed. The
+    /// durability level is kept in `replies`.
     kept: u32,
-    /// The holder's metadata.
+    /// Metadata that the holder publishes beside its lock.
     meta: Option<Arc<[u8]>>,
-    /// Results of renewals after failovers.
+    /// Failovers of the lease's nodes, and what renewals found after them.
     verdicts: Verdicts,
-    /// Entry of the lease in the renewer.
+    /// Key of the lease's entry in the renewer; `None` if it has no entry.
     slot: Option<(Moment, u64)>,
-    /// End of the lease; `None` while it is held.
+    /// When and how the lease ended; `None` while it is held.
     over: Option<Over>,
-    /// Start of the renewal under way, and the longest duration of one.
+    /// Time at which the renewal under way began; `None` if there is none.
     renewing: Option<Moment>,
     longest_renewal: Duration,
 }
 
-/// End of a lease.
+/// When and how a lease ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Over {
     pub(crate) at: Moment,
-    /// True if the lease ended without its holder.
+    /// True if the lease was lost; false if its holder ended it before the deadline.
     pub(crate) lost: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// `troubled`: the last renewal failed, and the log reports it.
+    /// The lease is held. `troubled`: its last renewal failed, and the log has reported that.
     Held { troubled: bool },
-    /// The deadline passed, or a different owner has the name.
+    /// The deadline has passed, or another owner has the name.
     Lost,
-    /// The holder released or finished it.
+    /// The holder released the lock or finished the claim.
     Ended,
 }
 
@@ -144,17 +149,17 @@ impl Lease {
         }
     }
 
-    /// Has the nodes keep the lease for `drain` longer than its holder relies on it.
+    /// Makes the nodes keep the lease for `drain` longer than its holder relies on it.
     pub(crate) fn with_drain(self, drain: Duration) -> Self {
         Self { drain, ..self }
     }
 
-    /// The same, not released before that moment.
+    /// Sets the time before which the lease is not released but only left to lapse.
     pub(crate) fn lapsing_before(self, lapses_before: Moment) -> Self {
         Self { lapses_before, ..self }
     }
 
-    /// Returns the time for which a node keeps it without a renewal.
+    /// Returns the time for which a node keeps the lease without a renewal.
     pub(crate) fn on_nodes(&self) -> Duration {
         self.ttl + self.drain
     }
@@ -163,23 +168,25 @@ impl Lease {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the durability of the lease when it was last granted, renewed or completed.
+    /// Returns the durability that the lease had when it was last granted or renewed, or when its
+    /// result was stored.
     pub(crate) fn durability(&self) -> Achieved {
         Achieved { replicas: self.lock().kept, ..Achieved::at_least(self.replies.level()) }
     }
 
-    /// Records the durability of a later round.
+    /// Records the durability that a later round of requests achieved.
     pub(crate) fn keep(&self, achieved: Achieved) {
         self.lock().kept = achieved.replicas;
     }
 
-    /// Returns the time at which the lease ends, or ended, unless it is renewed.
+    /// Returns the deadline of the lease as of its last renewal, also if the lease is over.
     pub(crate) fn until(&self) -> Moment {
         self.lock().until
     }
 
-    /// Records a confirmed renewal that was sent after this number of failovers. Returns false if
-    /// the lease was found lost before: that is final.
+    /// Records that a majority confirmed a renewal, which was sent after the first `failovers`
+    /// failovers of the lease's nodes. Returns false if the lease was found lost before, which is
+    /// final.
     pub(crate) fn prolong(&self, until: Moment, achieved: Achieved, failovers: u64) -> bool {
         let mut s = self.lock();
         if s.is_held() {
@@ -192,9 +199,10 @@ impl Lease {
         s.phase != Phase::Lost
     }
 
-    /// Sends these extensions unless the lease is over; returns false if it is. An extension that
-    /// is sent after `end` would be behind the release in a node's queue and put back what the
-    /// release deleted.
+    /// Sends these extensions and returns true; sends nothing and returns false if the lease is
+    /// over. This happens under the mutex that `end` takes as well, because an extension that is
+    /// sent after `end` would be behind the release in a node's queue, and would put back the lock
+    /// that the release deleted.
     pub(crate) fn send(
         &self,
         now: Moment,
@@ -204,8 +212,8 @@ impl Lease {
         let s = self.lock();
         let valid = self.is_valid(now);
         for (node, mut op) in extensions.into_iter().filter(|_| valid) {
-            // The extension may create the key again on that node, so a release must be sent there
-            // too.
+            // The extension may create the key on that node again, so the release must be sent to
+            // that node too.
             self.replies.extended(node);
             if let Op::Extend { meta, .. } = &mut op {
                 meta.clone_from(&s.meta);
@@ -215,47 +223,49 @@ impl Lease {
         valid
     }
 
-    /// Returns true if the lease is held and valid at `now`.
+    /// Returns true if the lease is held and its deadline is later than `now`.
     pub(crate) fn is_valid(&self, now: Moment) -> bool {
         now.as_nanos() < self.valid_until.load(Ordering::Acquire)
     }
 
-    /// Returns true if the renewer may renew the lease: not past its longest hold.
+    /// Returns true if the renewer may renew the lease at `now`, because its longest hold is not
+    /// over.
     pub(crate) fn may_be_renewed(&self, now: Moment) -> bool {
         self.renew_until.is_none_or(|end| now < end)
     }
 
-    /// Returns true if the lease is neither lost nor ended.
+    /// Returns true if the lease is neither lost nor ended, whether or not its deadline has passed.
     pub(crate) fn is_held(&self) -> bool {
         self.lock().is_held()
     }
 
-    /// Returns true if the lease is held and its last renewal failed, or none was confirmed for
-    /// half of its length.
+    /// Returns true if the renewals of a held lease are in trouble: the last one failed, or less
+    /// than half of the ttl is left.
     pub(crate) fn is_in_jeopardy(&self, now: Moment) -> bool {
         let s = self.lock();
         s.phase == (Phase::Held { troubled: true }) || s.until.since(now) < self.ttl / 2
     }
 
-    /// Returns the end of the lease, if it is known to be over.
+    /// Returns when and how the lease ended; `None` if it is not known to be over.
     pub(crate) fn over_since(&self) -> Option<Over> {
         self.lock().over
     }
 
-    /// Records that a renewal is tried, for the first time or again.
+    /// Records that a renewal begins at `now`, unless an earlier try of the same renewal has begun
+    /// it.
     pub(crate) fn renewing(&self, now: Moment) {
         self.lock().renewing.get_or_insert(now);
     }
 
-    /// Returns the longest time that a renewal has taken, with its repetitions; the renewal under
-    /// way counts too.
+    /// Returns the longest time that a renewal of this lease took until it succeeded, with all its
+    /// tries. A renewal under way counts with its time so far.
     pub(crate) fn longest_renewal(&self, now: Moment) -> Duration {
         let s = self.lock();
         let end = s.over.map_or(now, |over| over.at);
         s.renewing.map_or(s.longest_renewal, |began| s.longest_renewal.max(end.since(began)))
     }
 
-    /// Counts the lease in the metrics as held, until it is over.
+    /// Counts the lease as held in the metrics, until it is over.
     pub(crate) fn count(&self) {
         let mut s = self.lock();
         if s.is_held() && !std::mem::replace(&mut s.counted, true) {
@@ -263,7 +273,7 @@ impl Lease {
         }
     }
 
-    /// Declares the lease lost and wakes all that wait for its end.
+    /// Declares a held lease lost, logs that, and wakes all who wait for the end of the lease.
     pub(crate) fn lose(&self, now: Moment) {
         let lost = |phase| matches!(phase, Phase::Held { .. }).then_some(Phase::Lost);
         if self.leave(now, lost).is_some() {
@@ -273,8 +283,8 @@ impl Lease {
         }
     }
 
-    /// Records that a renewal was decided. Logs once that renewals fail, and once that they succeed
-    /// again.
+    /// Records the result of a renewal; `failed` is the error of one that got no majority. Logs
+    /// once that renewals fail, and once that they succeed again.
     pub(crate) fn renewed(&self, now: Moment, failed: Option<&NoQuorum>) {
         let mut s = self.lock();
         if failed.is_none()
@@ -303,24 +313,26 @@ impl Lease {
         }
     }
 
-    /// Ends the lease for its holder. Returns true for the first caller only.
+    /// Ends the lease because its holder gives it up. Returns true in the first call only.
     pub(crate) fn end(&self, now: Moment) -> bool {
         self.leave(now, |phase| (phase != Phase::Ended).then_some(Phase::Ended)).is_some()
     }
 
-    /// Ends the lease for its holder. Returns true if it was held and valid until then.
+    /// Ends the lease because its holder gives it up. Returns true if it was held and valid until
+    /// now.
     pub(crate) fn end_held(&self, now: Moment) -> bool {
         let valid = self.is_valid(now);
         let before = self.leave(now, |_| Some(Phase::Ended));
         valid && matches!(before, Some(Phase::Held { .. }))
     }
 
-    /// Enters a phase in which the lease is not held; returns the phase before.
+    /// Changes to the phase that `to` makes of the present one, in which the lease is not held.
+    /// Returns the phase before; `None` if nothing changed.
     fn leave(&self, now: Moment, to: impl FnOnce(Phase) -> Option<Phase>) -> Option<Phase> {
         let mut s = self.lock();
         let before = s.phase;
         s.phase = to(before)?;
-        // A lease that its holder ends after the deadline was lost before.
+        // If the holder ends the lease after its deadline, the lease counts as lost.
         let lost = s.phase == Phase::Lost || now >= s.until;
         s.over.get_or_insert(Over { at: now, lost });
         self.valid_until.store(0, Ordering::Release);
@@ -332,7 +344,7 @@ impl Lease {
         Some(before)
     }
 
-    /// Returns the lock or key that the lease is for, for errors and the log.
+    /// Returns the lock or key that the lease is for, as errors and the log show it.
     pub(crate) fn resource(&self) -> Resource {
         match &self.subject {
             Subject::Lock { of, .. } => of.clone(),
@@ -340,13 +352,14 @@ impl Lease {
         }
     }
 
-    /// Resolves at the next change of the lease after the first poll. The caller has to watch the
-    /// clock itself.
+    /// Resolves at the next change of the lease after the first poll. A deadline that passes is no
+    /// such change, so the caller has to watch the clock itself.
     pub(crate) fn news(&self) -> Notified<'_> {
         self.news.notified()
     }
 
-    /// Resolves as soon as the lease is lost or ended. The caller has to watch the clock itself.
+    /// Resolves as soon as the lease is declared lost or ended. A deadline that passes does not
+    /// resolve it, so the caller has to watch the clock itself.
     pub(crate) async fn over(&self) {
         loop {
             let news = self.news.notified();
@@ -359,7 +372,7 @@ impl Lease {
         }
     }
 
-    /// Sets the lease's entry in the renewer; returns the entry before.
+    /// Sets the key of the lease's entry in the renewer, and returns the key before.
     pub(crate) fn set_slot(&self, slot: Option<(Moment, u64)>) -> Option<(Moment, u64)> {
         std::mem::replace(&mut self.lock().slot, slot)
     }
@@ -378,16 +391,18 @@ impl Lease {
         self.lock().verdicts.so_far()
     }
 
-    /// Records a renewal that got too few answers and was sent after this number of failovers.
+    /// Records that a renewal got too few answers, which was sent after the first `failovers`
+    /// failovers of the lease's nodes.
     pub(crate) fn left_open(&self, failovers: u64) {
         self.lock().verdicts.renewed(failovers, false);
         self.news.notify_waiters();
     }
 
-    /// Returns the verdict on the next failover that has one; `Lost` once `over` returns true.
+    /// Waits for the outcome of the next failover and returns it; `Lost` as soon as `over` returns
+    /// true.
     ///
     /// # Cancellation safety
-    /// The verdict is taken only when it is returned.
+    /// Dropping the future loses nothing, because the outcome is taken only when it is returned.
     pub(crate) async fn verdict(&self, over: impl Fn() -> bool) -> Failover {
         loop {
             let news = self.news.notified();
@@ -404,8 +419,8 @@ impl Lease {
         }
     }
 
-    /// Returns the op that extends this lease on a node, without metadata, which
-    /// [`send`](Self::send) adds, and without the name of a quarantine.
+    /// Returns the op that extends this lease on a node. It lacks the metadata, which
+    /// [`send`](Self::send) adds, and the name of a quarantine, which the quorum machine adds.
     pub(crate) fn extension(&self) -> Op {
         let (owner, token) = (self.owner, self.token);
         match &self.subject {
@@ -429,13 +444,14 @@ impl Lease {
         }
     }
 
-    /// Returns what is known of the lease and of a node.
+    /// Returns what is known of this lease on one node: until when the node has confirmed it, and
+    /// the node's quarantine.
     pub(crate) fn known(&self, node: usize) -> Known {
         self.replies.known(node, self.until())
     }
 
-    /// Returns the op that releases this lease on one node; `None` for a lease that is left to
-    /// lapse, and for a claim, which ends by [`ClaimEnd`](crate::op::ClaimEnd).
+    /// Returns the op that releases the lock of this lease on a node. `None` if the lock must be
+    /// left to lapse, and for a claim, which is ended by [`ClaimEnd`](crate::op::ClaimEnd) instead.
     pub(crate) fn release_op(&self, now: Moment) -> Option<Op> {
         let Subject::Lock { keys, .. } = &self.subject else { return None };
         if now < self.lapses_before {
@@ -445,7 +461,7 @@ impl Lease {
         Some(Op::Release { keys: keys.clone(), owner: self.owner, meta })
     }
 
-    /// Changes the holder's metadata; the next extension carries it to the nodes.
+    /// Changes the metadata of the holder. The next extension carries them to the nodes.
     pub(crate) fn set_meta(&self, meta: Arc<[u8]>) {
         self.lock().meta = Some(meta);
     }

@@ -1,14 +1,16 @@
-//! The client side: the life of a request and the life of a lease. The only code that joins the
-//! pure machines, the nodes and tokio.
+//! The client side: it sends requests to the nodes and keeps leases alive. It is the only code that
+//! connects the pure state machines, the nodes and tokio.
 //!
-//! [`Core`] belongs to one `Redlock` handle and is shared by everything made from it. It passes ops
-//! to the node queues and replies to the quorum machines, and cleans up after futures that were
-//! dropped. No operation waits for the slowest node: the majority decides.
+//! [`Core`] belongs to one `Redlock` handle and is shared by all locks, keys and elections made
+//! from the handle. It passes requests (ops) to the node queues and replies to the quorum machines,
+//! and cleans up after futures that were dropped. No operation waits for the slowest node, because
+//! the majority decides.
 //!
-//! A request's life: `acquire`, `claim`, `release` or `renewal` makes the op, `round` sends it and
-//! runs the machine, `node_queue` batches it, `reply_collector` takes the replies. A lease's life:
-//! `lease` is its state, `renewer` renews it, `failover` renews it at once, `undo` and
-//! `pending_releases` clean up.
+//! The modules on the way of a request: `acquire`, `claim`, `release` or `renewal` makes the op,
+//! `round` runs the quorum machine and sends what it asks for, `node_queue` batches the ops, and
+//! `reply_collector` receives the replies. The modules of a lease: `lease` is its state, `renewer`
+//! renews it in time, `failover` renews it at once after a failover, `undo` and `pending_releases`
+//! clean up.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -68,7 +70,7 @@ pub(crate) use renewer::WATCH;
 use round::Round;
 use ttl_warning::TtlWarning;
 
-/// State of one handle.
+/// State of one `Redlock` handle.
 pub(crate) struct Core {
     pub(crate) env: Arc<dyn Env>,
     pub(crate) config: Config,
@@ -77,7 +79,7 @@ pub(crate) struct Core {
     pub(crate) failovers: Arc<Failovers>,
     pub(crate) closing: Closing,
     pub(crate) meters: Meters,
-    /// Permits of attempts to acquire.
+    /// Permits for attempts to acquire a lock; there are `ATTEMPTS_MAX`.
     places: Semaphore,
     ttl_warning: TtlWarning,
     queues: Vec<NodeQueue>,
@@ -85,18 +87,20 @@ pub(crate) struct Core {
     fences_ahead: Mutex<FencesAhead>,
     listeners: Mutex<Vec<JoinHandle<()>>>,
     events: broadcast::Sender<NamedEvent>,
-    /// Time until which each node is known to answer keys without a birth as forgotten.
+    /// For each node, the time until which it cannot tell if idempotency keys without `created_at`
+    /// are new, as an event last reported it; `None` if no event did.
     forgetful: Mutex<Vec<Option<Moment>>>,
 }
 
-/// Least shift of a node's time in `forgetful` that is reported by an event again.
+/// Time by which an entry of `forgetful` must move later before an event reports it again.
 const FORGETFUL_SLACK: Duration = Duration::from_secs(60);
 
-/// Most attempts to acquire under way at once: more than queues can have in flight, and no more
-/// than they send in time. The others wait for a permit in the order in which they came.
+/// Most attempts to acquire that a handle has under way. They are more than a node queue can have
+/// in flight, and no more than it can send in time. Further attempts wait for a permit in the order
+/// in which they came.
 const ATTEMPTS_MAX: usize = 1_024;
 
-/// Events by which a slow subscriber may lag before it loses some.
+/// Most events by which a subscriber may lag behind before it misses the oldest.
 const EVENTS: usize = 1_024;
 
 impl fmt::Debug for Core {
@@ -163,23 +167,23 @@ impl Core {
         self.queues.iter().map(NodeQueue::metrics).collect()
     }
 
-    /// Returns the number of nodes that vote.
+    /// Returns the number of nodes of the handle.
     pub(crate) fn n(&self) -> usize {
         self.queues.len()
     }
 
-    /// Returns the deadline of a request that is sent now.
+    /// Returns the deadline of a request that is sent to a node at `now`.
     pub(crate) fn node_deadline(&self, now: Moment) -> Moment {
         now + self.config.node_deadline
     }
 
-    /// Returns how long to wait for the answer to a request: a queue whose task is polled has
-    /// posted one by then.
+    /// Returns how long to wait for the answer to a request. A node queue whose task is polled has
+    /// posted an answer by then, if only an error.
     pub(crate) fn patience(&self) -> Duration {
         self.config.node_deadline + GRACE
     }
 
-    /// Sends an op to one node; the answer goes to `replies`.
+    /// Sends an op to one node. The answer is posted to `replies`.
     pub(crate) fn send(
         &self,
         node: usize,
@@ -210,21 +214,23 @@ impl Core {
         self.send(last, op, deadline, replies);
     }
 
-    /// Returns the fence to propose for a key: our clock, or one more than the fence that was seen
-    /// for it (locks 4).
+    /// Returns the fencing token to propose for a key: our wall clock in µs or, if that is larger,
+    /// one more than the token that was last seen for the key (locks 4).
     pub(crate) fn proposal(&self, key: &str) -> u64 {
         let clock = self.env.wall_micros();
         let ahead = self.fences_ahead.lock().unwrap_or_else(PoisonError::into_inner);
         ahead.of(key).map_or(clock, |seen| clock.max(seen + 1))
     }
 
-    /// Remembers the largest fence that answered our `proposal`, if our own clock would not exceed
-    /// it anyway.
+    /// Remembers `fence`, the largest fencing token in the answers to our `proposal`, if it is
+    /// ahead of our wall clock. Otherwise the clock will exceed it anyway, and the key's earlier
+    /// token is forgotten.
     fn saw(&self, key: &str, fence: Option<u64>, proposal: u64) {
         let Some(fence) = fence else { return };
         let mut ahead = self.fences_ahead.lock().unwrap_or_else(PoisonError::into_inner);
         if fence <= proposal && ahead.is_empty() {
-            // The common case: the proposal was our clock, and the clock has advanced since.
+            // This is the common case: the proposal was our clock, no node answered with more, and
+            // the clock has advanced since.
             return;
         }
         if fence >= self.env.wall_micros() {
@@ -234,15 +240,17 @@ impl Core {
         }
     }
 
-    /// Reports nodes that answered a key without a birth as forgotten, each with the time for which
-    /// it will do so. Each loss of a node is reported once.
+    /// Reports by event the nodes that cannot tell if idempotency keys without `created_at` are
+    /// new, because they lost data, each with the time for which they cannot. One loss of data is
+    /// reported once.
     pub(crate) fn keys_forgotten(&self, nodes: impl Iterator<Item = (usize, Duration)>) {
         let now = self.env.now();
         for (node, remaining) in nodes {
             let until = now + remaining;
             {
                 let mut known = self.forgetful.lock().unwrap_or_else(PoisonError::into_inner);
-                // The same loss, seen with a somewhat slower clock or for a shorter retention.
+                // The time is at most a little later than the reported one, so it is about the same
+                // loss, seen with a slower clock or for a shorter retention.
                 if known[node].is_some_and(|known| until <= known + FORGETFUL_SLACK) {
                     continue;
                 }
@@ -254,10 +262,12 @@ impl Core {
         }
     }
 
-    /// Reads the holder of a name, decided at the majority. `read` is as for [`Leading`].
+    /// Reads who holds a name, which a majority of nodes decides. `read` decodes the holder's
+    /// metadata, as for [`Leading`].
     ///
     /// # Cancellation safety
-    /// Dropped, the nodes keep nothing of it except, with `wait`, the registration for a hint.
+    /// If the future is dropped, nothing of the read is left on the nodes except, with `wait`, the
+    /// registration for a hint.
     pub(crate) async fn inspect<W: Clone>(
         &self,
         keys: &LockKeys,
@@ -276,24 +286,25 @@ impl Core {
         self.run(now, &mut Leading::new(self.n(), by, read), round).await
     }
 
-    /// Returns the name of a node.
+    /// Returns the name of a node, by its number.
     pub(crate) fn name(&self, node: usize) -> Arc<str> {
         Arc::clone(&self.names[node])
     }
 
-    /// Makes the error of an operation from the outcomes of the nodes, with their names.
+    /// Makes a [`NoQuorum`] error from the outcomes of all nodes, and adds the nodes' names.
     pub(crate) fn no_quorum(&self, outcomes: Vec<NodeOutcome>) -> NoQuorum {
         let nodes = self.names.iter().cloned().zip(outcomes).collect();
         NoQuorum { of: None, needed: majority(self.n()), nodes, waited: None }
     }
 
-    /// Returns the outcomes of a request that is not sent any more because the handle was closed.
+    /// Returns the outcome, for each node, of a request that is not sent because the handle was
+    /// closed.
     pub(crate) fn closed(&self) -> Vec<NodeOutcome> {
         vec![NodeOutcome::Failed(handle_closed()); self.n()]
     }
 
-    /// Starts to listen to the nodes' signals, once, when a caller first waits for a lock or holds
-    /// one.
+    /// Starts to listen to the nodes' signals (hints and events), unless a task listens already. It
+    /// is called when a caller first waits for a lock or holds one.
     pub(crate) fn listen(self: &Arc<Self>) {
         let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
         listeners.retain(|l| !l.is_finished());
@@ -322,22 +333,22 @@ impl Core {
         }
     }
 
-    /// Sends a node's event to the subscribers.
+    /// Sends an event of a node to the subscribers.
     fn tell(&self, node: usize, event: NodeEvent) {
         // Without a subscriber the event is dropped, which is no error.
         let _ = self.events.send(NamedEvent { node: Arc::clone(&self.names[node]), event });
     }
 
-    /// Gives up a reservation for which no caller of this handle waits any more, so that the next
-    /// in the node's queue gets the lock.
+    /// Gives a lock back that a node has reserved for this handle, because no caller of the handle
+    /// waits for it any more. The next handle in the node's queue then gets it.
     pub(crate) fn pass_on(&self, node: usize, key: &str) {
         let owner = self.hints.reservation();
         let op = Op::Release { keys: LockKeys::new(key), owner, meta: false };
         self.send(node, op, self.node_deadline(self.env.now()), &ReplyCollector::new(self.n()));
     }
 
-    /// Asks a node that may have become another server for its facts, which show that, if any lease
-    /// is held.
+    /// Asks a node that may have become another server for its facts (clock, identity, data
+    /// history), which show if it has. Does nothing if no lease is held.
     fn look_at(&self, node: usize) {
         if !self.renewer.is_empty() {
             self.queues[node].look();
@@ -351,7 +362,7 @@ fn handle_closed() -> NodeError {
 
 impl Drop for Core {
     fn drop(&mut self) {
-        // The renewer's task ends with the handle.
+        // The renewer's task wakes up, sees that the handle is gone, and ends.
         self.renewer.wake();
         for l in self.listeners.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
             l.abort();

@@ -1,4 +1,4 @@
-//! Counters of one node, updated once per batch. Nothing is decided by these numbers.
+//! Counters of one node, updated once per batch. No decision depends on these numbers.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,7 +8,7 @@ use crate::error::{NodeError, NodeFault};
 use crate::metrics::{Gauge, Histogram, NODE, NodeMetrics, Tally};
 use crate::op::{Loss, Reply};
 
-/// The counters of one node.
+/// Counters of one node.
 #[derive(Debug)]
 pub(crate) struct Counters {
     node: Arc<str>,
@@ -27,13 +27,13 @@ pub(crate) struct Counters {
     losses: Tally,
     loss: Gauge,
     quarantine_ends: Gauge,
-    /// Losses of the node's data, as of its last answer.
+    /// Ranges of writes that the node may have lost, as of its last answer.
     data: Mutex<Arc<[Loss]>>,
-    /// Behind a mutex, because faults are rare.
+    /// Number of faults of each kind. A mutex is no burden, because faults are rare.
     faults: Mutex<BTreeMap<NodeFault, Tally>>,
 }
 
-/// Counts of one batch.
+/// Numbers of one batch, which are added to the node's counters together.
 #[derive(Debug, Default)]
 pub(crate) struct Count {
     ops: u64,
@@ -95,7 +95,7 @@ impl Counters {
         }
     }
 
-    /// Adds the counts of a batch that was answered after `took`.
+    /// Adds the numbers of a batch that was answered `took` after it was sent.
     pub(crate) fn add(&self, count: Count, took: Duration) {
         self.batches.add(1);
         self.request.record(took.as_secs_f64());
@@ -128,18 +128,20 @@ impl Counters {
         self.quarantines.add(1);
     }
 
-    /// Sets the end of the node's quarantine, in µs since 1970.
+    /// Sets the gauge of the end of the node's quarantine, in µs since 1970 by the node's clock.
     pub(crate) fn set_quarantine_end(&self, micros: u64) {
         self.quarantine_ends.set(Duration::from_micros(micros).as_secs_f64());
     }
 
-    /// Sets what the node's data may lack. `new`: the latest of these losses was not there before.
+    /// Sets the ranges of writes that the node may have lost. `new`: the latest of them was not
+    /// reported before, so it is counted.
     pub(crate) fn set_losses(&self, losses: &Arc<[Loss]>, new: bool) {
         self.losses.add(u64::from(new));
         *self.data.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(losses);
     }
 
-    /// Sets the latest loss that still concerns keys, if any.
+    /// Sets the gauge of lost data to the length of this loss, in seconds; zero if no loss concerns
+    /// keys any more.
     pub(crate) fn set_concerning(&self, loss: Option<Loss>) {
         let seconds = |loss: Loss| loss.length().map_or(f64::INFINITY, |d| d.as_secs_f64());
         self.loss.set(loss.map_or(0.0, seconds));
@@ -153,7 +155,7 @@ impl Counters {
         self.switches.add(1);
     }
 
-    /// Counts a wait for replicas that is over.
+    /// Counts a wait for replicas that has ended. `confirmed`: enough replicas had the grants.
     pub(crate) fn count_barrier(&self, confirmed: bool) {
         self.barriers.add(1);
         self.barriers_failed.add(u64::from(!confirmed));
@@ -180,7 +182,7 @@ impl Counters {
     }
 }
 
-/// Returns the fault as a label: `NoReplicas` is `no_replicas`.
+/// Returns the fault as a metric label, for example `no_replicas` for `NoReplicas`.
 fn word(fault: NodeFault) -> String {
     let mut word = String::new();
     for c in format!("{fault:?}").chars() {

@@ -1,5 +1,6 @@
-//! Judges a node by the facts of its batches: its clock, its data history, its identity (clocks 4,
-//! quarantine 7). The quarantine itself is decided in `lua/history.lua`.
+//! Judges a node by the facts about itself that it reports with each batch: its clock, its data
+//! history and its identity (clocks 4, quarantine 7). Quarantines are only observed here;
+//! `lua/history.lua` decides about them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,23 +18,27 @@ use crate::quorum::clock::{ClockCheck, ClockStep};
 use crate::time::Moment;
 use crate::token::OwnerToken;
 
-/// Watches one node's facts.
+/// Observer of the facts that one node reports.
 pub(crate) struct NodeMonitor {
     name: Arc<str>,
     clock: ClockCheck,
     identity: Option<Arc<str>>,
     address: Option<Arc<str>>,
     history_id: Option<u64>,
-    /// Clock of the node (µs since 1970) at the first facts that showed a marker.
+    /// The node's clock, in µs since 1970, when this handle first saw its marker; `None` before
+    /// that.
     known_since: Option<u64>,
     in_quarantine: bool,
-    /// The latest loss of data that the node showed.
+    /// Latest loss of data that the node has reported.
     latest_loss: Option<Loss>,
-    /// That loss, while it still concerns keys of the default retention.
+    /// `latest_loss`, as long as it may concern idempotency keys that are kept for the default
+    /// retention.
     concerning: Option<Loss>,
-    /// Owners that have re-asserted a lease in this quarantine of the node.
+    /// Owners that have re-asserted a lease (renewed it in a quarantine) in this quarantine of the
+    /// node.
     reasserted: BTreeSet<OwnerToken>,
-    /// Quarantine lengths of the disagreement reported last: ours and the node's.
+    /// Quarantine lengths in the disagreement that was reported last: the one that we ask for, and
+    /// the one that the node uses.
     disagreed: Option<(Duration, Duration)>,
     events: broadcast::Sender<NamedEvent>,
     counters: Arc<Counters>,
@@ -58,9 +63,9 @@ impl NodeMonitor {
         }
     }
 
-    /// Takes in the facts of a batch that was under way from `sent` to `received`; `address`
-    /// returns the address of the node's server. Returns the error for which the node's votes do
-    /// not count now, if any.
+    /// Takes in the facts that came with a batch, which was under way from `sent` to `received`.
+    /// `address` returns the address of the server that answers for the node. Returns an error if
+    /// the node's votes do not count at present, because its clock stepped.
     pub(crate) fn judge(
         &mut self,
         facts: &Facts,
@@ -88,26 +93,27 @@ impl NodeMonitor {
         self.clock.objection(received)
     }
 
-    /// Returns the node's clock when its marker was first seen (quarantine 10).
+    /// Returns the node's clock, in µs since 1970, when this handle first saw its marker
+    /// (quarantine 10).
     pub(crate) fn known_since(&self) -> Option<u64> {
         self.known_since
     }
 
-    /// Counts an extension by which an owner re-asserted its lease. Returns true if it is the
-    /// owner's first during this quarantine; an extension after the quarantine's end is an ordinary
-    /// one.
+    /// Records a confirmed extension that named the node's quarantine. Returns true if it
+    /// re-asserted a lease: if it is the owner's first during this quarantine. After the end of the
+    /// quarantine it is an ordinary extension.
     pub(crate) fn reasserts(&mut self, owner: OwnerToken) -> bool {
         self.in_quarantine && self.reasserted.insert(owner)
     }
 
-    /// Reports that holders of this handle re-asserted this number of leases.
+    /// Reports by event that holders of this handle re-asserted this number of leases.
     pub(crate) fn reasserted(&self, leases: u64) {
         if leases > 0 {
             self.tell(NodeEvent::Reasserted { leases });
         }
     }
 
-    /// Updates what the node's data may lack (quarantine 13).
+    /// Takes in which writes the node's data may lack (quarantine 13).
     fn check_losses(&mut self, facts: &Facts) {
         let latest = facts.losses.last().copied();
         if latest != self.latest_loss {
@@ -146,8 +152,8 @@ impl NodeMonitor {
                 HistoryCause::Restart
             };
             self.tell(NodeEvent::HistoryChanged { cause });
-            // The new history has a quarantine of its own, although the last one may not have
-            // ended.
+            // The new data history has a quarantine of its own, which is reported even if the last
+            // one had not ended.
             self.in_quarantine = false;
             self.reasserted.clear();
         }
@@ -176,12 +182,14 @@ impl NodeMonitor {
         }
     }
 
-    /// Reports a disagreement about the quarantine's length, on which all clients of a node must
-    /// agree (quarantine 7). The node uses the longest, so each handle with another length reports
-    /// it once.
+    /// Reports by event that this handle and other clients of the node disagree about the length of
+    /// a quarantine, on which they must agree (quarantine 7). The node uses the longest length. So
+    /// it is reported by a handle that asks for less, and by the one that raised it, once for each
+    /// pair of lengths.
     fn check_settings(&mut self, facts: &Facts) {
         let (ours, node) = (facts.quarantine_asked, facts.quarantine_len);
-        // The node counts in whole milliseconds, so a difference below one is no disagreement.
+        // The node counts in whole milliseconds, so lengths that differ by less than one are the
+        // same.
         let shorter = ours + Duration::from_millis(1) < node;
         if (shorter || facts.quarantine_raised) && self.disagreed != Some((ours, node)) {
             self.disagreed = Some((ours, node));
@@ -191,7 +199,7 @@ impl NodeMonitor {
 
     fn tell(&self, event: NodeEvent) {
         event.log(&self.name);
-        // An error means that there is no subscriber.
+        // Sending fails only if there is no subscriber.
         let _ = self.events.send(NamedEvent { node: Arc::clone(&self.name), event });
     }
 }
@@ -310,7 +318,7 @@ mod tests {
         p.judge(&shut, at(1), at(1), &nowhere);
         assert!(p.reasserts(owner));
         assert!(!p.reasserts(owner));
-        // The next renewal was sent before the quarantine's end and arrived after it.
+        // The next renewal was sent in the quarantine and arrived after its end.
         p.judge(&open, at(2), at(2), &nowhere);
         assert!(!p.reasserts(owner));
     }

@@ -1,24 +1,25 @@
-//! The requests of a handle to one node: a queue, and as many batches in flight as the node keeps
+//! Queue of a handle's requests to one node. It has as many batches in flight as the node executes
 //! in order (group commit).
 //!
-//! If no batch is in flight, a request is sent at once; requests that arrive in the meantime are
-//! sent together as the next batch. A node that keeps order takes further batches while it works on
-//! the first, so that neither side waits for the other. A release never overtakes its own acquire:
-//! a batch is sent when the node's `call` is made, and takes effect after the batches of earlier
-//! calls. The queue's task polls the calls, so it also drives the connection to a server
-//! (`dial/wire.rs`). The queue also
-//! - drops requests whose deadline passed before they were sent (certainly not executed);
-//! - sends with each batch the time until which it may take effect, by the node's own clock: a
-//!   batch that was received by a frozen server is not executed when the server resumes. An idle
-//!   queue asks for the node's time now and then, so that it knows that clock;
-//! - keeps *owed* releases (`pending_releases`): a release is repeated until it is answered at a
-//!   time at which no unanswered request can take effect any more;
-//! - asks again, in a later batch, for results that a node put off because the batch had shown
-//!   enough of them, and lets no batch grow beyond what may be stored at once;
+//! If no batch is in flight, a request is sent at once. Requests that arrive while a batch is in
+//! flight are sent together as the next one. A node that executes its batches in order is sent
+//! further batches while it works on the first, so that neither side waits for the other. A release
+//! never overtakes its own acquire, because a batch is sent when the node's `call` is made, and
+//! takes effect after the batches of earlier calls. The queue's task polls the futures of these
+//! calls, and so also drives the connection to a server (`dial/wire.rs`). The queue also
+//! - drops requests whose deadline passed before they were sent, so that they were certainly not
+//!   executed;
+//! - sends with each batch the time, by the node's own clock, until which it may take effect, so
+//!   that a frozen server that has received a batch does not execute it when it resumes. To know
+//!   that clock, an idle queue asks for the node's time every two seconds;
+//! - keeps *owed* releases (`pending_releases`): a release is repeated until the node has answered
+//!   it at a time at which no unanswered request of the same owner can take effect any more;
+//! - sends an op again if the node put it off (`Deferred`) because its answer held enough stored
+//!   bytes already, and limits the bytes that one batch asks the node to store;
 //! - holds a grant back until as many replicas have it as its caller asked for (durability 1),
 //!   without delaying other requests;
-//! - watches the facts of each batch: clock steps, new histories, two nodes on one server (clocks
-//!   4, quarantine 7, overview 8).
+//! - watches the facts that the node reports with each batch: steps of its clock, new data
+//!   histories, and two nodes on one server (clocks 4, quarantine 7, overview 8).
 
 mod alarm;
 mod incoming;
@@ -59,32 +60,35 @@ use crate::op::{Batch, Loss, NotAfter, QuarantineId, Replies, Reply, Terms, Time
 use crate::quorum::holdings::Quarantine;
 use crate::time::{Drift, Moment, NodeClock};
 
-/// Extra time to wait for a node's answer after the deadline has passed.
+/// Time after a request's deadline for which a node's answer is still awaited.
 pub(crate) const GRACE: Duration = Duration::from_millis(250);
-/// Interval at which an idle queue asks the node for its facts: its clock, and its identity, which
-/// shows if it is still the same server. The request also renews the note of the server's clock
-/// (quarantine 13).
+/// Interval at which an idle queue sends a batch without ops, in order to read the node's clock and
+/// to see if the node is still the same server. Such a batch also makes the server store its clock
+/// in the marker key, which limits what counts as lost after a crash (quarantine 13).
 const HEARTBEAT: Duration = Duration::from_secs(2);
 
-/// Most requests that wait to be sent; undo operations have the same number of places again.
+/// Most requests that wait to be sent in one channel of the queue. Releases and unclaims have the
+/// same number of places again.
 const QUEUE_MAX: usize = 100_000;
-/// Most batches that wait for replicas to confirm them; at this limit no new request is taken from
-/// the queue.
+/// Most batches with grants that wait for the confirmation of replicas. At this limit no new
+/// request is taken from the queue.
 const CONFIRMING_MAX: usize = 1_024;
-/// Most bytes that one batch asks the node to store, except that it always takes one op. The limit
-/// bounds how long other requests wait, and is the same as the node's limit for the results of one
-/// answer (`Reply::Deferred`).
+/// Most bytes that one batch asks the node to store; an op with more bytes is sent alone. The limit
+/// bounds how long other requests wait. It is the same as the node's limit for the results that one
+/// answer shows (`Reply::Deferred`).
 const BYTES_MAX: usize = 1 << 20;
 /// Most ops in one batch, which bounds how long one script may occupy a server.
 const BATCH_MAX: usize = 128;
-/// Most batches under way: the next one has arrived when the server finishes the first.
+/// Most batches in flight. With several the next batch has arrived at the server when the server
+/// finishes the first.
 const DEPTH: usize = 4;
-/// Most ops of a batch that were put off before, so that other requests need not wait until all
-/// large results are shown.
+/// Most ops in one batch that the node had put off before (`Deferred`), so that other requests need
+/// not wait until all large results have been shown.
 const AGAIN_MAX: usize = 16;
 
-/// Callback for a node, by number, that has begun another data history, with its quarantine. It is
-/// called before the answers of the batch that shows the new history are posted.
+/// Called with a node's number and its new quarantine when the node turns out to serve other data
+/// than before (it failed over, or was restarted). Callers receive the answers of the batch that
+/// revealed the change after this call.
 pub(crate) type OnSwitch = dyn Fn(usize, Quarantine) + Send + Sync;
 
 /// Settings that the queues of one handle share.
@@ -95,14 +99,14 @@ pub(crate) struct QueueSettings {
     pub(crate) drift: Drift,
     pub(crate) ttl: Duration,
     pub(crate) node_deadline: Duration,
-    /// The events of the nodes, by name.
+    /// Sender of the nodes' events to the handle's subscribers.
     pub(crate) events: broadcast::Sender<NamedEvent>,
     pub(crate) on_switch: Arc<OnSwitch>,
     pub(crate) votes: Arc<VotingGauges>,
 }
 
-/// Queue of requests to one node. Its task starts with the first request and ends when the queue is
-/// dropped.
+/// Queue of requests to one node. Its task starts with the first request, and ends when the queue
+/// is dropped.
 pub(crate) struct NodeQueue {
     node: Arc<dyn LockNode>,
     index: usize,
@@ -124,7 +128,7 @@ impl NodeQueue {
         &self.node
     }
 
-    /// Returns the unfinished work of this queue.
+    /// Returns the numbers of unanswered requests and unconfirmed releases of this queue.
     pub(crate) fn load(&self) -> &Load {
         &self.load
     }
@@ -134,24 +138,26 @@ impl NodeQueue {
         self.counters.snapshot()
     }
 
-    /// Returns what the node's data may lack, as of its last answer.
+    /// Returns the ranges of writes that the node may have lost, as of its last answer.
     pub(crate) fn losses(&self) -> Arc<[Loss]> {
         self.counters.losses()
     }
 
-    /// Asks the node for its facts, unless a batch is under way: the answer to any batch has them.
+    /// Makes the queue's task ask the node for its facts (clock, identity, data history), unless a
+    /// batch is in flight, because each answer contains them.
     pub(crate) fn look(&self) {
         self.look.notify_one();
     }
 
-    /// Queues a request. Never blocks; the answer, which may be a refusal to send, goes to its
-    /// collector.
+    /// Queues a request, and never blocks. The request's collector receives the answer, which may
+    /// be that the request was refused and not sent.
     pub(crate) fn submit(&self, mut pending: Pending) {
         pending.count(&self.load);
         let full = || format!("{QUEUE_MAX} requests wait already");
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         let pending = match queues.as_ref().map(|queues| queues.of(&pending.op)) {
-            // An undo operation is let in as long as there is any place: it frees a lock elsewhere.
+            // An undo operation is accepted as long as there is any place in the channel, because
+            // it frees a lock or a claim for others.
             Some(open) if open.capacity() <= QUEUE_MAX && !pending.op.is_undo() => {
                 return self.refuse_busy(pending, full());
             }
@@ -164,8 +170,8 @@ impl NodeQueue {
             },
             None => pending,
         };
-        // First use, or the runtime of the earlier task is gone: the task is started on this
-        // runtime.
+        // The queue is used for the first time, or the runtime of its earlier task is gone. The
+        // task is started on the runtime of this caller.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             let now = self.settings.env.now();
             return refuse(
@@ -195,12 +201,12 @@ impl NodeQueue {
             in_touch: false,
         };
         self.settings.env.spawn(&runtime, Box::pin(worker.run()));
-        // Cannot fail: the new queue is empty.
+        // This cannot fail, because the new channel is empty.
         let _ = new.of(&pending.op).try_send(pending);
         *queues = Some(new);
     }
 
-    /// Refuses a request, so that others are answered in time.
+    /// Refuses a request as `Busy`, so that the requests before it are answered in time.
     pub(crate) fn refuse_busy(&self, pending: Pending, why: impl Into<Arc<str>>) {
         self.counters.count_refused(NodeFault::Busy);
         refuse(pending, NodeFault::Busy, why, self.settings.env.now());
@@ -211,20 +217,22 @@ fn refuse(pending: Pending, fault: NodeFault, detail: impl Into<Arc<str>>, now: 
     pending.answer(Err(NodeError::not_executed(fault, detail)), &Origin::local(now));
 }
 
-/// A batch that was sent, with its answer.
+/// A batch that was sent, with the node's answer to it.
 struct Answered {
     requests: Vec<Pending>,
-    /// Facts that the node was asked for first, if its clock was not known.
+    /// Facts that the node reported in answer to an empty batch, which was sent first because the
+    /// node's clock was not known; otherwise `None`.
     greeting: Option<TimedFacts>,
     replies: Replies,
     deadline: Moment,
-    /// Time until which the batch could take effect, by the node's clock in µs.
+    /// Time until which the batch could take effect, in µs by the node's clock.
     not_after: u64,
     sent: Moment,
     received: Moment,
 }
 
-/// Grants of one batch, by the durability level at which they count.
+/// Grants of one batch that count only once replicas have them, by the durability level that they
+/// need.
 type Unconfirmed = BTreeMap<Durability, Vec<(Pending, Reply)>>;
 
 struct Worker {
@@ -233,23 +241,25 @@ struct Worker {
     monitor: NodeMonitor,
     settings: QueueSettings,
     counters: Arc<Counters>,
-    /// Notified when the node should be asked for its facts.
+    /// Notified when the task should ask the node for its facts (clock, identity, data history).
     look: Arc<Notify>,
     incoming: Incoming,
-    /// Requests that were taken from the queue and go into a later batch, before what is queued.
+    /// Requests that were taken from the queue once and go into a later batch, before the requests
+    /// that are still queued.
     again: VecDeque<Pending>,
     owed: PendingReleases,
     in_doubt: InDoubt,
-    /// Clock of the server that answered last, and the identity of that server.
+    /// Clock of the server that answered last, as it was read then, and the identity of that
+    /// server.
     clock: Option<(NodeClock, Arc<str>)>,
     /// True once the node has reported which server it is connected to.
     names_server: bool,
-    /// Data history in the node's last answer.
+    /// Data history that the node reported in its last answer.
     history: Option<QuarantineId>,
     pace: Pace,
     /// Time at which the last batch was sent.
     spoke: Moment,
-    /// The node answered the last batch, so its connection works.
+    /// True if the node answered the last batch, so that its connection works.
     in_touch: bool,
 }
 
@@ -262,26 +272,30 @@ impl Worker {
         let mut under_way = FuturesUnordered::new();
         let mut confirming = FuturesUnordered::new();
         let mut alarm = Alarm::new();
-        // Ops of the last batch; true if the other tasks have run since a request was seen.
+        // `last` is the number of ops in the last batch. `yielded` is true if other tasks have just
+        // been let run, so that they are not let run twice before a batch.
         let (mut last, mut yielded) = (0, false);
         loop {
             let now = env.now();
-            // A batch under way may still be asking for the clock: another batch would overtake
-            // that question.
+            // The first facts make the clock known, so they are taken only while no batch is in
+            // flight. A batch in flight may still be asking for the clock before it sends its ops,
+            // and the next batch would overtake it.
             let mut known = self.known_clock(now).is_some();
             if (looks || !known) && under_way.is_empty() && self.take_first_facts() {
                 looks = false;
                 known = self.known_clock(now).is_some();
             }
-            // Two batches that both ask for the clock first could overtake each other.
+            // Without a known clock, a batch first asks for the clock and then sends its ops. Two
+            // such batches could overtake each other, so only one may be in flight.
             let depth = if known { self.node.depth().clamp(1, DEPTH) } else { 1 };
             let room = under_way.len() < depth;
             let open = room && confirming.len() < CONFIRMING_MAX;
-            // Owed releases are sent before queued requests: a busy queue is never empty.
+            // Owed releases are sent before the queued requests, because the queue of a busy node
+            // is never empty.
             let mut next = if room { self.owed_batch(now) } else { None };
-            // Callers that were answered just now run first where there are several, so that
-            // their next requests leave in the same batch. Neither a caller that is alone nor an
-            // extension is held up.
+            // If several callers were answered just now, they run first, so that their next
+            // requests leave in the same batch. This holds up neither a caller that is alone nor an
+            // extension.
             let crowded = last > 1 || !under_way.is_empty();
             let waits = self.incoming.len() > 0 && !self.incoming.has_extension();
             if next.is_none() && open && crowded && waits && !yielded {
@@ -317,10 +331,11 @@ impl Worker {
                 () = &mut alarm => {}
             }
         }
-        // The handle is gone. Batches under way are awaited and owed releases are sent once more;
-        // the ttl ends what then remains.
+        // The handle is gone. The batches in flight are awaited, and owed releases are sent once
+        // more. What then remains on the node ends by its ttl.
         while let Some(answered) = under_way.next().await {
-            // With the handle all callers are gone that could wait for a durability level.
+            // `settle` returns waits for replicas. They are dropped, because the callers that could
+            // wait for a durability level are gone with the handle.
             self.settle(answered);
         }
         if let Some((last, deadline)) = self.owed_batch(env.now()) {
@@ -330,7 +345,7 @@ impl Worker {
     }
 
     /// Takes in the facts that the node's connection received when it was opened. Returns false if
-    /// there are none: then a batch has to ask for them.
+    /// there are none, so that a batch has to ask for them.
     fn take_first_facts(&mut self) -> bool {
         let Some(first) = self.node.first_facts() else { return false };
         self.observe(&first);
@@ -338,11 +353,11 @@ impl Worker {
         true
     }
 
-    /// Takes the next batch out of the queue, at most `most` requests, and returns it with its
-    /// deadline.
+    /// Takes the next batch out of the queue, which has at most `most` requests, and returns it
+    /// with its deadline.
     fn next_batch(&mut self, now: Moment, most: usize) -> Option<(Vec<Pending>, Moment)> {
-        // At least `node_deadline`: a caller may want the answer sooner, but a time-out ends the
-        // connection that all callers share.
+        // The deadline is at least `node_deadline` away, even if a caller wants its answer sooner:
+        // a time-out ends the connection, which all callers share.
         let mut deadline = now + self.settings.node_deadline;
         let mut again = self.again.len().min(AGAIN_MAX);
         let waiting = again + self.incoming.len();
@@ -373,14 +388,15 @@ impl Worker {
         (!batch.is_empty()).then_some((batch, deadline))
     }
 
-    /// Returns the clock of the server that a batch would reach now, if it was read so recently
-    /// that its possible drift since is small compared with a deadline.
+    /// Returns the clock and the identity of the server that a batch would reach now. `None` if the
+    /// last batch got no answer, if the server may be another one than the one that answered it, or
+    /// if the clock may have drifted by more than a quarter of `node_deadline` since it was read.
     fn known_clock(&self, now: Moment) -> Option<&(NodeClock, Arc<str>)> {
         let most = self.settings.node_deadline / 4;
         let (clock, server) = self.clock.as_ref().filter(|_| self.in_touch)?;
         let drifted = self.settings.drift.of(now.since(clock.read));
-        // If the node reported a server before and reports none now, it has no connection: the next
-        // server may be another one.
+        // If the node named its server before and names none now, it has no connection, and its
+        // next connection may lead to another server.
         let same = || self.node.server().map_or(!self.names_server, |now| now == *server);
         self.clock.as_ref().filter(|_| drifted <= most && same())
     }
@@ -391,8 +407,8 @@ impl Worker {
         (!due.is_empty()).then_some((due, now + self.settings.node_deadline))
     }
 
-    /// Sends one batch, now. The answer has one reply per op and is there by the deadline plus
-    /// grace.
+    /// Sends one batch; if the node's clock is not known, it asks for the clock first. The answer
+    /// has one reply per op, and is there by the deadline plus `GRACE`.
     fn send<'n>(
         &mut self,
         requests: Vec<Pending>,
@@ -405,8 +421,9 @@ impl Worker {
         let sent = env.now();
         self.spoke = sent;
         let ops: Vec<_> = requests.iter().map(|pending| pending.op.clone()).collect();
-        // False until this batch is answered, even if the node reconnects meanwhile: the next batch
-        // must not overtake one that asks for the clock first.
+        // If the connection is lost, the clock counts as not known until this batch is answered,
+        // even if the node reconnects in the meantime. Otherwise the next batch could overtake this
+        // one, which first asks for the clock.
         self.in_touch &= !self.names_server || self.node.server().is_some();
         let by = move |(clock, server): &(NodeClock, Arc<str>)| NotAfter {
             server: Arc::clone(server),
@@ -417,8 +434,8 @@ impl Worker {
             node.call(Batch { terms, not_after: Some(by), known_since, ops }, deadline)
         };
         let greets = known.is_none() && !ops.is_empty();
-        // A node whose clock is not known gets the batch all the same: to learn its fault, and to
-        // run the ops that may be executed at any time.
+        // A node whose clock could not be read gets the batch all the same. The answer shows what
+        // is wrong with the node, and releases and unclaims are executed at any time.
         let mut not_after = known.unwrap_or_else(NotAfter::over);
         let begun =
             if greets { Either::Right(ops) } else { Either::Left(call(ops, not_after.clone())) };
@@ -454,8 +471,9 @@ impl Worker {
     }
 }
 
-/// Lets the tasks that can run now run first: wakes this task at once, behind them.
-/// `tokio::task::yield_now` would wait for a turn of the runtime's driver, on this very thread.
+/// Lets all tasks run first that can run now: this task wakes itself at once and is queued behind
+/// them. `tokio::task::yield_now` would also wait until the IO driver of the runtime has had its
+/// turn on this thread.
 async fn let_others_run() {
     let mut woken = false;
     std::future::poll_fn(|cx| {
@@ -468,7 +486,7 @@ async fn let_others_run() {
     .await;
 }
 
-/// Asks a node whose clock is not known for its facts.
+/// Asks a node whose clock is not known for its facts, with a batch without ops.
 async fn greet(
     node: &dyn LockNode,
     env: &dyn Env,

@@ -1,15 +1,18 @@
-//! Fences that are ahead of our own clock, by key: the next proposal must exceed them.
+//! Fencing tokens that nodes answered and that are ahead of our own clock, by key. The next
+//! proposal for the key must exceed them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// Most keys that are remembered; beyond this the one that was seen longest ago is forgotten, which
-/// costs its next caller a raise round and nothing else.
+/// Most keys that are remembered. Beyond this number the key that was seen longest ago is
+/// forgotten. That costs its next caller one more round of requests, which raises the nodes to one
+/// token, and nothing else.
 const MOST: usize = 4_096;
 
 #[derive(Debug, Default)]
 pub(super) struct FencesAhead {
-    /// Fence last seen, and the number of that observation, by which the oldest is found.
+    /// For each key, the fencing token that was last seen, and the number of that observation, by
+    /// which the oldest entry is found.
     seen: HashMap<Arc<str>, (u64, u64)>,
     order: BTreeMap<u64, Arc<str>>,
     next: u64,
@@ -20,12 +23,12 @@ impl FencesAhead {
         self.seen.is_empty()
     }
 
-    /// Returns the fence last seen for the key, if it was ahead of our clock.
+    /// Returns the fencing token that was last seen for the key, if it was ahead of our clock.
     pub(super) fn of(&self, key: &str) -> Option<u64> {
         self.seen.get(key).map(|(fence, _)| *fence)
     }
 
-    /// Remembers that the key's fence is ahead of our clock.
+    /// Remembers a fencing token of the key that is ahead of our clock.
     pub(super) fn saw(&mut self, key: &str, fence: u64) {
         self.next += 1;
         let at = self.next;
@@ -45,7 +48,7 @@ impl FencesAhead {
         self.order.insert(at, key);
     }
 
-    /// Forgets the key's fence: our clock has passed it.
+    /// Forgets the key's fencing token, because our clock has passed it.
     pub(super) fn forget(&mut self, key: &str) {
         if let Some((_, at)) = self.seen.remove(key) {
             self.order.remove(&at);
@@ -60,7 +63,7 @@ mod tests {
     #[test]
     fn the_key_that_was_seen_longest_ago_is_forgotten_first() {
         let mut ahead = FencesAhead::default();
-        // The order by name is also the order by age.
+        // The keys are seen in the order of their names.
         ahead.saw("a", 1);
         ahead.saw("z", 1);
         for i in 2..MOST as u64 {

@@ -1,4 +1,5 @@
-//! Releasing a lock that is held: decided at the majority; the queues finish the other nodes.
+//! Releasing a lock that is held. A majority decides the result, and the node queues finish the
+//! other nodes.
 
 use tracing::Instrument as _;
 
@@ -14,8 +15,8 @@ use crate::span::operation;
 use crate::time::Moment;
 
 impl Core {
-    /// Releases a lock on all nodes that may hold it; `held`: its lease was valid until now.
-    /// Decided at the majority; the queues finish the other nodes.
+    /// Releases a lock on all nodes that may hold it. `held`: its lease was valid until now. A
+    /// majority of the nodes decides the result, and the node queues finish the other nodes.
     pub(crate) async fn release(&self, lease: &Lease, held: bool) -> Result<(), ReleaseError> {
         let operation = operation!("release", of = %lease.resource());
         operation.token(lease.token);
@@ -36,8 +37,8 @@ impl Core {
         let owed = self.forgotten_at(now, lease.on_nodes());
         match self.take_back(op, lease, owed).await {
             Found::Other => Err(ReleaseError::TakenByOther(lease.resource())),
-            // Other owners may have held the lock since, even if our value is there now: a late
-            // renewal may have put it back.
+            // The lease was over before the release, so other owners may have held the lock since.
+            // Our value on the nodes proves nothing, because a late renewal may have put it back.
             _ if !held => lost(),
             Found::Released => Ok(()),
             Found::Gone => lost(),
@@ -48,8 +49,8 @@ impl Core {
         }
     }
 
-    /// Takes back what nodes may hold of a lease. Even if this future is dropped, a node that does
-    /// not answer is asked again until `owed`.
+    /// Sends `op` to the nodes that may hold something of a lease, in order to take it back. A node
+    /// that does not answer is asked again until `owed`, even if this future is dropped.
     pub(super) async fn take_back(&self, op: Op, lease: &Lease, owed: Moment) -> Found {
         let now = self.env.now();
         let deadline = self.node_deadline(now);

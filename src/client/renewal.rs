@@ -1,5 +1,5 @@
-//! One extension of a lease over the nodes (renewal 1, 9). The file `renewer` decides when it is
-//! due.
+//! One renewal of a lease on all nodes (renewal 1, 9). The module `renewer` decides when a renewal
+//! is due.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ use crate::span::Call;
 use crate::time::{Moment, valid_until};
 
 impl Core {
-    /// Extends a lease, in a span of its own for the calling operation.
+    /// Extends a lease, in a tracing span of its own for the calling operation.
     ///
     /// # Cancellation safety
-    /// As [`extend`](Self::extend).
+    /// As for [`extend`](Self::extend).
     pub(crate) async fn extend_in(
         &self,
         lease: &Arc<Lease>,
@@ -29,11 +29,12 @@ impl Core {
         result
     }
 
-    /// Extends by the lease's own ttl, counted from this send. A failure releases nothing.
+    /// Extends a lease by its own ttl, counted from the time at which the requests are sent. A
+    /// failure releases nothing.
     ///
     /// # Cancellation safety
-    /// Dropped, the requests still run on the nodes; the lease keeps its old deadline, which is
-    /// earlier than theirs.
+    /// If the future is dropped, the requests are still executed on the nodes. The lease keeps its
+    /// old deadline, which is earlier than the new one on the nodes.
     pub(crate) async fn extend(&self, lease: &Arc<Lease>) -> Result<Moment, ExtendError> {
         let lost = || Err(ExtendError::Lost(lease.resource()));
         let sent = self.env.now();
@@ -44,9 +45,10 @@ impl Core {
         };
         let (old, failovers) = (lease.until(), lease.failovers());
         let kept = valid_until(sent, lease.ttl + lease.drain, self.config.drift);
-        // The nodes keep the lease for longer than its holder relies on it (election 8).
+        // The nodes keep the lease for `drain` longer than its holder relies on it (election 8).
         let new = kept - lease.drain;
-        // What a renewal promises must last as the grant does (durability 1).
+        // A renewal must be as durable as the grant (durability 1), so its collector has the same
+        // durability level.
         let replies = lease.replies.next_round(self.n(), kept);
         let (deadline, max_ttl) = (self.node_deadline(sent), self.config.max_ttl);
         let bounds = Times { old, new, deadline, max_ttl };
@@ -55,12 +57,13 @@ impl Core {
         let until = deadline.min(old);
         let submit = |node, op| self.send(node, op, until, &replies);
         if !lease.send(sent, machine.ask_all(sent), submit) {
-            // A lapsed lease is never revived, not even by a majority that would still agree.
+            // The lease is over. It is never revived, even if a majority would still confirm it.
             return lost();
         }
         let round = Round { replies: &replies, timer, until, of: Some(lease) };
         let result = match self.run(sent, &mut machine, round).await {
-            // Another renewal may have found the lease lost and reported that.
+            // Another renewal may have found the lease lost in the meantime. `prolong` then returns
+            // false, and this renewal counts as lost too.
             Extension::Until(until) if lease.prolong(until, replies.achieved(), failovers) => {
                 Ok(until)
             }

@@ -1,22 +1,23 @@
-//! Order of the renewals that are due, and limit of those in flight (renewal 12).
+//! Order in which due renewals are sent, and limit on the renewals in flight (renewal 12).
 //!
-//! A renewal has to be answered within `node_deadline`. Renewals that a node cannot answer in that
-//! time would all be refused unsent, and tried again together. So no more are sent than nodes
-//! answer; the others wait here, the one whose lease ends first in front.
+//! A node has to answer a renewal within `node_deadline`. If more renewals were due than a node can
+//! answer in that time, the rest would be refused unsent, and all of them would be tried again
+//! together. So no more are sent than nodes answer. The others wait in this queue, in which the
+//! lease that ends first is in front.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::time::Moment;
 
-/// Smallest and largest number of renewals in flight; a queue has at most the larger number of
-/// requests in flight.
+/// Smallest and largest limit on the renewals in flight. The largest is the number of requests that
+/// a node queue has in flight at most.
 const LIMITS: (usize, usize) = (32, 512);
 
-/// Renewals of one renewer that are due, the lease that ends first in front.
+/// Leases of one renewer that are due; the lease that ends first is in front.
 #[derive(Debug)]
 pub(super) struct RenewalQueue<T> {
-    /// By the end and the number of the lease: its ttl, and the lease itself.
+    /// The leases with their ttl, ordered by end and number of the lease.
     due: BTreeMap<(Moment, usize), (Duration, T)>,
     in_flight: usize,
     limit: usize,
@@ -27,13 +28,13 @@ impl<T> RenewalQueue<T> {
         Self { due: BTreeMap::new(), in_flight: 0, limit: LIMITS.1 }
     }
 
-    /// Adds a lease that is due, by its number, end and ttl. A lease that is in the queue already
-    /// is kept once.
+    /// Adds a lease that is due. A lease that is already in the queue with the same end is kept
+    /// once.
     pub(super) fn push(&mut self, number: usize, (until, ttl): (Moment, Duration), lease: T) {
         self.due.insert((until, number), (ttl, lease));
     }
 
-    /// Takes the lease to renew next, if another renewal may be sent.
+    /// Takes the lease to renew next; `None` if none is due or the limit is reached.
     pub(super) fn next(&mut self) -> Option<T> {
         if self.in_flight >= self.limit {
             return None;
@@ -43,16 +44,16 @@ impl<T> RenewalQueue<T> {
         Some(lease)
     }
 
-    /// Records the end of a renewal and adapts the limit: +1 if it was decided in time, halved if
-    /// not.
+    /// Records that a renewal has ended, and adapts the limit: it grows by one if the renewal was
+    /// decided in time, otherwise it is halved.
     pub(super) fn finished(&mut self, decided: bool) {
         self.in_flight -= 1;
         let limit = if decided { self.limit + 1 } else { self.limit / 2 };
         self.limit = limit.clamp(LIMITS.0, LIMITS.1);
     }
 
-    /// Returns true if the first lease in the queue has less than 5/8 of its ttl left: midway
-    /// between due (3/4) and half.
+    /// Returns true if the first lease in the queue has less than 5/8 of its ttl left. It was due
+    /// at 3/4, so this is midway between 3/4 and one half.
     pub(super) fn is_late(&self, now: Moment) -> bool {
         let first = self.due.first_key_value();
         first.is_some_and(|((until, _), (ttl, _))| until.since(now) < *ttl / 8 * 5)
@@ -88,10 +89,10 @@ mod tests {
         let leave = |queue: &mut RenewalQueue<usize>| std::iter::from_fn(|| queue.next()).count();
         assert_eq!(leave(&mut queue), 512);
         assert_eq!(leave(&mut queue), 0);
-        // No renewal is answered in time: few are tried until one is.
+        // No renewal is answered in time, so few are tried until one is.
         (0..512).for_each(|_| queue.finished(false));
         assert_eq!(leave(&mut queue), 32);
-        // Each round trip doubles them.
+        // Each round trip doubles the number in flight.
         for limit in [64, 128, 256, 512, 512] {
             let answered = queue.in_flight;
             (0..answered).for_each(|_| queue.finished(true));
@@ -103,7 +104,7 @@ mod tests {
     fn one_that_waits_for_an_eighth_of_its_ttl_is_late() {
         let mut queue = RenewalQueue::new();
         assert!(!queue.is_late(at(0)));
-        // Granted at 0 and due at 4.
+        // The lease was granted at 0 s and is due at 4 s.
         queue.push(1, (at(16), TTL), ());
         queue.push(2, (at(17), TTL), ());
         assert!(!queue.is_late(at(6)));

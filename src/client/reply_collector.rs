@@ -1,8 +1,8 @@
-//! The collector of the replies to one round of requests: one allocation, to which any number of
-//! node queues post.
+//! Collector of the replies to one round of requests. Any number of node queues post to it, and it
+//! is a single allocation.
 //!
-//! It carries the durability at which an answer counts (the node queues enforce it), and the pure
-//! records of what the answers show: [`Servers`] and [`Holdings`].
+//! It knows the durability level at which an answer counts, which the node queues enforce, and
+//! keeps two records of what the answers show: [`Servers`] and [`Holdings`].
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,34 +15,34 @@ use crate::quorum::holdings::{Holdings, Known, Quarantine};
 use crate::quorum::vote::Servers;
 use crate::time::Moment;
 
-/// Origin of an answer.
+/// When, and by which server, an answer was given.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Origin {
-    /// Time of the answer.
+    /// Time at which the answer arrived.
     pub(crate) at: Moment,
-    /// Data history of the node that gave it.
+    /// Data history of the node when it answered; `None` if the node did not report it.
     pub(crate) history: Option<QuarantineId>,
-    /// Server process that gave it.
+    /// Identity of the server process that answered; `None` if no server did.
     pub(crate) server: Option<Arc<str>>,
 }
 
 impl Origin {
-    /// Origin of an answer which no server gave.
+    /// Makes the origin of an answer that no server gave, for example of a refusal to send.
     pub(crate) fn local(at: Moment) -> Self {
         Self { at, ..Self::default() }
     }
 }
 
-/// Replies of one round of requests, by node.
+/// Collector of the replies of all nodes to one round of requests.
 #[derive(Debug)]
 pub(crate) struct ReplyCollector {
     level: Durability,
-    /// The requests are undo operations. No vote is counted, so it does not matter if two nodes are
-    /// one server, on which only the first request finds something to take back.
+    /// True if the requests are undo operations. Their answers are no votes, so it does no harm if
+    /// two nodes are the same server, where only the first request finds something to take back.
     takes_back: bool,
     /// Time until which a node that grants in this round certainly keeps the grant.
     until: Moment,
-    /// The collector of the grant, if this is a renewal of it, and the number of the renewal.
+    /// If this round renews a grant: the collector of the grant, and the number of the renewal.
     grant: Option<(Arc<ReplyCollector>, u64)>,
     state: Mutex<State>,
 }
@@ -50,32 +50,35 @@ pub(crate) struct ReplyCollector {
 #[derive(Debug)]
 struct State {
     servers: Servers,
-    /// Records of a grant; the answers of its renewals are recorded there, too.
+    /// What each node holds of a grant. A renewal records its answers in the collector of the
+    /// grant.
     holdings: Holdings,
     inbox: VecDeque<(usize, Answer)>,
     waker: Option<Waker>,
-    /// Least number of replicas that have a grant of this round; `None` at `Primary`.
+    /// Least number of replicas that have a grant of this round; `None` at level `Primary`.
     kept: Option<u32>,
 }
 
 impl ReplyCollector {
-    /// Makes a collector for `n` nodes, all of which are about to be asked for a grant.
+    /// Makes a collector of the replies of `n` nodes to requests at level `Primary`.
     pub(crate) fn new(n: usize) -> Arc<Self> {
         Self::at(n, Durability::Primary, Moment::default())
     }
 
-    /// Makes a collector for undo operations on `n` nodes.
+    /// Makes a collector of the replies of `n` nodes to undo operations.
     pub(crate) fn taking_back(n: usize) -> Arc<Self> {
         let collector = Self::empty(n, n, Durability::Primary, Moment::default());
         Arc::new(Self { takes_back: true, ..collector })
     }
 
-    /// Makes a collector for `n` nodes whose grant counts at this level and holds until `until`.
+    /// Makes a collector of the replies of `n` nodes to requests for a grant, which counts at this
+    /// durability level and lasts until `until`.
     pub(crate) fn at(n: usize, level: Durability, until: Moment) -> Arc<Self> {
         Arc::new(Self::empty(n, n, level, until))
     }
 
-    /// Makes a collector for the next renewal of this grant, which holds until `until`.
+    /// Makes a collector of the replies to the next renewal of this grant, which lasts until
+    /// `until`.
     pub(crate) fn next_round(self: &Arc<Self>, n: usize, until: Moment) -> Arc<Self> {
         let round = self.lock().holdings.next_round();
         let grant = Some((Arc::clone(self), round));
@@ -94,22 +97,23 @@ impl ReplyCollector {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic elsewhere cannot leave this state inconsistent: each change is one statement.
+        // If another thread panicked while it held the mutex, the state is used all the same,
+        // because no part of it relies on another part.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the level at which an answer counts.
+    /// Returns the durability level at which an answer counts.
     pub(crate) fn level(&self) -> Durability {
         self.level
     }
 
-    /// Records the number of replicas that have the next grant.
+    /// Records that this number of replicas have a grant of this round. The least number is kept.
     pub(crate) fn keep(&self, replicas: u32) {
         let mut s = self.lock();
         s.kept = Some(s.kept.map_or(replicas, |least| least.min(replicas)));
     }
 
-    /// Returns the durability of every grant of this round: the least of them, so never too much.
+    /// Returns the durability that every grant of this round has at least.
     pub(crate) fn achieved(&self) -> Achieved {
         let replicas = self.lock().kept.unwrap_or(0);
         Achieved { replicas, ..Achieved::at_least(self.level) }
@@ -134,7 +138,8 @@ impl ReplyCollector {
         }
     }
 
-    /// Returns the next answer. An answer is taken only when it is returned.
+    /// Returns the next answer, with the number of its node. An answer is taken only when it is
+    /// returned.
     pub(crate) fn poll_recv(&self, cx: &Context<'_>) -> Poll<(usize, Answer)> {
         let mut s = self.lock();
         if let Some(mail) = s.inbox.pop_front() {
@@ -144,22 +149,24 @@ impl ReplyCollector {
         Poll::Pending
     }
 
-    /// See [`Holdings::may_hold`].
+    /// Returns true if the node may hold something of the attempt; see [`Holdings::may_hold`].
     pub(crate) fn may_hold(&self, node: usize) -> bool {
         self.lock().holdings.may_hold(node)
     }
 
-    /// See [`Holdings::known`].
+    /// Returns what is known of the node, for a lease that is valid until `until`; see
+    /// [`Holdings::known`].
     pub(crate) fn known(&self, node: usize, until: Moment) -> Known {
         self.lock().holdings.known(node, until)
     }
 
-    /// See [`Holdings::switched`].
+    /// Records that the node has begun another data history. Returns true if it last confirmed the
+    /// lease in an earlier one; see [`Holdings::switched`].
     pub(crate) fn switched(&self, node: usize, quarantine: Quarantine) -> bool {
         self.lock().holdings.switched(node, quarantine)
     }
 
-    /// See [`Holdings::extended`].
+    /// Records that an extension is sent to the node; see [`Holdings::extended`].
     pub(crate) fn extended(&self, node: usize) {
         self.lock().holdings.extended(node);
     }

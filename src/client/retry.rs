@@ -1,14 +1,15 @@
 //! The retry loop of all calls that wait for a grant: acquire, take-over, campaign and claim.
 //!
 //! [`retry`] makes attempts until one is granted, until a further one has no prospect, until the
-//! deadline, or until the handle is closed. An [`Attempt`] defines what one attempt is, and what
-//! its refusal means for the next one. After its first refusal the call is registered for the
-//! nodes' hints. Between two attempts it waits, in this order: for a hint, at most for the pause
-//! that [`Backoff`] returns; if a hint came, to keep a distance from other wake-ups; to part from
-//! the callers with which it collided; and for as long as the attempt is left to others.
+//! deadline passes, or until the handle is closed. An [`Attempt`] defines what one attempt is, and
+//! what its refusal means for the next one. After its first refusal the call is registered for the
+//! nodes' hints. Between two attempts it waits up to four times: for a hint, at most for the pause
+//! that [`Backoff`] returns; after a hint, for the distance to other wake-ups that the rate limit
+//! requires; after a collision with other callers, for a random time; and at last for the time for
+//! which the attempt is left to preferred callers.
 //!
-//! Cancellation: a call that is dropped while it waits gives up its place, and what nodes reserved
-//! for it goes to the next in their queues.
+//! Cancellation: a call that is dropped while it waits gives up its place in the nodes' queues.
+//! Locks that nodes have reserved for it go to the next handle there.
 
 mod backoff;
 
@@ -30,88 +31,93 @@ use crate::time::Moment;
 
 pub(crate) use self::backoff::is_crowded;
 
-/// Resolution of timers: shorter pauses are not slept.
+/// Resolution of the runtime's timers. The loop does not sleep for shorter pauses.
 const TICK: Duration = Duration::from_millis(1);
-/// Time that an attempt may wait for its permit if the call has no deadline.
+/// Longest wait of an attempt for its permit, if the call has no deadline.
 const NO_DEADLINE: Duration = Duration::from_secs(60);
 
-/// One way to ask the nodes for a grant.
+/// Kind of attempt that [`retry`] repeats, for example to acquire a lock or to claim a key.
 pub(crate) trait Attempt: Send + Sync {
-    /// Result of an attempt that was granted.
+    /// Value that an attempt returns if it was granted.
     type Granted: Send;
     /// Reason for which an attempt was refused.
     type Refused: Send;
 
-    /// Asks the nodes once. What they granted is given back if the future is dropped, and before
-    /// the future returns a refusal.
+    /// Makes one attempt at the nodes. Whatever nodes granted is given back if the future is
+    /// dropped, and before it returns a refusal.
     fn make(
         &mut self,
         terms: AttemptTerms,
     ) -> impl Future<Output = Result<Self::Granted, Self::Refused>> + Send;
 
-    /// Returns the prospect of a further attempt; `None`: no attempt can succeed. May move the
-    /// deadline of the call.
+    /// Returns what a further attempt may expect after this refusal; `None` if no attempt can
+    /// succeed. May change the deadline of the call.
     fn prospect(
         &mut self,
         refused: &Self::Refused,
         deadline: &mut Option<Moment>,
     ) -> Option<Prospect>;
 
-    /// Returns the time for which the next attempt is left to others.
+    /// Returns the time for which the next attempt is delayed, so that preferred callers go first.
     fn hold_back(&self) -> Duration {
         Duration::ZERO
     }
 }
 
-/// Terms of one attempt.
+/// Parameters of one attempt.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AttemptTerms {
-    /// Request to nodes where another owner has the name; `None` before the call is registered for
-    /// hints.
+    /// What a node does if another owner has the name: it registers this handle for a hint. `None`
+    /// before the call is registered for hints; then the node only refuses.
     pub(crate) if_held: Option<IfHeld>,
-    /// Time until the deadline of the call.
+    /// Time that is left until the deadline of the call.
     pub(crate) left: Duration,
 }
 
-/// Terms of a call that waits for a grant.
+/// Parameters of a call that waits for a grant.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RetryTerms<'a> {
     /// Key about which the nodes send hints.
     pub(crate) key: &'a str,
     pub(crate) wait: Wait,
     pub(crate) policy: RetryPolicy,
-    /// No attempt begins after this; `None`: no limit.
+    /// Time after which no attempt begins; `None`: no limit.
     pub(crate) deadline: Option<Moment>,
 }
 
-/// Way to wait for a hint.
+/// What a call waits for between two attempts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// In the nodes' queues for a lock; a release wakes the first waiter.
+    /// The call waits for its turn in the nodes' queues for a lock; a release wakes the first
+    /// waiter.
     Queue,
-    /// Outside of the queues; each release of the lock wakes all who watch it.
+    /// The call waits for any release of the lock, outside of the nodes' queues; a release wakes
+    /// all callers that watch the lock.
     Watch,
-    /// For the end of a claim, which has the same answer for all who wait. The last attempt is made
-    /// at the deadline, because the hint may have been lost.
+    /// The call waits for the end of a claim, after which all callers that wait get the same
+    /// answer. Because the hint may have been lost, a last attempt is made at the deadline.
     Answer,
 }
 
-/// Prospect of a further attempt.
+/// What a call may expect of a further attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Prospect {
-    /// Another owner has the name, for this time at most unless it renews.
+    /// Another owner has the name, for at most this time unless it renews; `None`: there is no
+    /// known end.
     Held(Option<Duration>),
-    /// No owner has a majority: several callers met, and all of them give back what they were
-    /// granted.
+    /// No owner has a majority, because several callers made attempts at once. All of them give
+    /// back what they were granted.
     Collided,
-    /// The name is decided soon, at the latest after this time (zero: not known), without a hint.
+    /// The name will be decided within this time, or within an unknown time if it is zero. No hint
+    /// will announce it.
     Settling(Duration),
-    /// Too few answers that count; `crowded`: requests were not sent because too many wait.
+    /// Too few nodes gave an answer that counts. `crowded`: some requests were not sent, because
+    /// too many wait in a node queue.
     NoQuorum { crowded: bool },
 }
 
 impl Prospect {
-    /// Returns the prospect after a lost attempt to acquire.
+    /// Returns the prospect of a further attempt after a lost attempt to acquire.
     pub(crate) fn after(loss: &Loss) -> Self {
         match loss {
             Loss::Taken(taken) => Self::of_taken(taken),
@@ -119,7 +125,8 @@ impl Prospect {
         }
     }
 
-    /// Returns the prospect if a majority of the nodes answered.
+    /// Returns the prospect of a further attempt after a majority of the nodes answered that the
+    /// name is taken.
     pub(crate) fn of_taken(taken: &Taken) -> Self {
         match taken.retry_after {
             Some(Duration::ZERO) => Self::Collided,
@@ -127,8 +134,8 @@ impl Prospect {
         }
     }
 
-    /// Returns the time at which the name could be free without a release, by an answer received at
-    /// `at`.
+    /// Returns the earliest time at which the name can be free without a release, if the refusal
+    /// was received at `at`.
     fn expires(&self, at: Moment) -> Moment {
         match self {
             Self::Held(Some(left)) => at + *left,
@@ -137,20 +144,20 @@ impl Prospect {
     }
 }
 
-/// Last refusal of a call that makes no further attempt.
+/// Last refusal of a call that makes no further attempt, and the reason for that.
 #[derive(Debug)]
 pub(crate) struct GivenUp<R> {
     pub(crate) refused: R,
     /// Time since the first attempt was sent.
     pub(crate) waited: Duration,
-    /// The call ended because the handle is being closed.
+    /// True if the call ended because the handle is being closed.
     pub(crate) closed: bool,
 }
 
 /// Makes attempts until one is granted, or until there is no point in a further one.
 ///
 /// # Cancellation safety
-/// As [`Attempt::make`]; a place in the queue passes to the next waiter of the handle.
+/// As for [`Attempt::make`]. The call's place in the queue passes to the next waiter of the handle.
 pub(crate) async fn retry<A: Attempt>(
     core: &Arc<Core>,
     attempt: &mut A,
@@ -167,7 +174,7 @@ pub(crate) async fn retry<A: Attempt>(
         };
         let prospect = attempt.prospect(&refused, &mut retry.deadline);
         let Some(prospect) = prospect.filter(|_| !retry.is_exhausted()) else {
-            return Err(retry.give_up(refused, false));
+            return Err(retry.give_up(refused, !core.closing.is_open()));
         };
         retry.refused(prospect);
         match retry.wait(prospect, || attempt.hold_back()).await {
@@ -178,7 +185,7 @@ pub(crate) async fn retry<A: Attempt>(
     }
 }
 
-/// Result of a pause.
+/// What follows a pause between two attempts.
 enum Next {
     Attempt,
     /// The deadline has passed.
@@ -197,21 +204,22 @@ struct Retry<'a> {
     deadline: Option<Moment>,
     /// Time at which the last attempt was sent.
     sent: Moment,
-    /// Time from `sent` to the refusal.
+    /// Time from sending the last attempt until its refusal.
     round_trip: Duration,
-    /// Registration for hints, from the first refusal on that makes a hint useful.
+    /// Registration for hints, which is made at the first refusal after which a hint can help.
     waiting: Option<Waiting>,
-    /// The nodes know that this handle waits for a hint.
+    /// True if the nodes know that this handle waits for a hint.
     registered: bool,
-    /// Resolves at the end of a claim; armed before the attempt so that no hint is missed.
+    /// Resolves when a claim ends. It is made before the attempt is sent, so that no hint is
+    /// missed.
     ended: Option<OwnedNotified>,
-    /// The last pause was ended by a hint.
+    /// True if a hint ended the last pause.
     woken: bool,
-    /// Limit to the rate of wake-ups that find no change.
+    /// Limit on the rate of wake-ups that find no change; used only with [`Wait::Answer`].
     floor: Floor,
-    /// Time at which the name could be free without a release, as of the last attempt.
+    /// Earliest time at which the name can be free without a release, as of the last attempt.
     expires: Moment,
-    /// Number of attempts in a row that may have met those of others.
+    /// Number of attempts in a row that probably collided with those of other callers.
     collisions: u32,
 }
 
@@ -238,8 +246,8 @@ impl<'a> Retry<'a> {
         }
     }
 
-    /// Begins an attempt. The first one asks for no hint, because in the common case it is granted
-    /// at once.
+    /// Begins an attempt. The first attempt asks for no hint, because in the common case it is
+    /// granted at once.
     fn begin(&mut self) -> AttemptTerms {
         self.sent = self.core.env.now();
         let if_held = self.waiting.as_ref().map(|waiting| {
@@ -253,7 +261,7 @@ impl<'a> Retry<'a> {
         AttemptTerms { if_held, left: self.left() }
     }
 
-    /// Returns the time until the deadline.
+    /// Returns the time until the deadline, or `NO_DEADLINE` if there is none.
     fn left(&self) -> Duration {
         self.deadline.map_or(NO_DEADLINE, |end| end.since(self.core.env.now()))
     }
@@ -266,8 +274,9 @@ impl<'a> Retry<'a> {
         GivenUp { refused, waited: self.core.env.now().since(self.started), closed }
     }
 
-    /// Lets the next waiter of the handle take its place at the nodes: the name is held, perhaps
-    /// because of a hint, and what the nodes reserve for this call is not needed any more.
+    /// Wakes the next waiter of the handle, so that it takes the handle's place at the nodes again.
+    /// Also clears the received hints: this call has the lock, so what nodes have reserved for it
+    /// need not be given back.
     fn granted(&self) {
         let Some(waiting) = self.waiting.as_ref().filter(|_| self.wait != Wait::Answer) else {
             return;
@@ -279,12 +288,12 @@ impl<'a> Retry<'a> {
         waiting.unused();
     }
 
-    /// Records a refusal, and registers the call for hints.
+    /// Records a refusal, and registers the call for hints if they can help.
     fn refused(&mut self, prospect: Prospect) {
         let now = self.core.env.now();
         self.round_trip = now.since(self.sent);
-        // The name certainly expires later than before the hint: it was released, and another owner
-        // was faster.
+        // The name expires later than it did before the hint, so the wake-up found a change: the
+        // name was released and another owner was faster, or its owner renewed.
         if let Some(waiting) = self.waiting.as_ref().filter(|_| self.woken)
             && prospect.expires(self.sent) > self.expires + TICK
         {
@@ -295,14 +304,15 @@ impl<'a> Retry<'a> {
             self.core.listen();
             let since = (self.wait == Wait::Queue).then_some(now);
             let waiting = self.core.hints.wait(self.key, since);
-            // If other callers of the handle wait, the handle has its place already, and they come
-            // first.
+            // If other callers of the handle wait, the nodes' queues have a place for the handle
+            // already, and those callers are served first.
             self.registered = waiting.is_behind();
             self.waiting = Some(waiting);
         }
     }
 
-    /// Waits for the time of the next attempt.
+    /// Waits until the next attempt may be made, and returns what follows: the attempt, or the end
+    /// of the call.
     async fn wait(&mut self, prospect: Prospect, hold_back: impl Fn() -> Duration) -> Next {
         let mut pause = self.backoff.pause(prospect, self.registered, &*self.core.env);
         if let Some(waiting) = &self.waiting {
@@ -312,7 +322,8 @@ impl<'a> Retry<'a> {
         let collided = prospect == Prospect::Collided;
         self.woken = false;
         if pause.is_zero() {
-            // A timer takes a millisecond even for a pause of zero, so none is used.
+            // A timer takes a millisecond even for a pause of zero. So without a pause only a hint
+            // that has arrived already is taken.
             self.woken = self.hint().now_or_never().is_some();
         } else if !collided {
             let core = Arc::clone(self.core);
@@ -325,7 +336,7 @@ impl<'a> Retry<'a> {
         if self.woken {
             self.keep_apart().await;
         }
-        // All callers that watch are woken at once, so this attempt may meet theirs.
+        // A release wakes all callers that watch at once, so this attempt may collide with theirs.
         let meets = collided || self.woken && self.wait == Wait::Watch;
         self.collisions = if meets { self.collisions + 1 } else { 0 };
         if collided || self.collisions > 1 {
@@ -341,7 +352,7 @@ impl<'a> Retry<'a> {
         }
     }
 
-    /// Resolves when the nodes hint that it is time to try.
+    /// Resolves when the nodes have hinted that it is time for an attempt.
     async fn hint(&mut self) {
         match (self.ended.take(), &self.waiting) {
             (Some(ended), _) => ended.await,
@@ -352,8 +363,9 @@ impl<'a> Retry<'a> {
         }
     }
 
-    /// Limits the rate of wake-ups, so that forged hints seldom cost the nodes a request. Callers
-    /// that wait for the same answer are woken together, so each of them has a limit of its own.
+    /// Waits if wake-ups follow each other too fast, so that forged hints seldom cost the nodes a
+    /// request. Callers that wait for the same answer are woken together, so each of them has a
+    /// limit of its own.
     async fn keep_apart(&mut self) {
         let now = self.core.env.now();
         let apart = match &self.waiting {
@@ -366,8 +378,8 @@ impl<'a> Retry<'a> {
         }
     }
 
-    /// Waits for a random time, so that callers that collided do not meet again; over more round
-    /// trips the more often they did.
+    /// Waits for a random time, so that callers that collided do not collide again. The more often
+    /// they did, the longer the time may be.
     async fn part_ways(&self) {
         let apart = spread(self.core.env.random(), self.round_trip, self.collisions);
         if apart >= TICK {
@@ -376,8 +388,8 @@ impl<'a> Retry<'a> {
         self.take_turn().await;
     }
 
-    /// Leaves the attempt to others for this time; if a hint had come, the next waiter of the
-    /// handle may try.
+    /// Delays the attempt by `span`, in order to leave the name to others. If a hint has come, the
+    /// next waiter of the handle may try instead.
     async fn leave(&self, span: Duration) {
         if span.is_zero() {
             return;
@@ -393,7 +405,8 @@ impl<'a> Retry<'a> {
         self.take_turn().await;
     }
 
-    /// Consumes a hint that has come by now: the attempt itself finds what has changed until now.
+    /// Consumes a hint that has come by now. The attempt that follows needs no hint, because it
+    /// sees all changes until now.
     async fn take_turn(&self) {
         if let Some(waiting) = &self.waiting {
             let _ = timeout(Duration::ZERO, waiting.turn(Duration::ZERO)).await;
@@ -403,7 +416,7 @@ impl<'a> Retry<'a> {
 
 impl Drop for Retry<'_> {
     fn drop(&mut self) {
-        // What nodes reserved for this call goes to the next handle in their queues.
+        // Locks that nodes have reserved for this call go to the next handle in the nodes' queues.
         for node in self.waiting.iter().flat_map(Waiting::unused) {
             self.core.pass_on(node, self.key);
         }

@@ -1,5 +1,5 @@
-//! The one loop that runs a quorum machine: it passes each answer to the machine, sends what the
-//! machine asks for and keeps the time.
+//! The one loop that runs a quorum machine, which is the state machine of one operation. The loop
+//! passes each answer to the machine, sends what the machine asks for, and keeps the time.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -14,23 +14,25 @@ use crate::op::Reply;
 use crate::quorum::{Answer, Machine, Progress};
 use crate::time::Moment;
 
-/// Means of running a machine besides the nodes: collector, timer and deadline.
+/// What a quorum machine needs in order to run: collector, timer and limits.
 pub(super) struct Round<'a> {
-    /// Collector of the answers.
+    /// Collector that receives the answers.
     pub(super) replies: &'a Arc<ReplyCollector>,
-    /// The only timer of the operation, from the runtime that polls it (overview 7).
+    /// The only timer of the operation. It belongs to the runtime that polls the operation
+    /// (overview 7).
     pub(super) timer: Sleep,
-    /// No request of the round may take effect after this.
+    /// Time after which no request of the round may take effect.
     pub(super) until: Moment,
-    /// If set, no request is sent once this lease is over.
+    /// Lease that the round renews, if it renews one. Once the lease is over, no request is sent.
     pub(super) of: Option<&'a Lease>,
 }
 
 impl Core {
-    /// Runs a machine whose first requests were sent at `now`.
+    /// Runs a quorum machine until it decides. Its first requests were sent at `now`.
     ///
     /// # Cancellation safety
-    /// Dropped, the requests are still sent, and their answers go to `replies`.
+    /// If the future is dropped, requests that were queued are still sent, and their answers go to
+    /// `replies`.
     pub(super) async fn run<M: Machine>(
         &self,
         mut now: Moment,
@@ -85,7 +87,7 @@ impl Core {
     }
 }
 
-/// Returns the kind of an answer, without its contents.
+/// Returns the kind of an answer, without its contents, for the log.
 fn word(answer: &Answer) -> &'static str {
     match answer {
         Ok(reply) if reply.is_grant() => "yes",

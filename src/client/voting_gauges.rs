@@ -1,11 +1,11 @@
-//! Gauges that show which nodes of a handle vote now. Nothing is decided by them.
+//! Gauges (metrics) that show which nodes of a handle vote at present. No decision depends on them.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::metrics::{Gauge, NODE, READY};
 use crate::quorum::majority::majority;
 
-/// Gauges of a handle's nodes, with the last known vote of each.
+/// Gauges of a handle's nodes. For each node it is known if its last answer counted as a vote.
 pub(crate) struct VotingGauges {
     voting: Mutex<Vec<Option<bool>>>,
     nodes: Vec<Gauge>,
@@ -14,7 +14,8 @@ pub(crate) struct VotingGauges {
 
 impl VotingGauges {
     pub(crate) fn new(names: &[Arc<str>]) -> Self {
-        // Not 0, which an alert would take for a fault: a program may use the handle only later.
+        // The gauges do not start at 0, because an alert would take 0 for a fault, although a
+        // program may begin to use the handle only later.
         let unknown = |gauge: Gauge| {
             gauge.set(f64::NAN);
             gauge

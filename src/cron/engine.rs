@@ -1,5 +1,5 @@
-//! The loop of one job in one process: derives the ticks that are due, reads the record of each,
-//! and runs those that no process has run.
+//! The loop that runs one job in one process. It derives the ticks that are due, reads the record
+//! of each, and runs those that no process has run.
 //!
 //! ```text
 //!  due ─▶ record ─▶ over: removed
@@ -41,20 +41,21 @@ use crate::span::{self, operation};
 use crate::time::Moment;
 use crate::token::FencingToken;
 
-/// Largest number of ticks that run at the same time, if runs may overlap.
+/// Largest number of ticks that run in this process at the same time, if runs may overlap.
 const AT_ONCE: usize = 64;
-/// Largest number of missed ticks that are counted in one step.
+/// Largest number of missed ticks that are counted at once for the metrics.
 const MISSED: usize = 10_000;
-/// Pause before a tick is checked again.
+/// Pause before a tick that could not be decided is checked again.
 const AGAIN: Duration = Duration::from_millis(200);
-/// Smallest and largest delay by which processes that do not lead wait for the one that leads.
+/// Shortest and longest time by which a process that does not lead delays its first check of a
+/// tick, so that the leading process comes first.
 const HOLD_BACK: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 
 /// State of a tick that is due and not over.
 #[derive(Clone, Copy, Debug)]
 struct Due {
     backfilled: bool,
-    /// True if a run of the tick began, or had to wait for an earlier run.
+    /// True if a run of the tick has begun, or the tick had to wait for an earlier run.
     tried: bool,
     /// Time of the next check, in milliseconds since 1970.
     check_at: u64,
@@ -64,7 +65,7 @@ struct Due {
 enum CheckResult {
     Over,
     Again(Duration),
-    /// The tick's run requested to be repeated.
+    /// The tick's run ended with the request to be repeated, after this pause.
     Retry(Duration),
 }
 
@@ -74,21 +75,23 @@ struct Engine<'a, F> {
     schedule: &'a Schedule,
     handler: &'a F,
     records: Idempotency,
-    /// The job's lock; `None` if runs may overlap.
+    /// Lock that each run of the job holds; `None` if runs may overlap.
     lock: Option<Mutex>,
     since: i64,
-    /// Time when this process began with the job, in seconds since 1970.
+    /// Time at which this process began to run the job, in seconds since 1970.
     began: i64,
     by: String,
     meters: Arc<JobMeters>,
     overlaps: Overlaps,
-    /// True if the last tick that was checked has to wait, and the log has the reason already.
+    /// True if a tick has to wait and the log has the reason already; false again once a tick is
+    /// over.
     waits: AtomicBool,
 }
 
-/// Returns the call under which a tick is claimed and completed.
+/// Returns the call under whose key the tick is claimed and completed.
 pub(super) fn call(records: &Idempotency, job: &Job, tick: i64) -> Call {
-    // No process can have run the tick before it was due, so that time is its birth.
+    // No process can have run the tick before it was due, so the birth of its key is the time at
+    // which it was due.
     let born = UNIX_EPOCH + Duration::from_secs(tick.unsigned_abs());
     records.key(format!("{}@{tick}", job.name)).created_at(born)
 }
@@ -139,8 +142,8 @@ where
     }
 }
 
-/// Returns true if an instant that has passed somewhere is further ahead of this clock than two
-/// correct clocks can differ.
+/// Returns true if `instant`, which has passed by some process's clock, is further ahead of this
+/// process's clock than two right clocks can differ.
 pub(super) fn is_ahead(cron: &Cron, instant: i64) -> bool {
     let apart = 2 * cron.core().config.clock_error;
     millis(instant) > cron.core().env.wall_micros() / 1_000 + apart.as_millis() as u64
@@ -165,7 +168,7 @@ where
         let mut due = BTreeMap::new();
         let mut running = FuturesUnordered::new();
         let at_once = if self.job.overlap == Overlap::Allow { AT_ONCE } else { 1 };
-        // Ticks from before the schedule's beginning are not missed ticks.
+        // Ticks from before the job had this schedule are not missed ticks.
         let mut seen = self.since().unwrap_or(self.cron.now());
         loop {
             let now = self.now();
@@ -183,8 +186,8 @@ where
             let next_check = due.values().map(|d| d.check_at).min().filter(|_| room);
             let next_tick = self.schedule.after(seen).map(millis);
             let next = next_check.into_iter().chain(next_tick).min().unwrap_or(u64::MAX);
-            // The loop sleeps for at most `WATCH`: the wall clock may be set, and the machine may
-            // be suspended.
+            // The loop sleeps for at most `WATCH`, because the wall clock may be set and timers
+            // stop while the machine is suspended.
             let rest = Duration::from_millis(next.saturating_sub(now)).min(WATCH);
             tokio::select! {
                 biased;
@@ -194,8 +197,8 @@ where
                         CheckResult::Over => self.waits.store(false, Ordering::Relaxed),
                         CheckResult::Again(pause) | CheckResult::Retry(pause) => {
                             let check_at = self.now() + pause.as_millis() as u64;
-                            // The clock may have been set back since: a tick is not checked before
-                            // it is due.
+                            // If the clock was set back meanwhile, the next check could be before
+                            // the tick is due, which is too early.
                             d.check_at = check_at.max(millis(tick));
                             due.insert(tick, d);
                         }
@@ -206,14 +209,14 @@ where
         }
     }
 
-    /// Returns the time since which the schedule holds; `None` while that time is ahead of the
-    /// clock.
+    /// Returns the time since which the job has this schedule; `None` while that time is ahead of
+    /// this process's clock.
     fn since(&self) -> Option<i64> {
         (!is_ahead(self.cron, self.since)).then_some(self.since)
     }
 
-    /// Follows a clock that was set back. The ticks that are on time by the new time are checked
-    /// again: the records show which were run.
+    /// Follows a wall clock that was set back. The ticks that are on time by the new time are
+    /// checked again; their records show which of them were run.
     fn follow(&self, due: &mut BTreeMap<i64, Due>, seen: &mut i64) {
         let since = self.since();
         *seen = since.map_or(*seen, |since| since.max(*seen));
@@ -240,7 +243,8 @@ where
         millis(tick) + self.job.jitter_of(tick) + hold_back.as_millis() as u64
     }
 
-    /// Adds the ticks that are due now, and leaves out those that are too late.
+    /// Adds the ticks that are due at `now`, and reports those that are left out because they are
+    /// too late.
     fn add_due(&self, due: &mut BTreeMap<i64, Due>, seen: &mut i64, now: u64) {
         let (seconds, late) = (whole(now / 1_000), whole(self.job.latest().as_secs()));
         let on_time = OnTime { late, newest_alone: self.job.late.is_none() };
@@ -248,8 +252,8 @@ where
             return;
         }
         let plan = plan(self.schedule, (*seen, seconds), on_time, self.job.missed);
-        // Ticks from before this process began are not reported: other processes may have run them,
-        // and the history has them.
+        // Ticks from before this process began are not reported, because other processes may have
+        // run them. The job's history shows what became of them.
         let left_out = plan.left_out.map(|(first, last)| (first.max(self.began + 1), last));
         if let Some((first, last)) = left_out.filter(|(first, last)| first <= last) {
             let missed = self.schedule.count((first, last), MISSED);
@@ -270,14 +274,14 @@ where
         (self.cron.core().config.ttl / 8).clamp(HOLD_BACK.0, HOLD_BACK.1)
     }
 
-    /// Checks a tick, and runs it unless another process runs or has run it.
+    /// Checks a tick, and runs it unless a process is running it or has run it.
     async fn check(&self, tick: i64, Due { backfilled, mut tried, .. }: Due) -> CheckResult {
         match call(&self.records, self.job, tick).lookup::<Run>().await {
             Ok(Status::Stored(_) | Status::NotKept) => return CheckResult::Over,
             Ok(Status::Running { remaining, .. }) => {
                 return CheckResult::Again(remaining.clamp(AGAIN / 10, AGAIN));
             }
-            // The earlier run was begun on time, so the tick is not missed.
+            // An earlier run of the tick began on time, so the tick is not missed.
             Ok(Status::Lapsed { .. } | Status::Unsettled) => tried = true,
             Ok(_) => {}
             Err(e) => return self.after_error(&e),
@@ -295,7 +299,8 @@ where
             During::Waited | During::NoRun => None,
         };
         tried |= during == During::Waited;
-        // The tick was not checked in time, because no node could be reached: it is missed.
+        // The tick could not be checked in time, for example because no node was reachable, so it
+        // is missed.
         if !backfilled && why.is_none() && self.is_missed(tick, tried) {
             self.meters.missed(1);
             return CheckResult::Over;
@@ -328,8 +333,9 @@ where
         }
     }
 
-    /// Returns true if the tick may not run any more, because it is too late or a later one is due.
-    /// A tick that was `tried`, or waited for a run, is not given up for a later one.
+    /// Returns true if the tick may not run any more, because it is too late or a later tick is
+    /// due. If `tried` is true, because a run of it began or it waited for an earlier run, it is
+    /// not given up for a later tick.
     fn is_missed(&self, tick: i64, tried: bool) -> bool {
         let (job, now) = (self.job, self.now());
         let of = |span: Duration| span.as_millis() as u64;
@@ -344,7 +350,7 @@ where
         }
     }
 
-    /// Counts the result of a tick.
+    /// Counts the result of a tick in the metrics, and ends its span.
     fn over(&self, operation: span::Call, tick: i64, ended: &Result<Outcome<Run>, RunError>) {
         let outcome = match ended {
             Ok(Outcome::Executed { value: run, .. }) => {
@@ -363,10 +369,10 @@ where
                 }
             }
             Ok(Outcome::Parked(_)) => "parked",
-            // The run failed, and may be repeated.
+            // The run failed, and may be repeated for the same tick.
             Err(RunError::Handler { .. } | RunError::NotRecorded(_)) => "again",
-            // Another process has the tick, or too few nodes answered: the tick is counted by the
-            // process that decides it.
+            // Another process has the tick, or too few nodes answered. The process that completes
+            // the tick counts it.
             Ok(_) => return operation.over("elsewhere"),
             Err(_) => return operation.over("no_quorum"),
         };
@@ -374,8 +380,8 @@ where
         operation.over(outcome);
     }
 
-    /// Acquires the job's lock: `None` if the job needs none, an error with the next check if it is
-    /// taken.
+    /// Acquires the job's lock. Returns `None` if the job needs no lock. If the lock is taken, the
+    /// error is the time of the next check.
     async fn lock(&self) -> Result<Option<LockGuard>, CheckResult> {
         let Some(lock) = &self.lock else { return Ok(None) };
         match lock.acquire().await {
@@ -387,7 +393,7 @@ where
         }
     }
 
-    /// Returns the consequence of an earlier run, or of the next tick, for this tick.
+    /// Returns what an earlier run, or a later tick that is due already, means for this tick.
     async fn during(&self, tick: i64) -> Result<During, RunError> {
         let next = self.schedule.after(tick).map(millis);
         match self.job.overlap {
@@ -420,8 +426,8 @@ where
                 None => self.attend(Tick::new(tick, backfilled, token, cx.clone()), guard).await?,
             };
             let least = if skipped.is_none() { self.job.at_least } else { Duration::ZERO };
-            // The wall clock may have been set during the run, so the monotonic clock gives its
-            // length.
+            // The wall clock may be set during the run, so the length of the run is taken from the
+            // monotonic clock.
             let took = self.moment().since(began).max(least);
             let run = Run {
                 by: self.by.clone(),
@@ -439,15 +445,15 @@ where
             );
             Ok::<_, Failed>(run)
         };
-        // `run_once` does not wait for a tick that runs elsewhere, because it holds the job's lock;
-        // the tick is checked again later.
+        // If the tick runs in another process, this call does not wait for it, because it holds the
+        // job's lock. The tick is checked again later.
         call(&self.records, self.job, tick).in_flight_timeout(Duration::ZERO).run(work).await
     }
 
-    /// Returns the pause after a failed step. A step also fails if the tick's birth is ahead of a
-    /// clock that was set back.
+    /// Returns the pause before the next check after a step of the tick failed. A step also fails
+    /// if the clock was set back so that the tick's birth is ahead of it.
     fn after_error(&self, error: &RunError) -> CheckResult {
-        // The job itself requested another run.
+        // The job asked for another run of the tick.
         if let RunError::Handler { .. } = error {
             tracing::debug!(target: "palisade::cron", job = %self.job.name, %error, "looks again");
             return CheckResult::Retry(pause(error.advice()).min(Duration::from_secs(1)));
@@ -455,8 +461,8 @@ where
         self.wait_because(error, error.advice())
     }
 
-    /// Returns the pause after an answer that decides nothing. The log has its reason once, until a
-    /// tick is over.
+    /// Returns the pause before the next check after an answer that decides nothing. The reason is
+    /// logged as a warning once, and then not again until a tick is over.
     fn wait_because(&self, why: &dyn std::fmt::Display, advice: Advice) -> CheckResult {
         let job = &self.job.name;
         if self.waits.swap(true, Ordering::Relaxed) {
@@ -468,7 +474,7 @@ where
     }
 }
 
-/// Converts seconds to the type that ticks have.
+/// Converts seconds since 1970 to the type of a tick.
 pub(super) fn whole(seconds: u64) -> i64 {
     i64::try_from(seconds).unwrap_or(i64::MAX)
 }

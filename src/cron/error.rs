@@ -1,24 +1,24 @@
-//! Errors that end a job.
+//! Errors of jobs and of the reads of their history.
 
 use crate::error::{Advice, ConfigError, advise};
 use crate::idempotency::RunError;
 
 advise!(CronError);
 
-/// Error of [`Cron::run`](super::Cron::run).
+/// Error of the operations of [`Cron`](super::Cron).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CronError {
     /// The schedule, the name or a setting is invalid.
     #[error("the job cannot be run: {0}")]
     Config(ConfigError),
-    /// A record of the job could not be read or written.
+    /// A record of the job could not be read from the nodes or written to them.
     #[error("the job cannot be run now: {0}")]
     Record(RunError),
 }
 
 impl CronError {
-    /// Returns the advice for the caller.
+    /// Returns what the caller should do about the error.
     pub fn advice(&self) -> Advice {
         match self {
             Self::Config(_) => Advice::Misconfigured,

@@ -10,21 +10,22 @@ use super::{HOUR, YEAR};
 use crate::error::ConfigError;
 use crate::name::check_name;
 
-/// Largest delay of a tick that counts as on time, unless the job sets another one.
+/// Largest delay at which a tick still counts as on time, unless the job sets another one.
 const LATE: Duration = Duration::from_secs(60);
 /// Default retention of the records of ticks: longer than the interval of a weekly job.
 const RETENTION: Duration = Duration::from_secs(8 * 24 * 3_600);
 
-/// Policy for ticks that were missed: no process ran them within [`Job::late`], because none was
-/// alive or no node could be reached.
+/// Policy for missed ticks. A tick is missed if no process ran it within [`Job::late`], because no
+/// process was alive or no node could be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Missed {
     /// Missed ticks are left out.
     Skip,
-    /// The latest missed tick is run, unless a later one is on time.
+    /// The latest missed tick is run, unless a later tick is on time.
     RunLatest,
-    /// Missed ticks of the last `window` are run in their order, the latest `max` of them.
+    /// Missed ticks that are at most `window` old are run in their order. If there are more than
+    /// `max`, only the latest `max` are run.
     CatchUp {
         /// Largest age of a missed tick that is run.
         window: Duration,
@@ -33,17 +34,17 @@ pub enum Missed {
     },
 }
 
-/// Policy for a tick that is due while an earlier one still runs, in any process.
+/// Policy for a tick that is due while an earlier tick of the job still runs, in any process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Overlap {
     /// The tick is left out.
     Skip,
-    /// The first tick that is due during the run is run afterwards; the others are left out.
+    /// The first tick that is due during a run is run after it; the others are left out.
     BufferOne,
     /// Both ticks run at the same time.
     Allow,
-    /// The earlier run is cancelled as soon as its next tick is due.
+    /// The earlier run is cancelled as soon as the next tick is due.
     CancelPrevious,
 }
 
@@ -52,16 +53,16 @@ pub enum Overlap {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Interrupted {
-    /// The tick is run again, with the next [`Tick::attempt`](super::Tick::attempt). For jobs whose
-    /// effect recognises repeats.
+    /// The tick is run again, with the next number of [`Tick::attempt`](super::Tick::attempt). This
+    /// is for jobs whose effect recognises repeats.
     Rerun,
-    /// The tick is not run again; [`Cron::history`](super::Cron::history) contains it. For jobs
-    /// that must not run twice.
+    /// The tick is not run again; [`Cron::history`](super::Cron::history) shows it. This is for
+    /// jobs that must not run twice.
     Leave,
 }
 
-/// A job: its name, schedule and policies. Every process that runs it uses the same name and
-/// settings.
+/// A job: its name, its schedule and its policies. Every process that runs the job uses the same
+/// name and settings.
 #[derive(Clone, Debug)]
 #[must_use = "a job does nothing until `Cron::run`"]
 pub struct Job {
@@ -109,7 +110,7 @@ impl Job {
     /// When the clocks of the zone change, a schedule with fixed hours and minutes runs as follows:
     /// a time that is skipped runs at the first instant after the gap, and a time that occurs twice
     /// runs at the first of the two. A schedule with `*` or `*/n` in seconds, minutes or hours
-    /// continues at its interval, through both hours with the same name.
+    /// continues at its interval, also through an hour that occurs twice.
     pub fn zone(mut self, zone: impl Into<String>) -> Self {
         self.zone = zone.into();
         self
@@ -133,63 +134,66 @@ impl Job {
         self
     }
 
-    /// Sets the largest delay of a tick that still counts as on time. By default it is the time
-    /// until the next tick is due, at most a minute; so after an outage only the newest tick is
-    /// run, however many were due. A tick whose run began, or that waited for an earlier run, has a
-    /// minute in any case.
+    /// Sets the largest delay at which a tick still counts as on time. By default a tick is on time
+    /// until the next one is due, and for a minute at most. So after an outage only the newest tick
+    /// is run, however many were due. Whatever `late` is, two kinds of tick are on time for at
+    /// least a minute after they were due: one whose run was begun and broken off, and one that had
+    /// to wait for an earlier run.
     ///
-    /// If `late` is longer than the schedule's interval, all ticks of that time are run after an
-    /// outage, one after the other. To lose no tick of a short interval, `late` has to cover a
-    /// failover and the lease of a process that died.
+    /// If `late` is longer than the schedule's interval, several ticks can be on time after an
+    /// outage, and they are run one after the other. To lose no tick of a short interval, set
+    /// `late` to at least the duration of a failover plus the lease of a process that died.
     pub fn late(mut self, late: Duration) -> Self {
         self.late = Some(late);
         self
     }
 
-    /// Returns the largest delay of a tick that is run.
+    /// Returns the largest delay at which a tick is still run as on time.
     pub(super) fn latest(&self) -> Duration {
         self.late.unwrap_or(LATE)
     }
 
-    /// Delays each tick by a random time below `jitter`, on which all processes agree. Default:
-    /// none.
+    /// Delays each tick by a pseudo-random time shorter than `jitter`, which is the same in all
+    /// processes. Default: none.
     pub fn jitter(mut self, jitter: Duration) -> Self {
         self.jitter = jitter;
         self
     }
 
-    /// Sets the shortest time for which a run counts as running, so that a tick which is due early
-    /// by another machine's clock overlaps the run. Default: none. Not for [`Overlap::Allow`].
+    /// Sets the shortest time for which a run counts as running, even if it ends earlier. If the
+    /// next tick is due too early by another machine's fast clock, it then overlaps the run.
+    /// Default: none. Not for [`Overlap::Allow`].
     pub fn at_least(mut self, span: Duration) -> Self {
         self.at_least = span;
         self
     }
 
-    /// Cancels a run after this time. Default: never.
+    /// Cancels a run that lasts longer than this. Default: never.
     pub fn at_most(mut self, span: Duration) -> Self {
         self.at_most = Some(span);
         self
     }
 
-    /// Sets the time for which a cancelled run continues before its future is dropped, so that it
-    /// can end by itself when [`Tick::cancelled`](super::Tick::cancelled) resolves. If the run
-    /// returns `Ok` within that time, its tick is done. Under [`Overlap::CancelPrevious`] the next
-    /// tick begins when the cancelled run has ended. Default: none.
+    /// Sets the time for which a cancelled run may continue before its future is dropped. In this
+    /// time it can end by itself, because [`Tick::cancelled`](super::Tick::cancelled) has resolved.
+    /// If it returns `Ok` within that time, its tick is done. Under [`Overlap::CancelPrevious`] the
+    /// next tick begins when the cancelled run has ended. Default: none.
     pub fn grace(mut self, span: Duration) -> Self {
         self.grace = span;
         self
     }
 
-    /// Sets the time for which the nodes keep the result of a tick; default 8 days. An older tick
-    /// is never run, so a process that was stopped for longer runs no tick a second time. The job
-    /// has one value, the same in every process, even if its schedule changes: raise it in all
-    /// processes before a setting relies on it, and lower it only when no process uses the larger
-    /// one any more.
+    /// Sets the time for which the nodes keep the result of a tick; default 8 days. A tick older
+    /// than that is never run, so a process that was stopped for longer does not run a tick a
+    /// second time. All processes must use the same value for the job, also when its schedule
+    /// changes. Raise it in all processes before another setting needs the larger value, and lower
+    /// it only when no process uses the larger value any more.
     ///
-    /// The retention is at least an hour and twice the window of [`Missed::CatchUp`], at most 366
-    /// days; with [`Missed::RunLatest`] also at least the longest time between two ticks. A job
-    /// that ticks each second leaves 86,400 records a day, of about 200 bytes on each node: give it
-    /// a shorter retention.
+    /// The retention is at least an hour, at least twice [`late`](Self::late), and at least twice
+    /// the window of [`Missed::CatchUp`]. With [`Missed::RunLatest`] it is also at least the
+    /// longest time between two ticks. The largest value is 366 days. A job that ticks each second
+    /// leaves 86,400 records a day, of about 200 bytes on each node, so give it a shorter
+    /// retention.
     pub fn retention(mut self, retention: Duration) -> Self {
         self.retention = retention;
         self
@@ -237,7 +241,7 @@ impl Job {
         Ok(())
     }
 
-    /// Returns the delay of this tick by the jitter, in milliseconds.
+    /// Returns the delay of this tick because of the jitter, in milliseconds.
     pub(super) fn jitter_of(&self, tick: i64) -> u64 {
         let most = u64::try_from(self.jitter.as_millis()).unwrap_or(u64::MAX);
         let hash = Sha256::digest(format!("{}@{tick}", self.name).as_bytes());

@@ -1,6 +1,6 @@
-//! Singleton cron: every process runs the job, and each tick is run by one of them. By default, a
-//! tick that no process could run in time is left out, and a tick whose run was interrupted is run
-//! again.
+//! Singleton cron: every process calls [`Cron::run`], and each tick of a job is run by one of them.
+//! By default, a tick that no process could run in time is left out, and a tick whose run was
+//! interrupted is run again.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -39,20 +39,21 @@
 //! ```
 //!
 //! A tick is an instant that follows from the schedule. Its run is claimed and completed as an
-//! [idempotency](crate::idempotency) record under the job's name and that instant. So a tick is
-//! completed once, whichever process comes first, even if the leading process changes in between.
-//! No tick depends on the one before it: each process derives the ticks from the schedule, so there
-//! is no chain that could break and would have to be restarted.
+//! [idempotency](crate::idempotency) record, whose key consists of the job's name and that instant.
+//! So a tick is completed once, whichever process comes first, even if the leading process changes
+//! in between. No tick depends on the one before it: each process derives the ticks from the
+//! schedule, so there is no chain that could break and would have to be restarted.
 //!
-//! One process *leads*: it comes first to each tick, and the others check the tick a moment later.
-//! That saves requests, and decides nothing. An operator takes the lead from a process by
+//! One process *leads*: it checks each tick first, and the other processes check the tick a moment
+//! later. That saves requests, and decides nothing. An operator can take the lead from a process by
 //! [`Election::step_down`](crate::Election::step_down) (`palisade step-down`) of the election
-//! [`<name>:lead`](Cron::name): the process leaves the ticks to the others at once, ends the runs
-//! that it has, and then resigns.
+//! [`<name>:lead`](Cron::name). The process then leaves the ticks to the others at once, completes
+//! the runs that it has begun, and resigns.
 //!
 //! One promise is impossible: that a job's effect in another system happens once even if the
-//! process dies between the effect and its record. [`Job::interrupted`] selects whether such a tick
-//! is run again, and [`Tick::attempt`] shows it to the job.
+//! process dies between the effect and the write of its record. [`Job::interrupted`] selects
+//! whether such a tick is run again, and [`Tick::attempt`] tells the job of the repeated run about
+//! it.
 
 mod engine;
 mod error;
@@ -82,15 +83,16 @@ pub use error::CronError;
 pub use job::{Interrupted, Job, Missed, Overlap};
 pub use tick::{Cancelled, End, Run, Skipped, Tick, TickReport, TickState};
 
-/// Namespace of the records of ticks.
+/// Namespace of the idempotency records of ticks and of schedules.
 const NAMESPACE: &str = "cron";
-/// Time for which a process that stepped down leaves the lead to others.
+/// Time for which a process that gave up the lead does not campaign, so that another one can take
+/// it.
 const LEAVE: Duration = Duration::from_millis(500);
 const HOUR: Duration = Duration::from_secs(3_600);
 const YEAR: Duration = Duration::from_secs(366 * 24 * 3_600);
 
-/// A runner of jobs: each tick runs once among all processes with the same nodes and prefix. Cheap
-/// to clone; clones share one candidate for the lead.
+/// A runner of jobs. Each tick runs once among all processes with the same nodes and prefix. It is
+/// cheap to clone, and clones share one candidate for the lead.
 #[derive(Clone, Debug)]
 pub struct Cron {
     redlock: Redlock,
@@ -98,14 +100,15 @@ pub struct Cron {
     lead: Arc<Lead>,
 }
 
-/// The leadership as far as this process has observed it.
+/// What this process knows of its own lead, and the task that campaigns for it.
 #[derive(Debug)]
 struct Lead {
     term: Arc<watch::Sender<Option<FencingToken>>>,
-    /// Signal of the present leadership: reports its end earlier than `term` does.
+    /// Signal of the present leadership. It reports the loss of the leadership earlier than `term`
+    /// does.
     lost: Arc<std::sync::Mutex<Option<LostSignal>>>,
     step_down: Arc<Notify>,
-    /// Number of ticks that run in this process.
+    /// Number of ticks that are running in this process.
     running: Arc<watch::Sender<usize>>,
     task: std::sync::Mutex<Option<JoinHandle<()>>>,
 }
@@ -114,14 +117,14 @@ impl Drop for Lead {
     fn drop(&mut self) {
         let task = self.task.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(task) = task.take() {
-            // The task owns the leadership, so aborting the task also resigns.
+            // The task owns the leadership, so to abort the task also resigns.
             task.abort();
         }
     }
 }
 
 impl Cron {
-    /// Creates a runner of jobs over the nodes of this handle.
+    /// Creates a runner of jobs that uses the nodes of this handle.
     pub fn new(redlock: &Redlock) -> Self {
         let lead = Lead {
             term: Arc::new(watch::Sender::new(None)),
@@ -133,8 +136,8 @@ impl Cron {
         Self { redlock: redlock.clone(), name: Arc::from("cron"), lead: Arc::new(lead) }
     }
 
-    /// Sets the name of this set of processes; their election is called `<name>:lead`. Default
-    /// `cron`. Processes that run other jobs need another name.
+    /// Sets the name of the set of processes that run the same jobs; their election is called
+    /// `<name>:lead`. The default is `cron`. Processes that run other jobs need another name.
     #[must_use]
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into().into();
@@ -146,31 +149,34 @@ impl Cron {
         self.lead.term.subscribe()
     }
 
-    /// Returns the term in which this process leads now, by the local clock: `None` at once if the
-    /// process was suspended for longer than its lease.
+    /// Returns the term in which this process leads now; `None` if it does not lead. The local
+    /// clock decides: after the process was suspended for longer than its lease, the answer is
+    /// `None` at once.
     pub fn term(&self) -> Option<FencingToken> {
         let lost = self.lead.lost.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let valid = lost.as_ref().is_some_and(|lost| !lost.is_lost());
         (*self.lead.term.borrow()).filter(|_| valid)
     }
 
-    /// Gives the lead to another process at once, if this one has it. Runs under way continue.
+    /// Gives up the lead at once, if this process has it, so that another process can take it. Runs
+    /// under way continue.
     pub fn step_down(&self) {
         self.lead.step_down.notify_waiters();
     }
 
     /// Runs the job at its ticks, until the handle is [closed](Redlock::close). Call it in every
-    /// process.
+    /// process that may run the job.
     ///
-    /// An error of the job ends its tick as [failed](End::Failed), and the next tick runs at its
-    /// time. A job that returns [`Failed::retry`] or [`Failed::no_effect`] is run again for the
-    /// same tick. If too few nodes can be reached, the tick waits, up to [`Job::late`].
+    /// If the job returns an error, its tick ends as [failed](End::Failed), and the next tick runs
+    /// at its time. After the errors [`Failed::retry`] and [`Failed::no_effect`] the same tick is
+    /// run again instead. If too few nodes can be reached, the tick waits, for [`Job::late`] at
+    /// most.
     ///
     /// # Errors
     /// [`CronError::Config`] for an invalid schedule or setting. [`CronError::Record`] if every
     /// node refuses the first request because of a setting that a person has to change, such as a
     /// wrong password ([`Advice::Misconfigured`](crate::Advice::Misconfigured)). No other error
-    /// ends the job; the reasons of waiting are logged.
+    /// ends the job; if a tick has to wait, the reason is logged.
     ///
     /// # Cancellation safety
     /// If the future is dropped, the run under way is dropped with it and counts as
@@ -239,9 +245,10 @@ impl Cron {
         Ok(self.redlock.election(format!("{}:lead", self.name)).build()?)
     }
 
-    /// Returns the records of the job's ticks.
+    /// Returns the idempotency namespace with the records of the job's ticks.
     fn records(&self, job: &Job) -> Result<Idempotency, CronError> {
-        // Each tick has a birth, so the report about keys without a birth is off.
+        // Each tick's key has a birth, so the report about forgotten keys without a birth is turned
+        // off.
         let records = self.redlock.idempotency(NAMESPACE).without_forgotten_reports();
         let records = records.retention(job.retention);
         let records = match job.interrupted {
@@ -251,15 +258,16 @@ impl Cron {
         Ok(records.build()?)
     }
 
-    /// Returns the records of schedules.
+    /// Returns the idempotency namespace with the records of schedules.
     fn revisions(&self) -> Result<Idempotency, CronError> {
-        // A schedule that the nodes forgot is stored again, so the report is off.
+        // A schedule that the nodes forgot is stored again, so the report about forgotten keys is
+        // turned off.
         let records = self.redlock.idempotency(NAMESPACE).without_forgotten_reports();
         let records = records.retention(YEAR);
         Ok(records.at_least_once().build()?)
     }
 
-    /// Starts the candidate of this process, unless it is running.
+    /// Starts the task that campaigns for the lead of this process, unless it is running.
     fn campaign(&self, election: Election) {
         let mut task = self.lead.task.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if task.as_ref().is_some_and(|task| !task.is_finished()) {
@@ -276,7 +284,7 @@ impl Cron {
     }
 }
 
-/// The candidate of one process for the lead.
+/// The task that campaigns for the lead of one process.
 struct Candidate {
     term: Arc<watch::Sender<Option<FencingToken>>>,
     lost: Arc<std::sync::Mutex<Option<LostSignal>>>,
@@ -286,9 +294,9 @@ struct Candidate {
 }
 
 impl Candidate {
-    /// Campaigns and leads until the handle is closed. If the nodes refuse this process, it
-    /// campaigns again later: `run` reports the error of the job, and a person may correct the
-    /// password.
+    /// Campaigns and leads until the handle is closed. If the nodes refuse this process, for
+    /// example because of a wrong password, it campaigns again later: a person may correct the
+    /// password, and `run` reports the error to the caller.
     async fn run(mut self, election: Election) {
         let value = format!("pid {}", std::process::id());
         let mut warned = false;
@@ -318,7 +326,7 @@ impl Candidate {
         }
     }
 
-    /// Leads until the leadership has to end, and returns the reason.
+    /// Leads until the leadership has to end, and returns why it has to.
     async fn lead(&mut self, leadership: &Leadership, core: &Core) -> &'static str {
         let stepped = self.step_down.notified();
         *self.lost.lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
@@ -328,8 +336,8 @@ impl Candidate {
             let request = leadership.asked_to_resign().await;
             let (name, by, reason) = (leadership.name(), request.by, request.reason);
             tracing::info!(target: "palisade::cron", name, %by, reason, "asked to step down");
-            // The other processes come first to all ticks from now on; runs in this process
-            // continue to their end.
+            // From now on the other processes check each tick first. Runs in this process continue
+            // to their end.
             self.term.send_replace(None);
             let _ = self.running.wait_for(|running| *running == 0).await;
         };
@@ -343,7 +351,7 @@ impl Candidate {
     }
 }
 
-/// Counter of the ticks that run in this process; dropping it ends one.
+/// Counts one tick as running in this process, until it is dropped.
 struct Running<'a>(&'a watch::Sender<usize>);
 
 impl<'a> Running<'a> {

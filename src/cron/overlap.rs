@@ -1,5 +1,5 @@
-//! The run that a tick overlaps: the earlier run during which the tick was due, according to that
-//! run's record.
+//! Finds the run that a tick overlaps: the earlier run during which the tick was due, by that run's
+//! record.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -10,28 +10,29 @@ use super::schedule::Schedule;
 use super::tick::{End, Run, Skipped};
 use crate::idempotency::{Idempotency, RunError, Status};
 
-/// Number of undecided ticks after which the search for an earlier run ends.
+/// Number of ticks without a stored result after which the search for an earlier run ends.
 pub(super) const BACK: usize = 16;
 
-/// Consequence of the last run before a tick for that tick.
+/// What the last run before a tick means for that tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum During {
     /// The tick was not due during a run.
     NoRun,
-    /// The tick was due during a run, and is run afterwards.
+    /// The tick was due during a run, and is run after it.
     Waited,
     /// The tick is not run, for this reason.
     Skipped(Skipped),
 }
 
-/// The last run before some tick, if all ticks between the two were skipped. Records are final, so
-/// it stays valid. Without it, each tick of a long run would read all ticks before it.
+/// The last run that was found, and a later tick such that all ticks between the run and this tick,
+/// and the tick itself, were skipped. Records are final, so it stays valid. It spares each tick
+/// that was due during a long run to read all ticks before it.
 #[derive(Debug, Default)]
 pub(super) struct Overlaps(Mutex<Option<(i64, Run)>>);
 
 impl Overlaps {
-    /// Returns the consequence of the last run before the tick for that tick. Ticks before `since`
-    /// are not read.
+    /// Returns what the last run before the tick means for that tick. Ticks before `since` are not
+    /// read.
     pub(super) async fn during(
         &self,
         (job, schedule, records): (&Job, &Schedule, &Idempotency),

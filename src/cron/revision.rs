@@ -1,34 +1,36 @@
-//! The time since which a job has its schedule, as stored on the nodes.
+//! The time since which a job has its present schedule, as the nodes store it.
 //!
-//! Ticks from before that time are not missed ticks. The revisions of a schedule are a list of
-//! records, each decided once, so all processes see the same order. A list belongs to a quarter of
-//! a year: records expire, and a list whose first record has expired could not be read. The first
-//! process in a new quarter copies the last revision to the new list.
+//! Ticks from before that time are not missed ticks. Each schedule that a job has had is a
+//! revision. The revisions are a list of records, each of which is decided once, so all processes
+//! see them in the same order. Records expire, and a list whose first record has expired could not
+//! be read. So each quarter of a year has a list of its own, and the first process in a new quarter
+//! copies the last revision to the new list.
 
 use serde::{Deserialize, Serialize};
 
 use super::CronError;
 use crate::idempotency::{Idempotency, Outcome, Status};
 
-/// A quarter of a year, in seconds. Records are kept for a year.
+/// Length of a quarter of a year, in seconds. Records of schedules are kept for a year.
 const QUARTER: i64 = 7_889_238;
-/// Number of earlier quarters in which a revision is searched. A job that did not run for longer is
-/// new.
+/// Number of earlier quarters in which the last revision is searched. A job that has not run for
+/// longer counts as new.
 const BACK: i64 = 2;
 
-/// One schedule of a job.
+/// One revision: a schedule that a job has or had.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) struct Revision {
-    /// The expression and its time zone.
+    /// The cron expression and its time zone, as one text.
     pub(crate) schedule: String,
     /// Time since which the schedule holds, in seconds since 1970.
     pub(crate) since: i64,
-    /// The schedule before, and the time since which that held.
+    /// The schedule before this one, and the time since which it held; `None` for the first
+    /// schedule of a job.
     pub(crate) before: Option<(String, i64)>,
 }
 
-/// Returns the revision that holds for a process with this schedule; stores a new one if the last
-/// revision has another schedule.
+/// Returns the present revision, for a process whose job has this schedule. If the last stored
+/// revision has another schedule, a new revision is stored.
 pub(crate) async fn revise(
     records: &Idempotency,
     job: &str,
@@ -57,7 +59,8 @@ pub(crate) async fn revise(
     loop {
         let mine = match &last {
             Some(last) if last.schedule == schedule && next > 1 => return Ok(last.clone()),
-            // The revision was read from an earlier quarter, and is copied to this one.
+            // The revision was found in the list of an earlier quarter, so it is copied to this
+            // quarter's list.
             Some(last) if last.schedule == schedule => last.clone(),
             Some(last) => Revision {
                 schedule: schedule.to_owned(),
@@ -71,7 +74,8 @@ pub(crate) async fn revise(
         match claim.run(|_| async { Ok::<_, String>(mine) }).await? {
             Outcome::Executed { value, .. } => return Ok(value),
             Outcome::Replayed(value) => (last, next) = (Some(value), next + 1),
-            // Another process writes the same entry of the list, so this one waits for its result.
+            // Another process is writing this entry of the list, so this process waits and asks
+            // again.
             _ => tokio::time::sleep(std::time::Duration::from_millis(50)).await,
         }
     }

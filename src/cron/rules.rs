@@ -1,32 +1,35 @@
-//! Rules for ticks: which missed ticks are run, and which ticks overlap an earlier run. Pure.
+//! Rules for ticks: which missed ticks are run, and which ticks overlap an earlier run. The
+//! functions are pure.
 
 use super::job::{Missed, Overlap};
 use super::schedule::Schedule;
 use super::tick::{End, Run};
 
-/// Largest number of ticks that are checked at the same time, whatever the policy.
+/// Largest number of ticks in one plan, whatever the policy.
 const BACKLOG: usize = 10_000;
 
-/// The ticks to check, and those that are left out.
+/// The ticks that have to be checked, and the range of ticks that are left out.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
-    /// Ticks in the order of time; true for a missed tick that the policy runs late.
+    /// Ticks in the order of time, in seconds since 1970. The flag is true for a missed tick that
+    /// the policy runs late.
     pub(crate) ticks: Vec<(i64, bool)>,
-    /// First and last tick of a range in which the policy leaves out at least one.
+    /// First and last of the ticks that the policy leaves out; it leaves out all ticks between
+    /// them, too.
     pub(crate) left_out: Option<(i64, i64)>,
 }
 
-/// Limits of a tick that is on time.
+/// Conditions for a tick to be on time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OnTime {
-    /// Largest age of a tick in seconds.
+    /// Largest age at which a tick is on time, in seconds.
     pub(crate) late: i64,
-    /// True if only the newest of these ticks is run.
+    /// True if only the newest of the ticks of that age is on time.
     pub(crate) newest_alone: bool,
 }
 
-/// Returns the ticks after `from` up to `now`. Those that are not on time are missed, and the
-/// policy selects which of them are run.
+/// Plans what to do with the ticks after `from` and up to `now`, in seconds since 1970. A tick that
+/// is not on time is missed, and the policy selects which missed ticks are run.
 pub(crate) fn plan(
     schedule: &Schedule,
     (from, now): (i64, i64),
@@ -41,7 +44,7 @@ pub(crate) fn plan(
         ticks.push((tick, false));
         at = tick - 1;
     }
-    // All ticks before this one are missed.
+    // This tick and all before it are missed.
     let newest = schedule.until(at).filter(|tick| *tick > from);
     let (oldest, most) = match missed {
         Missed::Skip => (now, 0),
@@ -64,7 +67,7 @@ pub(crate) fn plan(
 }
 
 /// Returns true if a tick that was due during `run` is run after it. `before` is the tick before
-/// the tick.
+/// that one.
 pub(crate) fn runs_after(overlap: Overlap, run: &Run, before: Option<i64>) -> bool {
     match overlap {
         Overlap::Skip => false,
@@ -74,12 +77,12 @@ pub(crate) fn runs_after(overlap: Overlap, run: &Run, before: Option<i64>) -> bo
     }
 }
 
-/// Converts a tick to milliseconds, as records of runs have them.
+/// Converts a tick to milliseconds since 1970, the unit of the records of runs.
 pub(crate) fn millis(tick: i64) -> u64 {
     tick.unsigned_abs() * 1_000
 }
 
-/// Returns true if the tick was due during this run.
+/// Returns true if the tick was due while this run lasted. A tick that was skipped had no run.
 pub(crate) fn was_due_during(run: &Run, tick: i64) -> bool {
     let due = millis(tick);
     !matches!(run.end, End::Skipped(_)) && run.started <= due && due < run.ended
@@ -111,12 +114,13 @@ mod tests {
         // No tick was missed.
         assert_eq!(of(9, 60, Missed::Skip), (vec![(10, false)], None));
         assert_eq!(of(10, 60, Missed::RunLatest), (vec![], None));
-        // A tick that is late is not missed.
+        // A tick that is late by less than `late` is not missed.
         assert_eq!(of(7, 130, Missed::Skip), (vec![(8, false), (9, false), (10, false)], None));
         // Skip: only ticks that are on time are run.
         assert_eq!(of(3, 60, Missed::Skip), (vec![(10, false)], Some((4, 9))));
         assert_eq!(of(3, 1, Missed::Skip), (vec![], Some((4, 10))));
-        // Zero: only the newest tick is on time, however late it is.
+        // A `late` of 0 stands for a job without this setting: only the newest tick is on time,
+        // however late it is.
         assert_eq!(of(3, 0, Missed::Skip), (vec![(10, false)], Some((4, 9))));
         assert_eq!(of(3, 0, Missed::RunLatest), (vec![(10, false)], Some((4, 9))));
         let two = vec![(8, true), (9, true), (10, false)];

@@ -1,4 +1,5 @@
-//! Schedules: the instants that a cron expression describes. Pure: no clock is read.
+//! Schedules: the instants that a cron expression describes. The functions are pure and read no
+//! clock.
 
 use std::time::Duration;
 
@@ -8,17 +9,18 @@ use chrono_tz::Tz;
 use crate::error::ConfigError;
 use crate::shown::Quoted;
 
-/// 2026-01-01 in seconds since 1970. Schedules are examined from this instant, so that all
-/// processes agree.
+/// Instant from which schedules are examined: 2026-01-01, in seconds since 1970. It is fixed so
+/// that all processes get the same result.
 const EXAMINED: i64 = 1_767_225_600;
-/// Time after which weekdays and leap years repeat in the same order, in seconds.
+/// Time for which a schedule is examined, in seconds. After 28 years weekdays and leap years repeat
+/// in the same order.
 const CYCLE: i64 = 28 * 366 * DAY;
 const DAY: i64 = 24 * 3_600;
-/// Largest number of steps in which a schedule is examined; with a retention of an hour that is
-/// more than a year.
+/// Largest number of steps in which a schedule is examined. A step is as long as the retention, so
+/// with a retention of an hour they cover more than a year.
 const STEPS: usize = 10_000;
 
-/// A cron expression in a time zone. A tick is an instant, in whole seconds since 1970.
+/// A cron expression in a time zone. Its ticks are instants, in whole seconds since 1970.
 #[derive(Clone, Debug)]
 pub(crate) struct Schedule {
     text: String,
@@ -46,20 +48,21 @@ impl Schedule {
         Ok(schedule)
     }
 
-    /// Returns the expression and its time zone, on which two processes have to agree.
+    /// Returns the cron expression and its time zone as one text, which is equal in all processes
+    /// with the same schedule.
     pub(crate) fn name(&self) -> String {
         format!("{} {}", self.text, self.zone.name())
     }
 
-    /// Returns the first tick after this instant.
+    /// Returns the first tick after `instant`; `None` if there is none.
     pub(crate) fn after(&self, instant: i64) -> Option<i64> {
         let from = self.at(instant)?;
         let next = self.cron.iter_after(from).next()?.timestamp();
-        // Two wall clock times in a gap can be the same instant, and are one tick then.
+        // Two wall clock times in a gap can be the same instant, and then are one tick.
         (next > instant).then_some(next).or_else(|| self.after(instant + 1))
     }
 
-    /// Returns the last tick at this instant or before it.
+    /// Returns the last tick at or before `instant`; `None` if there is none.
     pub(crate) fn until(&self, instant: i64) -> Option<i64> {
         let from = self.at(instant + 1)?;
         let before = self.cron.iter_before(from).next()?.timestamp();
@@ -73,7 +76,7 @@ impl Schedule {
         ticks.take(most).take_while(|tick| *tick <= last).count()
     }
 
-    /// Returns the longest pause between two ticks, in whole days rounded up, if it is longer than
+    /// Returns the longest pause between two ticks, in days and rounded up, if it is longer than
     /// `span`.
     pub(crate) fn pause_longer_than(&self, span: Duration) -> Option<i64> {
         let (span, mut at) = (i64::try_from(span.as_secs()).ok()?, self.after(EXAMINED)?);
@@ -82,7 +85,7 @@ impl Schedule {
             // A pause that is longer than the span begins at the last tick within the span.
             let last = self.until(at + span)?;
             let next = if last > at { Some(last) } else { self.after(at) };
-            // An expression may contain years, so a schedule may have a last tick.
+            // An expression may name years, so a schedule may have a last tick.
             let Some(next) = next else { break };
             if last <= at {
                 longest = longest.max(Some((next - at + DAY - 1) / DAY));
@@ -126,7 +129,7 @@ mod tests {
         let want =
             ["2026-03-28T02:30:00+01:00", "2026-03-29T03:00:00+02:00", "2026-03-30T02:30:00+02:00"];
         assert_eq!(seen, want);
-        // Two times in the gap are one instant, and one tick.
+        // Two wall clock times in the gap are one instant, and so one tick.
         let seen = ticks("0,30 2,3 * * *", "Europe/Zurich", "2026-03-29T00:00:00+01:00", 3);
         let want =
             ["2026-03-29T03:00:00+02:00", "2026-03-29T03:30:00+02:00", "2026-03-30T02:00:00+02:00"];

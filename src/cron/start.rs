@@ -1,4 +1,4 @@
-//! Reads, before the first tick, the time since which the job has its schedule.
+//! Finds out, before the first tick, since when the job has its schedule.
 
 use super::engine::{call, is_ahead, pause};
 use super::job::Job;
@@ -10,8 +10,8 @@ use super::{Cron, CronError};
 use crate::error::Advice;
 use crate::idempotency::{Idempotency, Status};
 
-/// Returns the time since which the schedule holds, in seconds since 1970. Reports the ticks that
-/// an edited schedule leaves out.
+/// Returns the time since which the job has this schedule, in seconds since 1970. If the schedule
+/// was edited, logs the gap that this leaves between two ticks.
 pub(super) async fn start(
     cron: &Cron,
     job: &Job,
@@ -32,7 +32,7 @@ pub(super) async fn start(
     Ok(revision.since)
 }
 
-/// Returns the revision of the job's schedule; repeats the request until the nodes answer.
+/// Returns the present revision of the job's schedule. Repeats the request until the nodes answer.
 async fn since(cron: &Cron, job: &Job, schedule: &Schedule) -> Result<Revision, CronError> {
     let records = cron.revisions()?;
     let mut warned = false;
@@ -54,7 +54,8 @@ async fn since(cron: &Cron, job: &Job, schedule: &Schedule) -> Result<Revision, 
     }
 }
 
-/// Logs the ticks of the old schedule that no process has run, after the schedule was edited.
+/// Logs, after the schedule was edited, that nothing runs between the last tick of the old schedule
+/// that was run and the first tick of the new one.
 async fn report_gap(
     cron: &Cron,
     job: &Job,
@@ -62,8 +63,8 @@ async fn report_gap(
     (revision, records): (&Revision, &Idempotency),
 ) {
     let Some((old, old_since)) = &revision.before else { return };
-    // Only a process that starts within a minute after the change reports it, so that the log has
-    // it once.
+    // Only a process that starts within a minute after the change logs it, so that later restarts
+    // do not log it again.
     if cron.now() - revision.since > 60 {
         return;
     }

@@ -10,9 +10,9 @@ use tokio::sync::watch;
 use crate::idempotency::Context;
 use crate::token::FencingToken;
 
-/// A tick, as its run receives it. Cheap to clone.
+/// A tick of a job, as the run of the tick receives it. Cheap to clone.
 ///
-/// `Display` writes the time when it was due, in UTC: `2026-11-23T03:00:00Z`.
+/// `Display` writes the time at which the tick was due, in UTC: `2026-11-23T03:00:00Z`.
 #[derive(Clone)]
 pub struct Tick {
     pub(super) at: i64,
@@ -57,13 +57,13 @@ impl Tick {
         self.at
     }
 
-    /// Returns 1 for the first attempt, and more if an earlier run of this tick was interrupted and
-    /// may have taken effect.
+    /// Returns the number of the attempt at this tick: 1, or more if an earlier run of it was
+    /// interrupted and may have taken effect.
     pub fn attempt(&self) -> u32 {
         self.cx.attempt()
     }
 
-    /// Returns true if the [`Missed`](super::Missed) policy runs this tick late.
+    /// Returns true if the tick was missed, and the [`Missed`](super::Missed) policy runs it late.
     pub fn is_backfilled(&self) -> bool {
         self.backfilled
     }
@@ -75,8 +75,9 @@ impl Tick {
         self.token
     }
 
-    /// Returns a key for a step in a downstream system that recognises repeats. The key is the same
-    /// for every attempt at this tick, and different for every other tick.
+    /// Returns a key under which a downstream system that recognises repeats can run this step of
+    /// the job. The key is the same for every attempt at this tick, and different for every other
+    /// tick.
     pub fn child_key(&self, step: &str) -> String {
         self.cx.child_key(step)
     }
@@ -86,13 +87,13 @@ impl Tick {
         self.cx.is_valid()
     }
 
-    /// Returns the rest of the run's lease, unless it is renewed; zero once the lease is lost.
+    /// Returns what is left of the run's lease, unless it is renewed; zero once the lease is lost.
     pub fn remaining(&self) -> Duration {
         self.cx.remaining()
     }
 
-    /// Resolves when the run may not continue: another process may run the tick now. The future of
-    /// the run is dropped then, so only work in separate tasks needs this method.
+    /// Resolves when the run may not continue, because another process may run the tick now. The
+    /// future of the run is dropped then, so only work in separate tasks needs this method.
     ///
     /// # Cancellation safety
     /// The future may be dropped, and the method called again, at any time.
@@ -111,7 +112,7 @@ impl Tick {
             if let Some(why) = *cancel.borrow_and_update() {
                 return why;
             }
-            // This tick owns the sender, so waiting for a change cannot fail.
+            // This tick owns the sender, so to wait for a change cannot fail.
             let _ = cancel.changed().await;
         }
     }
@@ -127,33 +128,33 @@ pub(super) fn at(seconds: i64) -> SystemTime {
 pub struct Run {
     /// Host and process id of the process that ran the tick.
     pub by: String,
-    /// Start of the run, in milliseconds since 1970 by that machine's clock.
+    /// Start of the run, in milliseconds since 1970 by the clock of the machine that ran it.
     pub started: u64,
-    /// End of the run, in milliseconds since 1970: `started` plus the duration by the monotonic
-    /// clock; not less than [`at_least`](super::Job::at_least) after `started`.
+    /// End of the run, in milliseconds since 1970: `started` plus the length of the run by the
+    /// monotonic clock. It is at least [`at_least`](super::Job::at_least) after `started`.
     pub ended: u64,
-    /// Number of the attempt, from 1.
+    /// Number of the attempt that completed the tick, from 1.
     pub attempt: u32,
-    /// The run's fencing token.
+    /// Fencing token of the run.
     pub token: u64,
-    /// True if the [`Missed`](super::Missed) policy ran the tick late.
+    /// True if the tick was missed, and the [`Missed`](super::Missed) policy ran it late.
     pub backfilled: bool,
-    /// The result of the run.
+    /// How the run ended.
     pub end: End,
 }
 
-/// The result of a tick.
+/// How a tick ended.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum End {
     /// The job returned `Ok`.
     Done,
-    /// The job returned this error.
+    /// The job returned an error with this text.
     Failed(String),
     /// The tick was not run, for this reason.
     Skipped(Skipped),
-    /// The job was cancelled, for this reason.
+    /// The run was cancelled, for this reason.
     Cancelled(Cancelled),
 }
 
@@ -162,9 +163,10 @@ pub enum End {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Skipped {
-    /// The tick was due while an earlier one ran.
+    /// The tick was due while an earlier tick of the job ran.
     Overlap,
-    /// A later tick was due already, and the policy cancels earlier ones.
+    /// A later tick was due already, and the policy
+    /// [`Overlap::CancelPrevious`](super::Overlap::CancelPrevious) runs only the latest.
     Superseded,
 }
 
@@ -193,15 +195,16 @@ pub struct TickReport {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TickState {
-    /// The tick is over.
+    /// The tick is over, with this record.
     Over(Run),
     /// The tick is being run.
     Running,
-    /// A run of the tick began and left no result: the process died, or its lease was lost.
+    /// A run of the tick began and left no result, because the process died or lost its lease.
     Interrupted,
     /// The tick has no record: it was missed, no process has checked it yet, or it was due longer
     /// ago than the job's [retention](super::Job::retention).
     Absent,
-    /// The state is unknown: too few nodes have kept all their data since the tick was due.
+    /// The state is unknown: too few nodes have kept all their data since the tick was due, or the
+    /// result is on too few nodes to be certain.
     Unknown,
 }

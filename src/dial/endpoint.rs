@@ -18,7 +18,7 @@ use crate::tls::Tls;
 /// The largest database index that a server can be configured for.
 const DB_MAX: i64 = i32::MAX as i64;
 
-/// One server's address with the credentials for it. Cheap enough to clone per connection.
+/// One server's address with the login for it. Cheap enough to clone per connection.
 #[derive(Clone)]
 pub struct Endpoint {
     place: Place,
@@ -48,7 +48,8 @@ impl Endpoint {
             return Err(ConfigError::new("url", redacted(url), rule));
         }
         let info = url.into_connection_info().map_err(|e| {
-            // The crate's message tells the cause; its detail quotes a part of the address.
+            // The message of the crate `redis` tells the cause. Its detail is cut off, because it
+            // quotes a part of the address.
             let words = e.to_string();
             let cause = e.detail().map_or(&*words, |d| words.trim_end_matches(d));
             let cause = cause.trim_end_matches([':', ' ']);
@@ -74,7 +75,8 @@ impl Endpoint {
         Self { place, tls, login: info.redis_settings().clone() }.checked()
     }
 
-    /// Makes a TCP address, as a Sentinel names it, with the login and transport of `like`.
+    /// Makes an endpoint from a host and a port, as a Sentinel names them, with the login and
+    /// transport of `like`.
     pub fn at(host: &str, port: u16, like: &Self) -> Self {
         Self { place: Place::Tcp(host.into(), port), ..like.clone() }
     }
@@ -84,7 +86,8 @@ impl Endpoint {
         self.tls.is_some()
     }
 
-    /// Sets the certificates (PEM).
+    /// Sets the root certificate, by which the server is verified, and the client certificate with
+    /// its key (PEM).
     #[cfg(feature = "tls")]
     pub fn tls(
         self,
@@ -98,20 +101,20 @@ impl Endpoint {
         Ok(Self { tls: Some(Tls::new("tls", root, client)?), ..self })
     }
 
-    /// Makes a template for [`at`](Self::at): only the transport counts. The address is a
+    /// Makes a template for [`at`](Self::at) that has only the transport. The address is a
     /// placeholder, and there is no login yet.
     pub fn over(tls: Option<Tls>) -> Self {
         let place = Place::Tcp("localhost".into(), 0);
         Self { place, tls, login: RedisConnectionInfo::default() }
     }
 
-    /// Replaces the user.
+    /// Replaces the user name of the login.
     #[must_use]
     pub fn username(self, name: &str) -> Self {
         Self { login: self.login.set_username(name), ..self }
     }
 
-    /// Replaces the password.
+    /// Replaces the password of the login.
     #[must_use]
     pub fn password(self, password: &str) -> Self {
         Self { login: self.login.set_password(password), ..self }
@@ -122,17 +125,19 @@ impl Endpoint {
         Self { login: self.login.set_db(i64::from(db)), ..self }.checked()
     }
 
-    /// Returns the user, and true if there is a password, by the address or a builder.
+    /// Returns the user name, and true if there is a password. Both come from the address or from a
+    /// builder.
     pub fn login(&self) -> (Option<&str>, bool) {
         (self.login.username(), self.login.password().is_some())
     }
 
-    /// Returns the login secrets, which must not be shown.
+    /// Returns the user name and the password, which must not be shown.
     pub fn secrets(&self) -> Secrets {
         secrets(&self.login)
     }
 
-    /// Checks the server's certificate against this name, whatever the address is.
+    /// Sets the name against which the server's certificate is checked, in place of the host of the
+    /// address.
     #[cfg(feature = "tls")]
     pub(crate) fn tls_name(self, name: &str) -> Result<Self, ConfigError> {
         crate::tls::server_name("tls_server_name", name)?;
@@ -143,8 +148,8 @@ impl Endpoint {
         Ok(Self { tls: Some(tls.named(Some(&name.into()))), ..self })
     }
 
-    /// Connects: RESP3 (pushes carry hints and a lost connection), without Nagle's delay, and with
-    /// no time-outs but those of the caller.
+    /// Connects and logs in with RESP3, whose pushes carry hints and report a lost connection.
+    /// Nagle's delay is off. It sets no time-out, so the caller has to.
     ///
     /// # Cancellation safety
     /// May be dropped; what was opened is closed.
@@ -159,8 +164,9 @@ impl Endpoint {
         dial::dial(&self.place, self.tls.as_ref(), &login, config, limits).await
     }
 
-    /// Connects for batches, without Nagle's delay. Sends nothing; the caller has to send
-    /// [`hello`](Self::hello) and [`settle_in`](Self::settle_in) first.
+    /// Connects for batches, without Nagle's delay. It sends nothing, so the caller has to send
+    /// [`hello`](Self::hello) and [`settle_in`](Self::settle_in) first. `load` returns the command
+    /// that loads the batches' script.
     ///
     /// # Cancellation safety
     /// May be dropped; what was opened is closed.
@@ -212,7 +218,7 @@ fn system_tls(field: &'static str) -> Result<Tls, ConfigError> {
     Err(ConfigError::new(field, "rediss://", rule))
 }
 
-/// Writes host and port, or the path, only.
+/// Writes only host and port, or the path, and never the login.
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.place {
@@ -229,7 +235,8 @@ impl fmt::Debug for Endpoint {
     }
 }
 
-/// Returns the error for parts after host and port or path that would otherwise be ignored.
+/// Returns the error for a query or fragment that the parser would otherwise ignore; `None` if
+/// there is none.
 fn unknown_part(url: &str) -> Option<String> {
     let (scheme, rest) = url.split_once("://")?;
     let (rest, fragment) = rest.split_once('#').map_or((rest, None), |(r, f)| (r, Some(f)));
@@ -247,8 +254,8 @@ fn unknown_part(url: &str) -> Option<String> {
     })
 }
 
-/// Returns true if every `@` comes after the end of host and port. Then a part of the password
-/// would be taken for the host and be shown. Paths may contain an `@`.
+/// Returns true if there is an `@`, but only after the first `/`, `?` or `#`. Then a part of the
+/// password would be taken for the host and be shown. Paths may contain an `@`.
 fn is_ambiguous(url: &str) -> bool {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let (authority, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
@@ -256,8 +263,8 @@ fn is_ambiguous(url: &str) -> bool {
     !is_path && !authority.contains('@') && behind.contains('@')
 }
 
-/// Returns the address without the part before the last `@` and without the query: both may have
-/// secrets. If the parts are ambiguous, they are left out.
+/// Returns the address without the part before the last `@` and without the query, because both may
+/// have secrets. If it is not clear where a part ends, the part is left out.
 fn redacted(url: &str) -> String {
     let is_scheme = |s: &str| s.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b));
     let (scheme, rest) = url.split_once("://").filter(|(s, _)| is_scheme(s)).unwrap_or(("", url));
@@ -265,7 +272,8 @@ fn redacted(url: &str) -> String {
     let rest = rest.split(['?', '#']).next().unwrap_or_default();
     // After the start of a query an `@` may belong to the query, followed by a part of a password.
     let rest = if secret.contains(['?', '#']) { "…" } else { rest };
-    // Without a host, the password is in the place of the port.
+    // If there is no host, as in `redis://user:password`, the password stands in the place of the
+    // port.
     let is_port = |text: &str| {
         let port = text.split('/').next().unwrap_or_default();
         port.parse::<u16>().is_ok()

@@ -1,15 +1,16 @@
-//! The text of a connection error that may be shown: its code and sentence, and never what this
-//! program sent.
+//! The text of a connection error that may be shown: the server's error code and sentence, and
+//! never what this program sent.
 
 use redis::RedisError;
 
 use crate::shown::Secrets;
 use crate::tls;
 
-/// Text after which a server repeats the command.
+/// Words in a server's error after which it repeats the arguments of the command, perhaps a
+/// password.
 const ECHO: &str = ", with args beginning with";
 
-/// Returns the error's text on a connection with this login.
+/// Returns the text of an error without the `secrets` of the connection's login.
 pub fn error_text(e: &RedisError, secrets: &Secrets) -> String {
     let text = match (e.code(), e.detail()) {
         (Some(code), Some(detail)) => format!("{code} {}", detail.trim_end_matches('.')),
@@ -18,7 +19,7 @@ pub fn error_text(e: &RedisError, secrets: &Secrets) -> String {
     secrets.clean(text.split(ECHO).next().unwrap_or_default())
 }
 
-/// Returns what to change so that TLS works; `None` if the failure is not one of TLS.
+/// Returns what to change so that TLS works, with the cause; `None` if the error is not one of TLS.
 pub(crate) fn refusal(e: &RedisError, secrets: &Secrets) -> Option<String> {
     let (remedy, cause) = tls::refusal(e)?;
     Some(format!("{remedy}: {}", secrets.clean(&cause)))

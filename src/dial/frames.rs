@@ -3,9 +3,9 @@
 
 use std::fmt;
 
-/// Longest line: numbers, words, errors.
+/// Longest line of an answer in bytes; a number, a word or an error is one line.
 const LINE_MAX: u64 = 64 * 1024;
-/// Deepest nesting of answers.
+/// Deepest nesting of lists and maps in an answer.
 const DEPTH_MAX: usize = 16;
 
 /// Most pushes on a connection without subscriptions: honest servers send none.
@@ -14,35 +14,36 @@ const PUSHES_MAX: u64 = 1_000;
 /// Limits of the answers on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// All bytes of one answer.
+    /// Most bytes of one answer.
     pub(crate) bytes: u64,
-    /// All values in one answer, at any depth.
+    /// Most values in one answer, at any depth.
     pub(crate) items: u64,
-    /// Most pushes of a connection in all: without a subscription, a server that sends them without
-    /// end only wastes time.
+    /// Most pushes over the whole life of a connection. Without a subscription, pushes only waste
+    /// time.
     pub(crate) pushes: u64,
-    /// Most answers, pushes included, that are read in 20 ms. Further ones wait in the socket, and
-    /// so does their sender.
+    /// Most answers, pushes included, that are read in 20 ms. Further answers wait in the socket,
+    /// so the sender has to wait, too.
     pub(crate) answers: u64,
 }
 
 impl Limits {
-    /// Limits for answers to batches: a mebibyte of results, or one result of the largest size, and
-    /// room for everything around them.
+    /// Limits for answers to batches. They hold a mebibyte of results, or one result of the largest
+    /// size, with room for everything around them.
     pub(crate) const BATCHES: Self = Self { bytes: 10 << 20, ..Self::WORDS };
-    /// Limits for all other answers of servers and Sentinels.
+    /// Limits for all answers of servers and Sentinels that the other constants do not name.
     pub(crate) const WORDS: Self =
         Self { bytes: 1 << 20, items: 1 << 16, pushes: PUSHES_MAX, answers: u64::MAX };
-    /// `WORDS` for a connection with subscriptions.
+    /// Limits as `WORDS`, but with any number of pushes, for a connection with subscriptions.
     pub(crate) const EVENTS: Self = Self { pushes: u64::MAX, ..Self::WORDS };
-    /// Limits for a Sentinel's events: it sends some for each change of a group. A Sentinel that
-    /// sends them without end would otherwise occupy a processor.
+    /// Limits for a connection to a Sentinel, which sends some events for each change of a group.
+    /// Without the limit for 20 ms, a Sentinel that sends events without end would occupy a
+    /// processor.
     pub(crate) const SENTINEL: Self = Self { answers: 256, ..Self::EVENTS };
-    /// Limits for entries of streams.
+    /// Limits for answers that hold entries of Redis streams.
     pub(crate) const ENTRIES: Self = Self { bytes: 64 << 20, items: 1 << 20, ..Self::WORDS };
 }
 
-/// Reason for ending a connection: a correct server never sends this.
+/// Reason for which a connection is ended: the server sent what a correct server never sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Excess {
     Bytes(u64),
@@ -71,18 +72,18 @@ impl fmt::Display for Excess {
 
 impl std::error::Error for Excess {}
 
-/// State of one stream.
+/// State of the counting in the stream of one connection's answers.
 #[derive(Debug)]
 pub(crate) struct Frames {
     limits: Limits,
-    /// Bytes of the answer that has begun.
+    /// Bytes so far of the answer that has begun and is not complete.
     bytes: u64,
-    /// Values of the answer that has begun, announced ones included: the parser allocates memory
-    /// for them.
+    /// Values so far of that answer. Values that a length has announced count at once, because the
+    /// parser allocates memory for them.
     items: u64,
-    /// Pushes of the whole stream.
+    /// Pushes since the connection was opened.
     pushes: u64,
-    /// Number of values that are still missing, on each level.
+    /// How many values are still missing in each list or map that has begun, the outermost first.
     open: Vec<u64>,
     at: At,
 }
@@ -91,11 +92,11 @@ pub(crate) struct Frames {
 enum At {
     /// The next byte is a type byte.
     Kind,
-    /// In a line that holds the value itself, after `length` bytes. Only `\r
-    /// ` ends it: a counter that ends the line sooner than the parser does would count the rest as
+    /// In a line that holds the value itself, of which `length` bytes have come. Only `\r\n` ends
+    /// the line: a counter that ended it sooner than the parser does would count the rest as
     /// something else.
     Line { length: u64, ending: bool },
-    /// In a line with a length.
+    /// In a line that announces a length: of a text, or of a list or map.
     Length { kind: u8, digits: u8, value: i64, negative: bool, ended: bool },
     /// This number of bytes of a text and its line end are still to come.
     Text(u64),
@@ -106,7 +107,7 @@ impl Frames {
         Self { limits, bytes: 0, items: 0, pushes: 0, open: Vec::new(), at: At::Kind }
     }
 
-    /// Takes in the next bytes; returns how many answers end in them.
+    /// Counts the next bytes; returns how many answers end in them.
     pub(crate) fn take(&mut self, mut data: &[u8]) -> Result<u64, Excess> {
         let mut answers = 0;
         while !data.is_empty() {
@@ -117,8 +118,8 @@ impl Frames {
         Ok(answers)
     }
 
-    /// Takes in the next bytes up to the end of an answer; returns how many bytes that were, and
-    /// true if an answer ends there.
+    /// Counts the next bytes up to the end of an answer; returns how many bytes that were, and true
+    /// if an answer ends there.
     pub(crate) fn next(&mut self, data: &[u8]) -> Result<(usize, bool), Excess> {
         let mut all = 0;
         while let Some(&byte) = data.get(all) {
@@ -216,7 +217,8 @@ impl Frames {
     /// Begins the value that a length announces.
     fn begin(&mut self, kind: u8, length: i64) -> Result<(), Excess> {
         let Ok(length) = u64::try_from(length) else {
-            // -1 means that there is no value. Only these two types have that form.
+            // A length of -1 means that there is no value. Only texts (`$`) and lists (`*`) have
+            // that form.
             self.ended();
             let absent = length == -1 && matches!(kind, b'$' | b'*');
             return if absent { Ok(()) } else { Err(Excess::Garbled) };
@@ -247,7 +249,7 @@ impl Frames {
         Ok(())
     }
 
-    /// Ends a value, and every value that is complete with it.
+    /// Ends a value, and every list and map that is complete with it.
     fn ended(&mut self) {
         self.at = At::Kind;
         while let Some(left) = self.open.last_mut() {

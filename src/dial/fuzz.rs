@@ -16,7 +16,7 @@ use crate::fuzzing::{any_bytes, any_number, config};
 
 const LIMITS: Limits = Limits { bytes: 4_000, items: 200, pushes: 100, answers: u64::MAX };
 
-/// Answer to the login, so that the test reaches more than the login.
+/// Valid answer to the login. Streams that begin with it test more than the login.
 const LOGIN: &[u8] = b"%1\r\n+proto\r\n:3\r\n";
 
 thread_local! {
@@ -42,7 +42,8 @@ fn size(value: &Value) -> (usize, usize) {
     }
 }
 
-/// Returns the bytes and values of the answers that the connection returned. `Err`: it did not end.
+/// Lets a server send `stream` in pieces of `cut` bytes. Returns the bytes and values of the
+/// answers that the connection returned; `Err`: it did not end.
 async fn drive(stream: Vec<u8>, cut: usize) -> Result<Vec<(usize, usize)>, &'static str> {
     let (ours, theirs) = duplex(1 << 10);
     let pushed = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
@@ -100,7 +101,7 @@ async fn drive(stream: Vec<u8>, cut: usize) -> Result<Vec<(usize, usize)>, &'sta
     Ok(got)
 }
 
-/// Does the same for a connection for batches, with the largest answers. `Err`: it did not end.
+/// Does what `drive` does, with a [`Wire`], the connection for batches. `Err`: it did not end.
 async fn drive_wire(stream: Vec<u8>, cut: usize) -> Result<Vec<(usize, usize)>, &'static str> {
     let (ours, theirs) = duplex(1 << 10);
     let wire = Wire::new(Box::new(ours), LIMITS, || b"*1\r\n$4\r\nLOAD\r\n".to_vec());

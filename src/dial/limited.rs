@@ -1,5 +1,5 @@
-//! A socket that ends when an answer is larger than allowed, before memory is allocated for it, and
-//! that pauses when more answers arrive than may be read in a time.
+//! A socket that returns an error when an answer is larger than allowed, before memory is allocated
+//! for the answer, and that stops reading for a moment when too many answers arrive.
 
 use std::io;
 use std::pin::Pin;
@@ -11,11 +11,11 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::frames::{Excess, Frames, Limits};
 
-/// Bytes that are read before other tasks get a turn. A server that sends without end would
-/// otherwise occupy a thread and delay all other tasks.
+/// Number of bytes that are read before other tasks get a turn. A server that sends without end
+/// would otherwise occupy a thread and delay all other tasks.
 pub(super) const TURN: usize = 2 * 1024 * 1024;
 
-/// Time in which a limited number of answers is read.
+/// Length of the spans in each of which at most `Limits::answers` answers are read.
 const SPAN: Duration = Duration::from_millis(20);
 
 /// Any byte stream.
@@ -27,9 +27,9 @@ pub(super) struct Limited {
     socket: Box<dyn Socket>,
     frames: Frames,
     over: Option<Excess>,
-    /// Bytes that were read since other tasks had a turn.
+    /// Number of bytes that were read since other tasks had a turn.
     turn: usize,
-    /// Most answers in one `SPAN`, the number that was read in the present one, and its beginning.
+    /// Most answers in one `SPAN`. In the present one, which began at `since`, `answers` were read.
     most: u64,
     answers: u64,
     since: Instant,
@@ -139,7 +139,7 @@ mod tests {
 
     use super::*;
 
-    /// A sender of more answers has to wait; no answer is lost.
+    /// A server that sends more answers than are read in a span has to wait; no answer is lost.
     #[tokio::test(start_paused = true)]
     async fn no_more_pushes_are_read_than_the_pace_allows() {
         let (near, mut far) = duplex(100);

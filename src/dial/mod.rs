@@ -1,5 +1,5 @@
-//! Opens every connection: the socket, TLS, limits on the answers, and the login. Used for servers,
-//! for Sentinels and by the doctor.
+//! Opens connections to servers and Sentinels: the socket, TLS, limits on the answers, and the
+//! login. The doctor uses it, too.
 
 pub(crate) mod endpoint;
 pub(crate) mod error_text;
@@ -32,7 +32,7 @@ pub(crate) enum Place {
     Unix(Box<Path>),
 }
 
-/// An open connection. Its task ends with it.
+/// An open connection. The task that reads from it ends when this is dropped.
 pub struct Line {
     handle: MultiplexedConnection,
     task: JoinHandle<()>,
@@ -40,7 +40,7 @@ pub struct Line {
 }
 
 impl Line {
-    /// Returns what was sent on it and must not be shown.
+    /// Returns the user name and the password of the connection's login, which must not be shown.
     pub fn secrets(&self) -> &Secrets {
         &self.secrets
     }
@@ -66,7 +66,7 @@ impl Drop for Line {
     }
 }
 
-/// Connects and logs in. The caller keeps the deadline.
+/// Connects and logs in. It sets no time-out, so the caller has to.
 ///
 /// # Cancellation safety
 /// May be dropped; what was opened is closed.
@@ -83,8 +83,8 @@ pub(crate) async fn dial(
     Ok(Line { handle, task: tokio::spawn(work), secrets: secrets(login) })
 }
 
-/// Connects only: the caller's first request has to be the login. `load` as for [`Wire`]. The
-/// caller keeps the deadline.
+/// Connects without logging in, so the caller's first request has to be the login. `load` as for
+/// [`Wire::new`]. It sets no time-out, so the caller has to.
 ///
 /// # Cancellation safety
 /// May be dropped; what was opened is closed.
@@ -97,7 +97,7 @@ pub(crate) async fn wire(
     Ok(Wire::new(socket(place, tls).await?, limits, load))
 }
 
-/// Returns the parts of this login that must not be shown.
+/// Returns the parts of this login that must not be shown: user name and password.
 pub(crate) fn secrets(login: &RedisConnectionInfo) -> Secrets {
     Secrets::of(login.username(), login.password())
 }
@@ -118,7 +118,7 @@ async fn socket(place: &Place, tls: Option<&Tls>) -> io::Result<Box<dyn Socket>>
     }
 }
 
-/// Connects to the first of the host's addresses that answers.
+/// Connects to all addresses of the host at once, and keeps the connection that is made first.
 async fn tcp(host: &str, port: u16) -> io::Result<TcpStream> {
     let tries: Vec<_> =
         lookup_host((host, port)).await?.map(|at| Box::pin(TcpStream::connect(at))).collect();

@@ -1,11 +1,11 @@
 //! A connection for requests that are answered in the order in which they were sent, without a task
 //! of its own.
 //!
-//! [`Wire::send`] writes at once what the socket takes. A future that waits for an answer reads for
-//! all of them and gives each its own answer. The socket has only one waker, that of the wire: it
-//! wakes the oldest request that is waited for or, if there is none, the future that waits for the
-//! end of the connection. So the task that polls the requests owns the socket in effect, and a
-//! closed connection is noticed even without a request.
+//! [`Wire::send`] writes at once what the socket takes. Any future that waits for an answer reads
+//! the answers to all requests, and gives each future its own. The socket knows only one waker,
+//! that of the wire. It wakes the future of the oldest request without an answer or, if there is
+//! none, the future that waits for the end of the connection. So the task that polls the requests
+//! in effect owns the socket, and a closed connection is noticed even without a request.
 
 mod line;
 #[cfg(test)]
@@ -27,14 +27,14 @@ use super::limited::Socket;
 use crate::op::Batch;
 use crate::tls;
 
-/// Result of a request: one value per command, or the error for which there is no answer.
+/// Result of a request: one value per command, or the error because of which there is no answer.
 type Answer = RedisResult<Vec<Value>>;
 
 /// An open connection. It is closed when this is dropped.
 pub(crate) struct Wire(Arc<Shared>);
 
 struct Shared {
-    /// Nothing may be sent any more.
+    /// True once nothing may be sent on this connection any more.
     over: AtomicBool,
     state: Mutex<State>,
     /// Lock order: `state` first, then `readiness`, never the reverse.
@@ -42,15 +42,15 @@ struct Shared {
 }
 
 struct State {
-    /// `None`: closed.
+    /// The socket and its requests; `None` once the connection is closed.
     line: Option<Line>,
-    /// Requests that are waited for, the oldest first.
+    /// Requests whose callers still want the answer, the oldest first.
     waiters: VecDeque<Waiter>,
     watch: Option<Waker>,
     sent: u64,
     /// Wakers to call as soon as no mutex is held.
     wake: Vec<Waker>,
-    /// Excess for which this program ended the connection, if it did.
+    /// Limit that the server exceeded, if this program ended the connection because of that.
     excess: Option<Excess>,
 }
 
@@ -60,7 +60,8 @@ struct Waiter {
     answer: Option<Answer>,
 }
 
-/// Readiness of the socket. While a reader holds `state`, there is no `reader`.
+/// Readiness of the socket, and the waker of the future that reads next. While a future holds
+/// `state` to read, there is no `reader`.
 #[derive(Default)]
 struct Readiness {
     /// The socket became ready since it was last used.
@@ -86,7 +87,7 @@ impl Wake for Shared {
 }
 
 fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Each change is complete before anything that can panic.
+    // Each change is complete before anything that can panic, so a poisoned mutex is still good.
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -95,8 +96,8 @@ fn broken(why: &'static str) -> RedisError {
 }
 
 impl Wire {
-    /// Makes a connection over this socket. `load`: the command after which the server has the
-    /// script that it reports missing.
+    /// Makes a connection over this socket. `load` returns the command that loads the script of the
+    /// batches, for a server that reports it missing.
     pub(super) fn new(socket: Box<dyn Socket>, limits: Limits, load: fn() -> Vec<u8>) -> Self {
         let state = State {
             line: Some(Line::new(socket, limits, load)),
@@ -113,9 +114,9 @@ impl Wire {
         }))
     }
 
-    /// Sends packed commands in one piece, and expects this number of answers. `None`: the
-    /// connection is over, and nothing was sent. A `batch` whose script the server does not have is
-    /// sent again once the server has it, before anything new.
+    /// Sends packed commands in one piece, and expects `wanted` answers. Returns `None` if the
+    /// connection is over; then nothing was sent. If the server does not have the script of a
+    /// `batch`, the batch is sent once more after the script was loaded, before any newer request.
     pub(crate) fn send(
         &self,
         bytes: Vec<u8>,
@@ -124,8 +125,8 @@ impl Wire {
     ) -> Option<Reply> {
         let shared = &self.0;
         let mut state = lock(&shared.state);
-        // What has arrived is read first: nothing is sent to a server that has closed the
-        // connection.
+        // What has arrived is read first, so that a connection that the server has closed is
+        // noticed and nothing is sent on it.
         shared.drive(&mut state);
         let id = state.sent;
         let open = !shared.over.load(Ordering::Acquire);
@@ -161,12 +162,14 @@ impl Wire {
         shared.over.load(Ordering::Acquire)
     }
 
-    /// Returns the excess for which this program ended the connection: the server sent too much.
+    /// Returns which limit the server exceeded, if this program ended the connection because of
+    /// that.
     pub(crate) fn excess(&self) -> Option<Excess> {
         lock(&self.0.state).excess
     }
 
-    /// Resolves when nothing may be sent any more. It wakes one future at a time.
+    /// Resolves when nothing may be sent any more. Of several futures that wait for this, only the
+    /// one that was polled last is woken.
     ///
     /// # Cancellation safety
     /// May be dropped.
@@ -192,7 +195,7 @@ impl Wire {
         self.0.leave(state);
     }
 
-    /// Closes the connection. Requests under way end with this error.
+    /// Closes the connection. Requests under way end with an error that says `why`.
     pub(crate) fn close(&self, why: &'static str) {
         let mut state = lock(&self.0.state);
         self.0.end(&mut state, &broken(why));
@@ -210,8 +213,8 @@ impl Shared {
     /// Reads and writes until the socket would block.
     fn drive(self: &Arc<Self>, state: &mut State) {
         let State { line: Some(line), waiters, wake, .. } = state else { return };
-        // Reset before the socket is used: readiness that is reported after this counts, and
-        // `leave` handles it.
+        // Reset before the socket is used. If the socket becomes ready after this, `came` is set
+        // again, and `leave` handles it.
         *lock(&self.readiness) = Readiness::default();
         let waker = Waker::from(Arc::clone(self));
         let done = line.drive(&mut Context::from_waker(&waker), &mut |request| {
@@ -238,13 +241,15 @@ impl Shared {
         wake.extend(watch.take());
     }
 
-    /// Selects the next reader, and wakes the requests that have an answer.
+    /// Releases `state`: selects the future that reads next, and wakes the futures that have an
+    /// answer.
     fn leave(&self, mut state: MutexGuard<'_, State>) {
         let mut wake = std::mem::take(&mut state.wake);
         {
             let mut readiness = lock(&self.readiness);
             readiness.reader = state.reader().cloned();
-            // The socket became ready while there was no reader, or another one.
+            // The socket became ready while no reader was registered, or another one, so the reader
+            // is woken now.
             if readiness.came {
                 wake.extend(readiness.reader.take());
             }
@@ -262,7 +267,7 @@ impl State {
         if open.peek().is_none() {
             return self.watch.as_ref();
         }
-        // A request that was not polled yet reads when it is.
+        // A request that was never polled has no waker and is skipped: it reads when it is polled.
         open.find_map(|w| w.waker.as_ref())
     }
 
@@ -278,7 +283,7 @@ impl State {
     }
 }
 
-/// Answers to one request.
+/// Answers to one request, as a future.
 ///
 /// # Cancellation safety
 /// May be dropped: the request takes effect all the same, and its answers are skipped.
@@ -317,7 +322,7 @@ impl Drop for Reply {
         let mut state = lock(&self.shared.state);
         let Some(place) = state.place(self.id) else { return };
         state.waiters.remove(place);
-        // If it was woken to read and has not, another request reads.
+        // This future may have been woken to read and has not read. Then `leave` wakes another one.
         self.shared.leave(state);
     }
 }

@@ -1,4 +1,4 @@
-//! Settings of an election, all checked when it is built.
+//! Settings of an election, all of which are checked when it is built.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,9 +14,8 @@ use crate::redlock::Redlock;
 
 /// Settings of an [`Election`], made by [`Redlock::election`].
 ///
-/// If the builder itself is awaited, the election is built and this process campaigns with an empty
-/// value. That is for an election whose followers need no more than the leader's
-/// [identity](super::Leader::identity):
+/// Awaiting the builder itself builds the election and campaigns with an empty value. This is
+/// enough if the followers need only the leader's [identity](super::Leader::identity):
 ///
 /// ```
 /// # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
@@ -31,9 +30,9 @@ use crate::redlock::Redlock;
 pub struct ElectionBuilder(Election, bool);
 
 impl Redlock {
-    /// Returns a builder for the election of this name over the handle's nodes. Its main key there
-    /// is the handle's prefix + `election:` + `name`. [`build`](ElectionBuilder::build) checks the
-    /// settings.
+    /// Returns a builder for the election with this name, over the nodes of the handle. On the
+    /// nodes the election's lock has the key `election:` + `name`, after the handle's prefix.
+    /// [`build`](ElectionBuilder::build) checks the settings.
     pub fn election(&self, name: impl AsRef<str>) -> ElectionBuilder {
         let (core, name) = (Arc::clone(&self.core), name.as_ref());
         let election = Election {
@@ -54,55 +53,58 @@ impl Redlock {
 }
 
 impl ElectionBuilder {
-    /// Sets the lease length, 10 ms to `max_ttl`; default the handle's. It bounds how long the name
-    /// is without a leader after a leader died; a living leader renews at a quarter of it.
+    /// Sets the length of the leader's lease, from 10 ms to `max_ttl`; the default is the handle's
+    /// ttl. A living leader renews its lease at a quarter of it. If the leader dies, the name is
+    /// without a leader for at most this time, plus the [`drain`](Self::drain) time.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.0.ttl = ttl;
         self
     }
 
-    /// Sets the time that this process needs to end its work as the leader after it lost the
-    /// leadership: for this long after the loss no other process leads (a lock-delay). Default
-    /// zero.
+    /// Sets the time that this process needs to end the leader's work after it has lost the
+    /// leadership. For this long after the loss no other process leads (a lock-delay). The default
+    /// is zero.
     ///
     /// The drain time costs nothing when a leader resigns. After a crash the name is without a
-    /// leader for `ttl` plus `drain`, so keep it as short as the work allows. `ttl` and `drain`
-    /// together are at most `max_ttl`.
-    /// [`Leadership::drain_remaining`](super::Leadership::drain_remaining) returns what is left of
-    /// it.
+    /// leader for `ttl` plus `drain`, so keep `drain` as short as the work allows. `ttl` and
+    /// `drain` together are at most `max_ttl`.
+    /// [`Leadership::drain_remaining`](super::Leadership::drain_remaining) returns how much of the
+    /// drain time is left.
     pub fn drain(mut self, drain: Duration) -> Self {
         self.0.drain = drain;
         self
     }
 
-    /// Sets the priority of this process: candidates of higher priority are preferred. Default 0.
+    /// Sets the priority of this process; the default is 0. Candidates of higher priority are
+    /// preferred.
     ///
     /// While an eligible candidate of higher priority [is listed](Election::candidates), a
-    /// candidate of lower priority delays each of its attempts: by a sixteenth of the ttl (25 ms at
-    /// least) for each higher priority in the list, and by at most four times that. So a listed
-    /// candidate that cannot lead (it died within the last ttl, or reaches too few nodes) delays
-    /// the others by at most a quarter of the ttl, or 100 ms if that is longer; it never prevents a
-    /// leader. The priority is a preference and no promise: the preferred candidate's requests may
-    /// be slower than the delay. A leader stays when a candidate of higher priority joins.
+    /// candidate of lower priority delays each of its attempts. For each higher priority in the
+    /// list the delay is a sixteenth of the ttl, and at least 25 ms; at most four priorities count.
+    /// So a listed candidate that cannot lead, because it died within the last ttl or reaches too
+    /// few nodes, delays the others by at most a quarter of the ttl, or by 100 ms if that is
+    /// longer. It never prevents them from leading. The priority is a preference and no promise,
+    /// because the preferred candidate's requests may take longer than the delay. A leader goes on
+    /// leading when a candidate of higher priority joins.
     ///
-    /// Where no process sets a priority, no attempt is delayed. A process that sets one reads the
-    /// list before its first attempt, which costs one round trip; the others make their first
-    /// attempt without it.
+    /// If no process sets a priority, no attempt is delayed. A process that sets a priority reads
+    /// the list before its first attempt, which costs one round trip. The other processes make
+    /// their first attempt without reading the list.
     pub fn priority(mut self, priority: u8) -> Self {
         self.0.priority = Some(priority);
         self
     }
 
-    /// Sets whether this process attempts to lead. With `false`, it does not until
-    /// [`set_eligible`](Election::set_eligible) is called with `true`:
-    /// [`campaign`](Election::campaign) waits for that call, and is [listed](Election::candidates)
-    /// as not eligible. Default `true`.
+    /// Sets whether this process attempts to lead; the default is `true`. With `false`,
+    /// [`campaign`](Election::campaign) waits until [`set_eligible`](Election::set_eligible) is
+    /// called with `true`. While it waits, the process is [listed](Election::candidates) as not
+    /// eligible.
     pub fn eligible(mut self, eligible: bool) -> Self {
         self.1 = eligible;
         self
     }
 
-    /// Makes [`lead`](Election::lead) end when the leadership is lost, instead of campaigning
+    /// Makes [`lead`](Election::lead) return when the leadership is lost, instead of campaigning
     /// again.
     pub fn one_term(mut self) -> Self {
         self.0.one_term = true;
@@ -110,21 +112,24 @@ impl ElectionBuilder {
     }
 
     /// Sets the longest time for which [`campaign`](Election::campaign) and
-    /// [`lead`](Election::lead) wait to be elected. Default: as long as their future is polled.
+    /// [`lead`](Election::lead) wait to be elected. By default they wait as long as their future is
+    /// polled.
     pub fn acquire_timeout(mut self, timeout: Duration) -> Self {
         self.0.acquire_timeout = Some(timeout);
         self
     }
 
-    /// Sets the pauses between attempts when no node gives a hint.
+    /// Sets the pauses between the attempts of a campaign. They apply when no hint comes from a
+    /// node.
     pub fn retry(mut self, policy: RetryPolicy) -> Self {
         self.0.retry = policy;
         self
     }
 
-    /// Sets how many replicas must have a term, its metadata and each renewal before they count;
-    /// default [`Durability::Primary`]. [`Leadership::durability`](super::Leadership::durability)
-    /// returns how many had them.
+    /// Sets how many replicas must have the term, its metadata and each renewal before these count;
+    /// the default is [`Durability::Primary`].
+    /// [`Leadership::durability`](super::Leadership::durability) returns how many replicas had
+    /// them.
     pub fn durability(mut self, level: Durability) -> Self {
         self.0.level = level;
         self
@@ -133,7 +138,7 @@ impl ElectionBuilder {
     /// Checks the name and the settings, and builds the election. Nothing is sent.
     ///
     /// # Errors
-    /// The first rule that is broken, with the election, the setting, its value and the rule.
+    /// [`ConfigError`] with the first rule that is broken, the election, the setting and its value.
     pub fn build(self) -> Result<Election, ConfigError> {
         let checked = self.check();
         checked.map_err(|e| e.of(Resource::Election(Arc::clone(&self.0.name))))?;
@@ -159,9 +164,9 @@ impl ElectionBuilder {
     }
 }
 
-/// Calls [`build`](ElectionBuilder::build), whose error becomes [`CampaignError::Config`], and then
-/// [`campaign`](Election::campaign) with an empty value. Cancellation is as safe as that of
-/// `campaign`.
+/// Builds the election as [`build`](ElectionBuilder::build) does, and then campaigns with an empty
+/// value as [`campaign`](Election::campaign) does. An error of `build` becomes
+/// [`CampaignError::Config`]. Cancellation is as safe as that of `campaign`.
 impl IntoFuture for ElectionBuilder {
     type Output = Result<Leadership, CampaignError>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;

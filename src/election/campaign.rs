@@ -1,4 +1,5 @@
-//! Campaigning: acquire the lock, publish the value on a majority, lead.
+//! Campaigning for the leadership: acquires the election's lock, and publishes the value on a
+//! majority of the nodes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,8 +21,8 @@ use crate::quorum::acquire::Loss;
 use crate::span::{Call, operation};
 use crate::time::Moment;
 
-/// Time for which a campaign fails for the same reason before it logs a warning, or ends if only a
-/// person can remove the cause.
+/// Time after which a campaign takes notice that its attempts fail: if too few nodes answer, it
+/// logs a warning, and if another program's value is under the key, it ends.
 const FAILING: Duration = Duration::from_secs(60);
 
 /// Result of [`Election::try_campaign`].
@@ -30,7 +31,8 @@ const FAILING: Duration = Duration::from_secs(60);
 pub enum TryCampaign {
     /// This process was elected.
     Won(Leadership),
-    /// Another process leads, or several candidates competed ([`Taken::retry_after`] is zero then).
+    /// Another process leads, or several candidates competed and none won. [`Taken::retry_after`]
+    /// is zero in the second case.
     Following(Taken),
 }
 
@@ -42,7 +44,7 @@ impl TryCampaign {
         }
     }
 
-    /// Returns the leadership, if this process was elected.
+    /// Returns the leadership if this process was elected.
     pub fn won(self) -> Option<Leadership> {
         match self {
             Self::Won(leadership) => Some(leadership),
@@ -51,33 +53,34 @@ impl TryCampaign {
     }
 }
 
-/// Start and end of a campaign.
+/// Start and deadline of a campaign.
 struct CampaignTimes {
     started: Moment,
-    /// Time after which no attempt begins; `None`: no limit.
+    /// Time after which no attempt begins; `None` if there is no limit.
     deadline: Option<Moment>,
 }
 
-/// The attempts of one campaign: each acquires the lock and publishes the value.
+/// The attempts of one campaign. Each attempt acquires the lock and publishes the value.
 struct Candidacy<'a> {
     election: &'a Election,
     acquire: LockAttempt<'a>,
     value: &'a str,
     seat: &'a Seat<'a>,
-    /// Start of the consecutive attempts that failed for another reason than another process's
-    /// leadership.
+    /// Time since which every attempt has failed although no other process was found to lead;
+    /// `None` if the last attempt did not fail so.
     failing_since: Option<Moment>,
-    /// True if the log has a warning of these failures.
+    /// True if a warning about these failures is in the log.
     warned: bool,
 }
 
-/// Cause of an attempt that was not elected.
+/// Reason for which an attempt was not elected.
 enum NotElected {
-    /// Another process leads, or several candidates competed.
+    /// Another process leads, or several candidates competed and none won.
     Following(Taken),
     /// This process won the lock and lost it before the value was published.
     LostAtOnce,
-    /// Too few nodes answered; `crowded`: requests were not sent because too many wait.
+    /// Too few nodes answered. `crowded` is true if requests were not sent because too many others
+    /// were waiting.
     NoQuorum { why: NoQuorum, crowded: bool },
 }
 
@@ -111,7 +114,8 @@ impl Attempt for Candidacy<'_> {
                 self.election.taken(taken);
                 (Prospect::of_taken(taken), taken.advice() == Advice::Misconfigured)
             }
-            // Nodes that grant the lock but refuse the metadata must not be asked in a hot loop.
+            // If nodes grant the lock but refuse the metadata, this happens at each attempt. So
+            // `Settling` is used, which makes a pause before the next one.
             NotElected::LostAtOnce => (Prospect::Settling(Duration::ZERO), false),
             NotElected::NoQuorum { why, .. } if is_hopeless(why) => return None,
             NotElected::NoQuorum { crowded, .. } => {
@@ -126,8 +130,8 @@ impl Attempt for Candidacy<'_> {
         if now.since(*self.failing_since.get_or_insert(now)) < FAILING {
             return Some(prospect);
         }
-        // The warning is only for a missing quorum; `Following` comes here when another program's
-        // value is under the key, which no wait removes.
+        // Only a missing quorum is logged. The other failure is another program's value under the
+        // key, which no wait removes, so it ends the campaign.
         let NotElected::NoQuorum { why, .. } = refused else { return None };
         if !std::mem::replace(&mut self.warned, true) {
             let of = self.election.resource();
@@ -142,27 +146,31 @@ impl Attempt for Candidacy<'_> {
 }
 
 impl Election {
-    /// Campaigns until elected: as long as the future is polled, or until
+    /// Campaigns until this process is elected, for as long as the future is polled or until
     /// [`acquire_timeout`](super::ElectionBuilder::acquire_timeout) has passed. While it waits,
     /// this process is [listed](Self::candidates), which costs each node one request per quarter of
-    /// the ttl. If this process was [asked to step down](Leadership::asked_to_resign) before, the
-    /// campaign begins one ttl later.
+    /// the ttl. If this process led before and was [asked to step
+    /// down](Leadership::asked_to_resign), the campaign begins one ttl later.
     ///
-    /// When it returns, a majority of the nodes has `value` under the new term. When a leader
-    /// resigns, one candidate of each handle is woken at a time. Without a quorum the campaign
-    /// keeps trying (and logs one warning), unless the fault of every node needs a person.
+    /// When it returns a leadership, a majority of the nodes has `value` under the new term. When a
+    /// leader resigns, each handle wakes one of its candidates at a time. If too few nodes answer,
+    /// the campaign goes on and logs one warning, unless a person has to correct the fault of every
+    /// node.
     ///
     /// # Errors
     /// [`CampaignError::Config`] if the value is too long (its metadata may take
-    /// [`MAX_METADATA`](super::MAX_METADATA)); [`CampaignError::NoQuorum`] if no node can serve
-    /// until a person changes a setting; [`CampaignError::Closed`] as soon as the handle is
-    /// [closed](crate::Redlock::close). With an `acquire_timeout` also [`CampaignError::TimedOut`]
-    /// if another process led to the end, [`CampaignError::NoQuorum`] if too few nodes could be
-    /// asked, and [`CampaignError::Ineligible`] if this process [may not lead](Self::set_eligible).
+    /// [`MAX_METADATA`](super::MAX_METADATA) bytes); [`CampaignError::NoQuorum`] if no node can
+    /// serve until a person changes a setting; [`CampaignError::TimedOut`] if another program's
+    /// value is still under the key after a minute; [`CampaignError::Closed`] as soon as the handle
+    /// is [closed](crate::Redlock::close). With an `acquire_timeout` also
+    /// [`CampaignError::TimedOut`] if another process led to the end, [`CampaignError::NoQuorum`]
+    /// if too few nodes answered, and [`CampaignError::Ineligible`] if this process [may not
+    /// lead](Self::set_eligible).
     ///
     /// # Cancellation safety
     /// If dropped at any await, nothing is held: what nodes granted is released in the background,
-    /// and ends with the ttl at the latest. The place among the waiters passes to the next one.
+    /// and ends with the ttl at the latest. A hint that would have woken this campaign
+    /// wakes another candidate of the handle.
     pub async fn campaign(&self, value: impl Into<String>) -> Result<Leadership, CampaignError> {
         let operation = operation!("campaign", of = %self.resource());
         let value = value.into();
@@ -171,13 +179,14 @@ impl Election {
         won
     }
 
-    /// Makes one attempt. It is not [listed](Self::candidates). With a
-    /// [priority](super::ElectionBuilder::priority) it is delayed as the attempts of a campaign
-    /// are.
+    /// Makes one attempt to be elected. The process is not [listed](Self::candidates) meanwhile.
+    /// With a [priority](super::ElectionBuilder::priority) the attempt is delayed in the same way
+    /// as the attempts of a campaign.
     ///
     /// # Errors
     /// [`CampaignError::Config`], [`CampaignError::NoQuorum`], [`CampaignError::Ineligible`] or
-    /// [`CampaignError::Closed`]. The leadership of another process is not an error.
+    /// [`CampaignError::Closed`], as for [`campaign`](Self::campaign). It is no error that another
+    /// process leads.
     ///
     /// # Cancellation safety
     /// As [`campaign`](Self::campaign).
@@ -216,8 +225,8 @@ impl Election {
             return match self.core.attempt(ask).await {
                 Ok(won) => match self.take_office(won, value, None).await {
                     Ok(leadership) => Ok(TryCampaign::Won(leadership)),
-                    // The lock went to another process, or was lost with a node's data: the next
-                    // attempt shows which.
+                    // The lock went to another process, or a node lost it with its data. One more
+                    // attempt shows which of the two it is.
                     Err(ExtendError::Lost(_)) if !lost => {
                         lost = true;
                         continue;
@@ -252,7 +261,7 @@ impl Election {
                 tokio::select! {
                     biased;
                     won = self.seek(value, &seat, &times, operation) => return won,
-                    // Dropping `seek` releases what nodes may have granted.
+                    // If `seek` is dropped here, it releases what nodes may have granted.
                     () = self.course.eligible_is(false) => {}
                 }
             }
@@ -264,7 +273,8 @@ impl Election {
         }
     }
 
-    /// Waits until this process is eligible.
+    /// Waits until this process is eligible. Returns an error if the campaign's deadline passes
+    /// before that, or the handle is closed.
     async fn eligible_by(&self, times: &CampaignTimes) -> Result<(), CampaignError> {
         if self.is_eligible() {
             return Ok(());
@@ -286,7 +296,8 @@ impl Election {
         }
     }
 
-    /// Waits for `span`, so that other candidates can attempt first.
+    /// Waits for `span`, so that other candidates can attempt first. Returns an error if the handle
+    /// is closed meanwhile.
     async fn leave(&self, span: Duration) -> Result<(), CampaignError> {
         if span.is_zero() {
             return Ok(());
@@ -298,7 +309,7 @@ impl Election {
         }
     }
 
-    /// Makes attempts until elected.
+    /// Makes attempts until this process is elected or the campaign ends.
     async fn seek(
         &self,
         value: &str,
@@ -341,7 +352,8 @@ impl Election {
         })
     }
 
-    /// Returns how long nodes keep a leadership that is not renewed (election 8).
+    /// Returns for how long the nodes keep the lock of a leader that does not renew it: the ttl
+    /// plus the drain time (election 8).
     fn on_nodes(&self) -> Duration {
         self.ttl + self.drain
     }
@@ -353,8 +365,8 @@ impl Election {
         self.course.led(now, now + taken.retry_after.unwrap_or_default());
     }
 
-    /// Waits, if this process has just stepped down on request, so that other candidates come
-    /// first.
+    /// Waits until other candidates have had their time to attempt, if this process has just
+    /// stepped down on request.
     async fn let_others(&self, deadline: Option<Moment>) -> Result<(), CampaignError> {
         let now = self.core.env.now();
         let wait = self.course.campaigns(now, self.ttl);
@@ -376,16 +388,16 @@ impl Election {
         Err(CampaignError::TimedOut { of: self.resource(), waited: until.since(now), taken })
     }
 
-    /// Begins an operation that can make this process the leader.
+    /// Checks the value, and begins an operation that can make this process the leader.
     fn begin(&self, value: &str) -> Result<Operation<'_>, CampaignError> {
         check_value(value).map_err(|e| CampaignError::Config(e.of(self.resource())))?;
-        // From here on the metrics have this election, with zero terms.
+        // From here on the metrics include this election, even with zero terms.
         self.core.meters.election(&self.name);
         self.core.closing.enter().ok_or_else(|| CampaignError::Closed(self.resource()))
     }
 
-    /// Publishes the first value on a majority; before that no process leads. On failure the lock
-    /// is released before this returns.
+    /// Publishes the first value on a majority of the nodes; before that this process does not
+    /// lead. On failure the lock is released before the function returns.
     async fn take_office(
         &self,
         won: Acquired,
@@ -401,7 +413,7 @@ impl Election {
         let (leases, encoded) = (Arc::clone(&meters.leases), metadata.encode());
         let lease = Lease::new(subject, id, times, None, won.replies, Some(encoded), leases);
         let lease = lease.with_drain(self.drain);
-        // From here on a dropped future releases the lock through the guard.
+        // From here on, dropping the future releases the lock, because it drops the guard.
         let (core, name) = (Arc::clone(&self.core), Arc::clone(&self.name));
         let guard = LockGuard::new(core, Arc::new(lease), name, true);
         match guard.extend().await {
@@ -420,7 +432,8 @@ impl Election {
     }
 }
 
-/// Ends the span and the metrics of a campaign by its result; `None`: another process leads.
+/// Ends the span of a campaign, and counts its result in the metrics. `result` is `Ok(None)` if
+/// another process leads.
 fn over(operation: Call, result: Result<Option<&Leadership>, &CampaignError>) {
     if let Ok(Some(leadership)) = result {
         operation.token(leadership.term());
@@ -435,8 +448,8 @@ fn over(operation: Call, result: Result<Option<&Leadership>, &CampaignError>) {
     });
 }
 
-/// Returns the refusal for a lock that was acquired and lost at once: the next attempt may follow
-/// immediately.
+/// Returns the refusal after a lock that was acquired and lost at once. By it the next attempt may
+/// follow immediately.
 fn met() -> Taken {
     Taken { retry_after: Some(Duration::ZERO), foreign: false }
 }

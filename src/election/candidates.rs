@@ -1,8 +1,9 @@
-//! The list of candidates of an election, and the delays for candidates of higher priority
+//! The list of an election's candidates, and the delays in favour of candidates of higher priority
 //! (election 11, 12).
 //!
-//! A candidate that waits writes its entry on the nodes, and reads the other entries with the same
-//! request. The list decides nothing: candidates delay their attempts by it, and people read it.
+//! A candidate that waits writes its entry on the nodes, and the same request reads the other
+//! entries. Who leads does not depend on the list: candidates delay their attempts by it, and
+//! people read it.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -22,44 +23,47 @@ use crate::op::{Enlist, MAX_ENTRY};
 use crate::time::Moment;
 use crate::token::{FencingToken, OwnerToken};
 
-/// Longest value that is listed, in bytes as JSON.
+/// Longest value that the list contains, in bytes as JSON. A longer value is left out.
 const VALUE_MAX: usize = 256;
-/// Delay for each higher priority: a fraction of the ttl (divisor), and its minimum.
+/// Delay of an attempt for each higher priority in the list: the ttl divided by this number, but at
+/// least this time.
 const STEP: (u32, Duration) = (16, Duration::from_millis(25));
-/// Largest number of such delays for one attempt.
+/// Largest number of higher priorities that delay one attempt.
 const STEPS_MAX: usize = 4;
 
 /// A process that takes part in an election; see [`Election::candidates`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Candidate {
-    /// The process.
+    /// The process that takes part.
     pub identity: Identity,
-    /// Its term if it leads, otherwise `None`.
+    /// Term in which the process leads; `None` if it does not lead.
     pub term: Option<FencingToken>,
-    /// Time since which the leader leads, or another candidate campaigns, by its own wall clock.
+    /// Time since which the process leads or, if it does not lead, campaigns; by its own wall
+    /// clock.
     pub since: SystemTime,
-    /// Its [priority](super::ElectionBuilder::priority).
+    /// [Priority](super::ElectionBuilder::priority) of the process.
     pub priority: u8,
     /// False if the process does not attempt to lead ([`Election::set_eligible`]).
     pub eligible: bool,
-    /// The leader's value, or the value with which a candidate campaigns. `None` if a candidate's
-    /// value is too long for the list (256 bytes as JSON).
+    /// Value that the leader proclaimed, or with which a candidate campaigns. `None` if a
+    /// candidate's value is too long for the list (256 bytes as JSON).
     pub value: Option<String>,
-    /// Time until the entry ends, unless it is renewed.
+    /// Time until the nodes drop the candidate's entry or the leader's lock, unless it is renewed.
     pub remaining: Duration,
 }
 
 impl Election {
-    /// Returns the processes that take part: the leader first, then the candidates that wait, in
-    /// the order in which they are preferred (by priority, then by the start of their campaigns),
-    /// then those that are not eligible.
+    /// Returns the processes that take part. The leader comes first. Then come the candidates that
+    /// wait, in the order in which they are preferred: by priority, then by the start of their
+    /// campaigns. The processes that are not eligible come last.
     ///
-    /// The list is for people and dashboards, and has limits: it is as old as the answers, and
-    /// merged from those of a majority of the nodes, which do not answer at the same time. A
-    /// candidate is listed from its first refused attempt on; it stays listed for up to its ttl
-    /// after it has died, and at most 64 are listed in one election (one that finds no room
-    /// campaigns unlisted). Times are those of the candidates' own wall clocks. The first candidate
+    /// The list is for people and dashboards, and has limits. It is merged from the answers of a
+    /// majority of the nodes, which do not answer at the same time, and is as old as these answers.
+    /// A candidate is listed from its first refused attempt on, or from the start of its campaign
+    /// if it has a priority or is not eligible. It stays listed for up to its ttl after it has
+    /// died. At most 64 candidates are listed in one election; a candidate that finds no room
+    /// campaigns unlisted. Times are those of the candidates' own wall clocks. The first candidate
     /// that waits need not be the next leader. Only the leader and its [term](Candidate::term) are
     /// as certain as [`leader`](Self::leader) is.
     ///
@@ -84,7 +88,8 @@ impl Election {
             seat.clone_from(&metadata.candidate);
             all.push(Candidate::leads(metadata.leader(remaining)));
         }
-        // A leader removes its entry after it has won; the entry may still be there.
+        // A leader removes its candidate's entry only after it has won, so the entry may still be
+        // there.
         let waits = listed.into_iter().filter(|c| seat.as_ref() != Some(&digest(c.owner)));
         all.extend(waits.map(|c| c.content.candidate(c.remaining)));
         all.sort_by_key(Candidate::rank);
@@ -96,8 +101,8 @@ impl Election {
         self.course.is_eligible()
     }
 
-    /// Sets whether this process attempts to lead from now on. A campaign that waits goes on, or
-    /// stops attempting and stays listed. A leader goes on leading;
+    /// Sets whether this process attempts to lead from now on. A waiting campaign then begins to
+    /// attempt, or stops attempting and stays listed. A leader goes on leading;
     /// [`resign`](super::Leadership::resign) ends its term.
     pub fn set_eligible(&self, eligible: bool) {
         self.course.set_eligible(eligible);
@@ -121,7 +126,7 @@ impl Candidate {
         }
     }
 
-    /// Returns the key by which the list is sorted.
+    /// Returns the key by which the list is sorted: the process that sorts first is listed first.
     fn rank(&self) -> impl Ord + use<> {
         let Identity { host, pid, boot } = self.identity.clone();
         let last = std::cmp::Reverse(self.priority);
@@ -129,7 +134,7 @@ impl Candidate {
     }
 }
 
-/// The entry of a candidate on the nodes.
+/// The entry of a candidate, in the form stored on the nodes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Entry {
     number: u64,
@@ -150,7 +155,7 @@ impl Entry {
     }
 
     fn encode(&self) -> Arc<[u8]> {
-        // The entry consists of strings and numbers, which JSON can always hold.
+        // The entry contains only strings and numbers, which JSON can always represent.
         serde_json::to_vec(self).expect("strings and numbers are JSON").into()
     }
 
@@ -168,31 +173,32 @@ impl Entry {
     }
 }
 
-/// A candidate of higher priority, and the time until which it is listed.
+/// A candidate of higher priority, and the time until which its entry counts.
 #[derive(Clone, Copy, Debug)]
 struct Rival {
     priority: u8,
     until: Moment,
 }
 
-/// The entries that a candidate has read in the list, and the priority that it has
-/// announced to the others.
+/// What a candidate has read in the list, and the priority that it has announced to the other
+/// candidates.
 #[derive(Debug, Default)]
 struct Read {
-    /// Eligible candidates of higher priority, as of this candidate's last read.
+    /// Eligible candidates of higher priority that were in the list when it was read last.
     rivals: Vec<Rival>,
-    /// The priority that the others were asked to read; zero until then, and while this candidate
-    /// is not eligible.
+    /// Priority of this candidate because of which the others were asked to read the list again;
+    /// zero before that, and while this candidate is not eligible.
     priority: u8,
 }
 
-/// A campaign's entry in the list; removed on drop.
+/// The entry of one campaign in the list of candidates. Dropping the value removes the entry from
+/// the nodes.
 pub(super) struct Seat<'a> {
     of: &'a Election,
     owner: OwnerToken,
     since: u64,
     value: Option<Arc<str>>,
-    /// Wakes `keep` when an attempt was refused, so that the entry is written from then on.
+    /// Notified when an attempt was refused, so that `keep` begins to write the entry.
     waits: Notify,
     listed: AtomicBool,
     number: AtomicU64,
@@ -214,21 +220,23 @@ impl<'a> Seat<'a> {
         }
     }
 
-    /// Returns the name of this entry, which the metadata of its leadership contains.
+    /// Returns the digest that identifies this entry. If the candidate wins, its metadata contain
+    /// the digest, so that the leader is not listed as a candidate, too.
     pub(super) fn id(&self) -> String {
         digest(self.owner)
     }
 
-    /// Records that an attempt was refused: the candidate is listed from now on.
+    /// Records that an attempt was refused, so that the candidate is listed from now on.
     pub(super) fn wait(&self) {
         self.waits.notify_one();
     }
 
-    /// Writes the entry, and reads the other entries. Returns whether the candidate was eligible in
-    /// this entry. Without a quorum the entries read before stay in use until they have expired.
+    /// Writes the entry, and reads the other entries with the same request. Returns true if the
+    /// candidate was eligible in the entry that was written. If too few nodes answer, the entries
+    /// read before stay in use until they expire.
     ///
     /// # Cancellation safety
-    /// If dropped, the entry may be listed; dropping the seat removes it.
+    /// If dropped, the entry may be on the nodes all the same; dropping the `Seat` removes it.
     pub(super) async fn write(&self) -> bool {
         self.listed.store(true, Ordering::Relaxed);
         let (here, eligible) = (Identity::here(), self.of.is_eligible());
@@ -279,7 +287,7 @@ impl<'a> Seat<'a> {
         true
     }
 
-    /// Returns the time for which the next attempt is delayed for candidates of higher priority
+    /// Returns for how long the next attempt is delayed in favour of candidates of higher priority
     /// (election 12).
     pub(super) fn hold_back(&self) -> Duration {
         let known = self.known();
@@ -293,8 +301,10 @@ impl<'a> Seat<'a> {
         (self.of.ttl / STEP.0).max(STEP.1) * steps as u32
     }
 
-    /// Writes and renews the entry, once an attempt was refused, and reads the list again when a
-    /// node reports a change of the preferred candidates.
+    /// Writes the entry as soon as an attempt was refused, and from then on again at each quarter
+    /// of the ttl. It is also written when this candidate's eligibility changes, and when a
+    /// majority of nodes hints that the preferred candidates have changed. Each write reads the
+    /// list.
     ///
     /// # Cancellation safety
     /// As [`write`](Self::write).
@@ -306,7 +316,8 @@ impl<'a> Seat<'a> {
         core.listen();
         let listens = core.hints.wait(&self.of.keys.candidates(), None);
         loop {
-            // Listening begins before the write, so a hint during the write is not lost.
+            // Listening begins before the write, so a hint that comes during the write is not
+            // missed.
             let news = listens.ended();
             let written = self.write().await;
             tokio::select! {

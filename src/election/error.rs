@@ -10,10 +10,10 @@ advise!(CampaignError, ProclaimError, LeaderError, StepDownError);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CampaignError {
-    /// The value is too long.
+    /// The value is too long, or a setting of the awaited builder is invalid.
     #[error("cannot campaign: {0}")]
     Config(ConfigError),
-    /// Too few nodes answered. Nothing is held; what may have been granted is being released.
+    /// Too few nodes answered. Nothing is held; what nodes may have granted is being released.
     #[error("cannot campaign now: {0}")]
     NoQuorum(NoQuorum),
     /// Another process led until the deadline, or another program's value was under the election's
@@ -24,11 +24,11 @@ pub enum CampaignError {
         of: Resource,
         /// Time from the start of the campaign to the error.
         waited: Duration,
-        /// The last refusal.
+        /// Refusal of the last attempt.
         taken: Taken,
     },
-    /// This process does not attempt to lead, by its own
-    /// [setting](crate::ElectionBuilder::eligible). Nothing is held.
+    /// This process does not attempt to lead, because it was set to be [not
+    /// eligible](crate::ElectionBuilder::eligible). Nothing is held.
     #[error(
         "{of}: not elected within {waited:?}, this process is not eligible; `set_eligible(true)` \
          changes that"
@@ -54,7 +54,7 @@ fn who_leads(taken: &Taken) -> &'static str {
 }
 
 impl CampaignError {
-    /// Returns what to do about it.
+    /// Returns what the caller should do about the error.
     pub fn advice(&self) -> Advice {
         match self {
             Self::Config(_) => Advice::Misconfigured,
@@ -72,24 +72,24 @@ impl From<NoQuorum> for CampaignError {
     }
 }
 
-/// The error of a value that may not have been proclaimed.
+/// The error of a value that was not, or not certainly, proclaimed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProclaimError {
     /// The value is too long; nothing was sent.
     #[error("not proclaimed: {0}")]
     Config(ConfigError),
-    /// The leadership has ended; there may be a new leader.
+    /// The leadership has ended, so there may be a new leader.
     #[error("{0}: not proclaimed, the leadership is lost; a new leader may exist")]
     Lost(Resource),
-    /// Too few nodes answered. The term goes on, and each renewal sends the value again: readers
-    /// may get it now, and get it at the latest when a renewal succeeds.
+    /// Too few nodes answered. The term goes on, and each renewal sends the value again. Readers
+    /// may see the value already, and see it at the latest after a renewal that succeeds.
     #[error("not confirmed as proclaimed, the next renewal sends it again: {0}")]
     Unknown(NoQuorum),
 }
 
 impl ProclaimError {
-    /// Returns what to do about it.
+    /// Returns what the caller should do about the error.
     pub fn advice(&self) -> Advice {
         match self {
             Self::Config(_) => Advice::Misconfigured,
@@ -99,7 +99,7 @@ impl ProclaimError {
     }
 }
 
-/// The error of a read that could not tell the leader.
+/// The error of a read after which it is not known who leads.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LeaderError {
@@ -112,7 +112,7 @@ pub enum LeaderError {
 }
 
 impl LeaderError {
-    /// Returns what to do about it.
+    /// Returns what the caller should do about the error.
     pub fn advice(&self) -> Advice {
         match self {
             Self::NoQuorum(e) => e.advice(),
@@ -125,7 +125,7 @@ impl LeaderError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StepDownError {
-    /// Too few nodes answered: the leader may or may not have received the request.
+    /// Too few nodes answered, so the leader may or may not have received the request.
     #[error("step-down not confirmed: {0}")]
     NoQuorum(NoQuorum),
     /// [`Redlock::close`](crate::Redlock::close) was called.
@@ -134,7 +134,7 @@ pub enum StepDownError {
 }
 
 impl StepDownError {
-    /// Returns what to do about it.
+    /// Returns what the caller should do about the error.
     pub fn advice(&self) -> Advice {
         match self {
             Self::NoQuorum(e) => e.advice(),

@@ -1,4 +1,4 @@
-//! Work that only the leader does, stopped when the leadership is lost.
+//! Work that only the leader does, and that is stopped when the leadership is lost.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ impl Election {
     /// leadership is lost before that, it campaigns again and runs the work again.
     ///
     /// When the leadership is lost, or an operator [asks the leader to step down](Self::step_down),
-    /// the work is stopped: its future is dropped at its next await. The work gets the leadership,
-    /// to [`proclaim`](Leadership::proclaim) other values and for its [`term`](Leadership::term),
-    /// which is a fencing token. When the work has ended the leadership is resigned, even if a
-    /// clone of it is left. With [`one_term`](super::ElectionBuilder::one_term) this returns at the
-    /// first loss.
+    /// the work is stopped: its future is dropped at its next await. The work is given the
+    /// leadership. By it, the work can [`proclaim`](Leadership::proclaim) other values, and send
+    /// the [`term`](Leadership::term) as a fencing token with each write. When the work has ended,
+    /// the leadership is resigned, even if a clone of the `Arc` is left. With
+    /// [`one_term`](super::ElectionBuilder::one_term) this function returns at the first loss.
     ///
     /// ```
     /// # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
@@ -33,12 +33,12 @@ impl Election {
     /// # Errors
     /// [`WorkError::NotStarted`] with the error of [`campaign`](Self::campaign);
     /// [`WorkError::Unconfirmed`] if too few nodes confirmed the resignation; [`WorkError::Lost`]
-    /// if the work ended after the loss, and with `one_term` if it was stopped. An error of the
-    /// work itself is its value: `lead(…).await??`.
+    /// if the work ended after the loss, or if a loss stopped it and `one_term` is set. An error
+    /// that the work returns is part of its value: `lead(…).await??`.
     ///
     /// # Cancellation safety
     /// If dropped, the work is dropped at its current await, and the leadership is resigned in the
-    /// background. Before the election is won, as [`campaign`](Self::campaign).
+    /// background. Before the election is won, it is as safe as [`campaign`](Self::campaign).
     pub async fn lead<T, F, Fut>(
         &self,
         value: impl Into<String>,

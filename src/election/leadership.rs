@@ -1,4 +1,4 @@
-//! The handle of a leadership that is held.
+//! The handle of a leadership that this process holds.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,16 +20,16 @@ use crate::span::operation;
 use crate::time::Moment;
 use crate::token::FencingToken;
 
-/// A term of office.
+/// A term of office: the leadership of an election, from the win until it is lost or resigned.
 ///
-/// Like every guard it is a belief with a deadline: the renewer renews it at a quarter of the ttl
-/// under the exact owner and term, an error never extends it, and it ends at the latest at
-/// [`valid_until`](Self::valid_until) by this machine's own clock, which is before any other
-/// process can win. Select a leader's work against [`lost`](Self::lost), and send
-/// [`term`](Self::term) with each write. A lost leadership never becomes valid again: campaign
+/// Like every guard it is valid only until a deadline. The renewer extends it at a quarter of the
+/// ttl, under the exact owner and term, and a renewal that fails extends nothing. It ends at the
+/// latest at [`valid_until`](Self::valid_until) by this machine's own clock, which is before any
+/// other process can win. Run the leader's work in a `select!` with [`lost`](Self::lost), and send
+/// [`term`](Self::term) with each write. A lost leadership never becomes valid again, so campaign
 /// again.
 ///
-/// Dropping it resigns in the background; [`resign`](Self::resign) also reports whether the
+/// Dropping it resigns in the background. [`resign`](Self::resign) also reports whether the
 /// leadership was held until then.
 #[must_use = "a dropped leadership resigns at once"]
 pub struct Leadership {
@@ -60,7 +60,7 @@ impl Leadership {
         self.guard.name()
     }
 
-    /// Returns the term: larger than that of every earlier leader of this name.
+    /// Returns the term, which is larger than that of every earlier leader of this name.
     pub fn term(&self) -> FencingToken {
         self.guard.fencing_token()
     }
@@ -81,12 +81,13 @@ impl Leadership {
         self.guard.valid_until()
     }
 
-    /// Returns the end of the validity as [`LockGuard::deadline`](crate::LockGuard::deadline) does.
+    /// Returns the end of the validity as an instant of tokio's clock, as
+    /// [`LockGuard::deadline`](crate::LockGuard::deadline) does.
     pub fn deadline(&self) -> Instant {
         self.guard.deadline()
     }
 
-    /// Returns the time until the validity ends; zero once lost.
+    /// Returns the time until the validity ends; zero once the leadership is lost.
     pub fn remaining(&self) -> Duration {
         self.guard.remaining()
     }
@@ -102,8 +103,8 @@ impl Leadership {
         self.guard.is_valid()
     }
 
-    /// Resolves when the leadership is lost: at the latest at the deadline, earlier if a majority
-    /// of the nodes reports another leader.
+    /// Resolves when the leadership is lost. This is at its deadline, or earlier if a majority of
+    /// the nodes reports another leader.
     ///
     /// # Cancellation safety
     /// May be dropped and called again at any time.
@@ -111,7 +112,7 @@ impl Leadership {
         self.guard.lost().await;
     }
 
-    /// Returns a signal that resolves as [`lost`](Self::lost) does, for tasks that do not have the
+    /// Returns a signal that resolves as [`lost`](Self::lost) does, for tasks without access to the
     /// leadership.
     pub fn lost_signal(&self) -> LostSignal {
         self.guard.lost_signal()
@@ -129,10 +130,10 @@ impl Leadership {
         &self.course
     }
 
-    /// Returns the time for which no other process leads, whatever happens to this one: what is
-    /// left of the validity, and the [drain time](super::ElectionBuilder::drain) after it. After a
-    /// loss it is the time in which the leader's unfinished work has to end. Zero after a
-    /// resignation, and once a majority of the nodes has reported another leader.
+    /// Returns for how long no other process leads, whatever happens to this one: the rest of the
+    /// validity, plus the [drain time](super::ElectionBuilder::drain) after it. After a loss it is
+    /// the time in which the leader's unfinished work has to end. It is zero after a resignation,
+    /// and once a majority of the nodes has reported another leader.
     pub fn drain_remaining(&self) -> Duration {
         let (lease, now) = (self.guard.lease(), self.guard.core().env.now());
         match lease.over_since() {
@@ -141,18 +142,18 @@ impl Leadership {
         }
     }
 
-    /// Resolves when a node failed over, with the state of the leadership after the failover; as
-    /// [`LockGuard::failover`].
+    /// Resolves when a node failed over, with the state of the leadership after the failover, as
+    /// [`LockGuard::failover`] does.
     ///
     /// # Cancellation safety
-    /// If dropped, nothing is consumed; the next call returns it.
+    /// If dropped, nothing is consumed: the next call returns the failover.
     pub async fn failover(&self) -> Failover {
         self.guard.failover().await
     }
 
-    /// Publishes another value in the same term. When this returns a majority of the nodes has the
-    /// value, and every later [`leader`](super::Election::leader) returns it or a later one. Also
-    /// renews.
+    /// Publishes another value in the same term, and renews the lease. When this returns `Ok`, a
+    /// majority of the nodes has the value, and every later [`leader`](super::Election::leader)
+    /// returns it or a later one.
     ///
     /// # Errors
     /// [`ProclaimError::Lost`] if the leadership is over, [`ProclaimError::Unknown`] if too few
@@ -168,7 +169,7 @@ impl Leadership {
             return Err(ProclaimError::Lost(of()));
         }
         {
-            // The value is numbered and passed to the lease under one lock, so renewals never send
+            // The value is numbered and passed to the lease under one mutex, so renewals never send
             // values out of order.
             let mut metadata = self.metadata.lock().unwrap_or_else(PoisonError::into_inner);
             metadata.publish(&value);
@@ -181,8 +182,8 @@ impl Leadership {
         }
     }
 
-    /// Ends the term on every node that may have it, and the nodes wake the next candidate. The
-    /// result is that of the majority; the other nodes are released in the background. `Ok` means
+    /// Ends the term on every node that may have it. The nodes then wake the waiting candidates.
+    /// The result is that of a majority; the other nodes are released in the background. `Ok` means
     /// that the leadership was held until then.
     ///
     /// # Errors

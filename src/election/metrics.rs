@@ -1,38 +1,39 @@
-//! Counters of an election: the time without a leader, and how close its own terms came to their
-//! end.
+//! Counters of an election: the time without a leader, and how close this process's terms came to
+//! their end before they were renewed or given up.
 
 use std::time::Duration;
 
 use crate::client::lease::Lease;
 use crate::time::{Drift, Moment, validity};
 
-/// Counts of an [`Election`](super::Election) and its clones since it was built. Nothing is decided
-/// by them.
+/// Counts of an [`Election`](super::Election) and its clones since it was built. They are for
+/// people; nothing is decided by them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ElectionMetrics {
-    /// Terms that this process won.
+    /// Number of terms that this process won.
     pub won: u64,
-    /// Terms that this process lost (without those that it resigned).
+    /// Number of terms that this process lost; terms that it resigned are not counted.
     pub lost: u64,
-    /// Total time for which no process was known to lead, since the first campaign or look of this
-    /// process. A leader that died counts until its lease is over on the nodes. Time in which the
-    /// nodes could not be asked counts from the end of the last lease that was seen.
+    /// Total time for which no process was known to lead, since this process first campaigned or
+    /// asked who leads. A leader that died counts as leading until its lease is over on the nodes.
+    /// If the nodes could not be asked, the time counts from the end of the last lease that was
+    /// seen.
     pub leaderless: Duration,
-    /// Time for which no process has been known to lead until now; zero while one leads.
+    /// Time since the last known leader; zero while a process leads.
     pub leaderless_now: Duration,
-    /// Shortest time between giving up a term that could not be renewed and the earliest moment at
-    /// which another process could have led; zero if one loss was noticed too late for certainty.
-    /// `None` if there was no such loss. A [declared drain time](super::ElectionBuilder::drain) is
-    /// part of it. If it comes near zero, the ttl is too short for how this process or its machine
-    /// stalls.
+    /// Shortest time from the moment at which this process gave up a term that it could not renew,
+    /// to the earliest moment at which another process could have led. It is zero if a loss was
+    /// noticed too late to be certain, and `None` if no term ended so. A [declared drain
+    /// time](super::ElectionBuilder::drain) is part of it. If it is close to zero, the ttl is too
+    /// short for the pauses of this process or its machine.
     pub least_margin: Option<Duration>,
-    /// Longest time from the first attempt of a renewal until a majority had confirmed it. If it
-    /// comes near half of the ttl, the ttl is too short for these nodes and this network.
+    /// Longest time from the first attempt of a renewal until a majority had confirmed it. If it is
+    /// close to half of the ttl, the ttl is too short for these nodes and this network.
     pub longest_renewal: Duration,
 }
 
-/// Sums over all terms except the last one.
+/// Sums over all terms except the last one, which may still run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sums {
     won: u64,
@@ -40,12 +41,13 @@ pub(super) struct Sums {
     least_margin: Option<Duration>,
     longest_renewal: Duration,
     leaderless: Duration,
-    /// Time until which a process was known to lead; `None` before the first campaign or look.
+    /// Time until which a process was known to lead; `None` before this process first campaigned or
+    /// asked who leads.
     led_until: Option<Moment>,
 }
 
 impl Sums {
-    /// Adds the previous term, which is over, when a campaign begins or is won.
+    /// Adds the previous term, which is over, when the next campaign begins or is won.
     pub(super) fn begin(&mut self, now: Moment, before: Option<&Lease>, drift: Drift) {
         self.absorb(before);
         self.led_until.get_or_insert(now);
@@ -62,8 +64,8 @@ impl Sums {
             return;
         }
         self.lost += 1;
-        // A term that a majority reported to be another process's was taken away, not given up, so
-        // it has no margin.
+        // If a majority reported another owner, the term was taken away and not given up, so it has
+        // no margin.
         if ended >= lease.until() {
             let kept = lease.ttl + lease.drain;
             let allowance = kept.saturating_sub(validity(kept, drift));
@@ -77,7 +79,7 @@ impl Sums {
         self.led(now, until);
     }
 
-    /// Counts this process's own last term as time with a leader.
+    /// Counts the last term of this process as time with a leader.
     pub(super) fn absorb(&mut self, lease: Option<&Lease>) {
         let Some(lease) = lease else { return };
         let end = lease.over_since().map_or(lease.until(), |over| over.at.min(lease.until()));
@@ -94,7 +96,7 @@ impl Sums {
         self.led_until = Some(self.led_until.map_or(now, |until| until.min(now)));
     }
 
-    /// Returns all counts, with the last term included.
+    /// Returns all counts, including those of the last term.
     pub(super) fn with(self, last: Option<&Lease>, now: Moment, drift: Drift) -> ElectionMetrics {
         let mut sums = self;
         sums.absorb(last);

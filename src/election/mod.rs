@@ -1,4 +1,4 @@
-//! Leader election: one of all candidates for a name leads, the others follow or watch.
+//! Leader election: of all candidates for a name one leads, and the others follow or watch.
 //!
 //! An election is a lock whose holder publishes a value. Its key on the nodes is the handle's
 //! prefix, then `election:`, then the name. The *term* is the lock's fencing token, so it grows
@@ -8,14 +8,14 @@
 //! | operation | does |
 //! |---|---|
 //! | [`Election::campaign`] | waits to lead; the value is on a majority before it returns |
-//! | [`Election::lead`] | campaigns and runs some work while it leads, again after each loss |
+//! | [`Election::lead`] | campaigns, runs some work while it leads, and starts over after a loss |
 //! | [`Leadership::proclaim`] | publishes another value, in the same term |
-//! | [`Leadership::resign`] | ends the term; the next candidate is woken |
+//! | [`Leadership::resign`] | ends the term; the waiting candidates are woken |
 //! | [`Election::leader`] | asks who leads now |
-//! | [`Election::candidates`] | lists who takes part, in order |
-//! | [`Election::observe`] | yields each change: leader, vacancy, doubt and its end |
-//! | [`Election::watch_state`] | what this process is: following, leading, in jeopardy, lost |
-//! | [`Election::step_down`] | asks the leader, from outside, to resign |
+//! | [`Election::candidates`] | lists the processes that take part, in the order of preference |
+//! | [`Election::observe`] | yields each change: a leader, none, unknown, known again |
+//! | [`Election::watch_state`] | reports if this process follows, leads, is in jeopardy, has lost |
+//! | [`Election::step_down`] | asks the leader, from another process, to resign |
 //!
 //! ```
 //! # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
@@ -39,7 +39,7 @@
 //! deadline of its own clock, before any other process can win. No reader is ever shown one
 //! leader's value under another's term.
 //!
-//! Whether a process is *ready* should not depend on whether it leads: of n replicas all but one
+//! Do not make the *readiness* of a process depend on whether it leads: of n replicas all but one
 //! follow, and that is a healthy state.
 
 mod builder;
@@ -78,8 +78,8 @@ pub use value::{Identity, Leader, MAX_METADATA};
 use state::Course;
 pub(crate) use value::Metadata;
 
-/// An election for one name. Cheap to clone and to make; nothing is sent before an operation is
-/// called. Made by [`Redlock::election`](crate::Redlock::election).
+/// An election for one name, made by [`Redlock::election`](crate::Redlock::election). It is cheap
+/// to make and to clone, and nothing is sent before an operation is called.
 #[derive(Clone, Debug)]
 pub struct Election {
     core: Arc<Core>,
@@ -96,25 +96,26 @@ pub struct Election {
 }
 
 impl Election {
-    /// Returns the name as given.
+    /// Returns the name of the election, without the prefix.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Returns the present leader according to a majority of the nodes; `None` if there is none.
+    /// Returns the present leader, as a majority of the nodes reports it; `None` if there is none.
     ///
-    /// A winner that has not yet proclaimed its value does not lead: it is not returned until its
-    /// value is on a node. Once [`campaign`](Self::campaign) or [`proclaim`](Leadership::proclaim)
-    /// has returned, every later answer has that value or a later one; while they are running,
-    /// either may be returned. The answer may be old when it arrives: fence what depends on it.
+    /// A winner that has not yet proclaimed its value does not lead, so it is not returned until
+    /// its value is on a node. Once [`campaign`](Self::campaign) or
+    /// [`proclaim`](Leadership::proclaim) has returned, every later answer has the proclaimed value
+    /// or a later one. Before they return, an answer may have the old value or the new one. The
+    /// answer may be out of date when it arrives, so fence what depends on it.
     ///
     /// A server in quarantine after a restart or failover may have old data, so its answer does not
-    /// count. If the other nodes are no majority, the answer is an error with that cause.
+    /// count. If the other nodes are no majority, the result is an error that names this cause.
     ///
     /// # Errors
-    /// [`LeaderError::NoQuorum`] with the answer of each node if no majority knows the leader, also
-    /// while restarted nodes are in quarantine and the leader has not certainly re-asserted itself
-    /// there; [`LeaderError::Closed`] once the handle is [closed](crate::Redlock::close).
+    /// [`LeaderError::NoQuorum`] with the answer of each node if no majority knows the leader. This
+    /// is also so while restarted nodes are in quarantine and the leader has not certainly renewed
+    /// its lease there. [`LeaderError::Closed`] once the handle is [closed](crate::Redlock::close).
     ///
     /// # Cancellation safety
     /// Reads only: may be dropped at any time.
@@ -131,7 +132,8 @@ impl Election {
         Resource::Election(Arc::clone(&self.name))
     }
 
-    /// Reads the leader once; with `wait` the nodes are asked to send a hint at the next change.
+    /// Reads the leader once. If `wait` is true, the nodes are also asked to send a hint at the
+    /// next change.
     async fn look(&self, wait: bool) -> Result<Option<Leader>, LeaderError> {
         let closed = || LeaderError::Closed(self.resource());
         let _operation = self.core.closing.enter().ok_or_else(closed)?;
@@ -139,7 +141,8 @@ impl Election {
         Ok(seen.map(|(metadata, remaining)| metadata.leader(remaining)))
     }
 
-    /// Reads what the leader published, and how much of its lease is left.
+    /// Reads what the leader published and how much of its lease is left; `None` if there is no
+    /// leader.
     async fn sight(&self, wait: bool) -> Result<Option<(Metadata, Duration)>, LeaderError> {
         let requested_at = self.core.env.now();
         match self.core.inspect(&self.keys, wait, Metadata::read).await {

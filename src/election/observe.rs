@@ -1,8 +1,8 @@
 //! Watches an election: each change is reported once, and terms never go backwards.
 //!
-//! Every state comes from a read of a majority; hints from the nodes and a timer only decide when
-//! to read. A change between two reads that is undone again leaves no trace, so an item reports
-//! whether something may have been missed.
+//! Every item comes from a read of a majority; hints from the nodes and a timer only decide when to
+//! read. If something changes after a read and changes back before the next, no read shows it. So
+//! an item reports whether something may have been missed.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -22,45 +22,47 @@ use crate::metrics::Vacancy;
 use crate::node::BoxFuture;
 use crate::token::FencingToken;
 
-/// Shortest and longest pause between two reads when no hint arrives. The longest one keeps this
-/// process's request for hints alive on the nodes, which drop it after ten seconds.
+/// Shortest and longest pause between two reads when no hint arrives. Each read repeats this
+/// process's request for hints, which the nodes drop after ten seconds, so the longest pause is
+/// shorter than that.
 const POLL: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(4));
 
-/// A change in an election.
+/// A change in an election, as an observer reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Observation {
-    /// There is a leader: a new term, or a new value in the same term, or known again after
+    /// There is a leader. Its term or its value is new, or it is known again after
     /// [`Vacant`](Self::Vacant) or [`Resynced`](Self::Resynced).
     Leader {
-        /// The leader.
+        /// The leader, with its value.
         leader: Leader,
         /// True if values or terms may have been missed since the previous leader in this stream.
-        /// Exact for the values of one term, which are numbered. Between two terms it is always
-        /// true: another leader between two reads would have left no trace.
+        /// Within one term this is exact, because values are numbered. For a leader of another term
+        /// than the previous one it is always true, because a leader between two reads would have
+        /// left no trace.
         gap: bool,
     },
     /// There is no leader, or the winner has not proclaimed its value yet.
     Vacant,
-    /// Too few nodes answer, so the leader is unknown; the last leader may still lead.
+    /// Too few nodes answer, so it is unknown who leads. The last leader may still lead.
     Disconnected(NoQuorum),
-    /// The nodes answer again after [`Disconnected`](Self::Disconnected). The next item has the
-    /// state, even if nothing has changed.
+    /// The nodes answer again after [`Disconnected`](Self::Disconnected). The next item reports who
+    /// leads, even if nothing has changed.
     Resynced {
         /// True if leaders, values or vacancies may have been missed while the nodes did not
-        /// answer. False only if nothing was known before either, or the same term goes on and no
-        /// value of it is missing.
+        /// answer. It is false only if no majority had answered before, or if the same term goes on
+        /// and no value of it was missed.
         gap: bool,
     },
 }
 
 impl Election {
-    /// Yields the present state, and then each change, in order and each once, until the handle is
+    /// Yields who leads at present, and then each change once and in order, until the handle is
     /// [closed](crate::Redlock::close). The first item comes as soon as the nodes have answered or
-    /// failed to. Slow readers get the latest state, not every one.
+    /// failed to answer. A slow reader gets the latest state, and not each state before it.
     ///
-    /// Changes are read within milliseconds where the nodes give hints, and within about a third of
-    /// the ttl (4 s at most) where they do not.
+    /// Changes are noticed within milliseconds if the nodes give hints, and otherwise within about
+    /// a third of the ttl (4 s at most).
     pub fn observe(&self) -> Observer {
         let waiting = self.core.hints.wait(self.keys.lock(), None);
         let (election, floor) = (self.clone(), Floor::default());
@@ -124,23 +126,23 @@ struct Watch {
     election: Election,
     waiting: Waiting,
     seen: Seen,
-    /// The item to yield after an [`Observation::Resynced`].
+    /// Item to yield after an [`Observation::Resynced`], which comes first.
     next: Option<Observation>,
     floor: Floor,
     vacancy: Vacancy,
 }
 
-/// State of what was yielded so far.
+/// What the observer has yielded and read so far.
 struct Seen {
     last: Last,
-    /// Term and number of the last value yielded.
+    /// Term and number of the value that was yielded last.
     known: Option<(FencingToken, u64)>,
-    /// True if a read has ever been answered by a majority.
+    /// True once a majority has answered a read.
     any: bool,
 }
 
 impl Watch {
-    /// Returns the next change; `None` once the handle is closed.
+    /// Waits for the next change and returns it; `None` once the handle is closed.
     async fn change(mut self) -> Option<(Self, Observation)> {
         let core = std::sync::Arc::clone(&self.election.core);
         if let Some(item) = self.next.take() {
@@ -182,10 +184,10 @@ impl Watch {
     }
 
     /// Returns the pause before the next read: about a third of the ttl, but not much longer than
-    /// `rest`, after which the leader's lease ends.
+    /// `rest`, which is what is left of the leader's lease.
     fn pause(&self, rest: Duration) -> Duration {
         let base = (self.election.ttl / 3).clamp(POLL.0, POLL.1);
-        // Spread over ±25 %, because otherwise all observers would read at once.
+        // Pauses vary by ±25 %, because otherwise all observers would read at the same time.
         let random = (self.election.core.env.random() & 0xFFFF) as u32;
         let spread = base.mul_f64(0.75 + f64::from(random) / f64::from(0x1_FFFF_u32));
         spread.min(rest.saturating_add(Duration::from_millis(2)))
@@ -193,7 +195,7 @@ impl Watch {
 }
 
 impl Seen {
-    /// Returns the items for a read, if anything has changed: one item, or two after a
+    /// Returns the items to yield after a read, if anything has changed: one item, or two after a
     /// disconnection.
     fn judge(
         &mut self,
@@ -215,7 +217,7 @@ impl Seen {
         Some((Observation::Resynced { gap }, Some(item)))
     }
 
-    /// Returns the item for a read, if it differs from the last one.
+    /// Returns the item to yield after a read, if it differs from the last one.
     fn item(&mut self, read: Result<Option<Leader>, LeaderError>) -> Option<Observation> {
         let before = self.last;
         match read {
@@ -225,17 +227,19 @@ impl Seen {
                     return None;
                 }
                 let gap = match self.known {
-                    // Another process may have led since a vacancy was seen.
+                    // No leader was yielded yet, but a vacancy was, and then the nodes did not
+                    // answer. Another process may have led meanwhile.
                     None => before == Last::Disconnected && self.any,
                     Some((term, number)) => term != now.0 || now.1 - number > 1,
                 };
                 (self.last, self.known) = (Last::Leader, Some(now));
                 Some(Observation::Leader { leader, gap })
             }
-            // An older value of the known term: a proclaim is running, or one node is behind.
+            // The value is older than the last one of the same term: a proclamation is under way,
+            // or one node is behind. So this is no change.
             Ok(Some(leader)) if self.known.is_some_and(|k| leader.term == k.0) => None,
-            // An older term comes from nodes that lost their last writes; its leader no longer
-            // leads.
+            // There is no leader, or the nodes show an older term. The latter happens after nodes
+            // lost their last writes; the leader of that term no longer leads.
             Ok(_) => {
                 self.last = Last::Vacant;
                 (before != Last::Vacant).then_some(Observation::Vacant)
@@ -244,7 +248,7 @@ impl Seen {
                 self.last = Last::Disconnected;
                 (before != Last::Disconnected).then_some(Observation::Disconnected(why))
             }
-            // A closed handle has ended the observer before this is called.
+            // A closed handle ends the observer before this function is called.
             Err(LeaderError::Closed(_)) => None,
         }
     }

@@ -1,8 +1,8 @@
-//! State of a process in an election (following, leading, in jeopardy, lost), as a value that can
-//! be watched (election 6).
+//! The state of a process in an election (following, leading, in jeopardy, lost), as a value that
+//! can be watched (election 6).
 //!
-//! The state is computed from the lease and the clock at each look. It is right even if no timer
-//! has fired, also in a process that wakes from a pause.
+//! The state is computed from the lease and the clock whenever it is read. So it is right even if
+//! no timer has fired, for example in a process that wakes from a pause.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::client::{Core, WATCH};
 use crate::time::{Drift, Moment};
 use crate::token::FencingToken;
 
-/// State of this process in an election, by its own clock.
+/// State of this process in an election, by this process's own clock.
 ///
 /// ```text
 /// Following ──▶ Leading ◀──▶ Jeopardy ──▶ Lost ──▶ Following (the next campaign)
@@ -33,15 +33,15 @@ pub enum State {
     Following,
     /// The process leads. **Do** the leader's work, and send the term with each write.
     Leading {
-        /// The term.
+        /// Term in which the process leads.
         term: FencingToken,
     },
-    /// The process leads, and the last renewal failed, or none was confirmed for half of the ttl.
-    /// No other process leads yet. **Do** finish what ends within
+    /// The process leads, but the last renewal failed, or none was confirmed for half of the ttl.
+    /// No other process leads yet. **Do** finish work that ends within
     /// [`remaining`](super::Leadership::remaining), and begin nothing that cannot be stopped at
-    /// once: the next state is `Leading` again, or `Lost`.
+    /// once. The next state is `Leading` again, or `Lost`.
     Jeopardy {
-        /// The term.
+        /// Term in which the process leads.
         term: FencingToken,
     },
     /// The process led and lost the term: another process may lead. **Stop** all of the leader's
@@ -54,21 +54,21 @@ pub enum State {
 }
 
 impl State {
-    /// Returns true if this process leads, in jeopardy or not.
+    /// Returns true if this process leads: the state is `Leading` or `Jeopardy`.
     pub fn leads(self) -> bool {
         matches!(self, Self::Leading { .. } | Self::Jeopardy { .. })
     }
 }
 
 impl Election {
-    /// Returns the state of this process in the election, by its own suspend-proof clock; sends
-    /// nothing. It covers the campaigns of this value and its clones.
+    /// Returns the state of this process in the election, by its own suspend-proof clock. Sends
+    /// nothing. The state is that of the campaigns by this `Election` and its clones.
     pub fn state(&self) -> State {
         self.course.now(self.core.env.now())
     }
 
-    /// Returns a watch of the [`state`](Self::state). Its first [`next`](StateWatch::next) returns
-    /// at once.
+    /// Returns a watch of the [`state`](Self::state). The first call of its
+    /// [`next`](StateWatch::next) returns at once.
     pub fn watch_state(&self) -> StateWatch {
         let (core, course) = (Arc::clone(&self.core), Arc::clone(&self.course));
         StateWatch { core, course, seen: None, term: None }
@@ -82,26 +82,26 @@ impl Election {
 
 /// A watch of the state of one election in this process; see [`Election::watch_state`].
 ///
-/// As with `tokio::sync::watch` a slow reader gets the latest state, with one exception: the loss
-/// of a term that it has seen is never skipped.
+/// As with `tokio::sync::watch`, a slow reader gets only the latest state. There is one exception:
+/// if the reader has seen a term, it is always shown the loss of this term.
 #[derive(Debug)]
 #[must_use = "it says nothing until it is asked"]
 pub struct StateWatch {
     core: Arc<Core>,
     course: Arc<Course>,
     seen: Option<State>,
-    /// Lease of the term that was returned last, until its end was returned.
+    /// Lease of the term that was returned last, kept until it has ended.
     term: Option<Arc<Lease>>,
 }
 
 impl StateWatch {
-    /// Returns the present state, whether it was returned before or not.
+    /// Returns the present state, even if it was returned before.
     pub fn get(&self) -> State {
         self.course.now(self.core.env.now())
     }
 
-    /// Resolves with the state when it differs from the last one that was returned; at once at the
-    /// first call. It never ends by itself: after [`Redlock::close`](crate::Redlock::close) it
+    /// Resolves when the state differs from the one that was returned last; the first call resolves
+    /// at once. The watch never ends by itself. After [`Redlock::close`](crate::Redlock::close) it
     /// returns how the last term ended, and then stays pending.
     ///
     /// # Cancellation safety
@@ -120,7 +120,7 @@ impl StateWatch {
                 }
             };
             tokio::pin!(news);
-            // Listening begins before the look, so no change in between is missed.
+            // Listening begins before the state is read, so no change in between is missed.
             let _ = futures_util::poll!(news.as_mut());
             let now = core.env.now();
             if let Some(state) = self.look(now) {
@@ -138,13 +138,14 @@ impl StateWatch {
         }
     }
 
-    /// Returns the states as a stream, each as [`next`](Self::next) returns it. The stream never
-    /// ends.
+    /// Returns the states as a stream. Each is returned as by [`next`](Self::next), and the stream
+    /// never ends.
     pub fn into_stream(self) -> impl Stream<Item = State> + Send {
         stream::unfold(self, async |mut watch| Some((watch.next().await, watch)))
     }
 
-    /// Returns the state if it was not returned yet.
+    /// Returns the state to report, if it was not returned yet; the loss of a term that was
+    /// returned comes first.
     fn look(&mut self, now: Moment) -> Option<State> {
         if let Some(lease) = self.term.take_if(|lease| !lease.is_valid(now)) {
             let lost = State::Lost { term: lease.token };
@@ -161,8 +162,8 @@ impl StateWatch {
     }
 }
 
-/// Returns how long the state can stay the same if the lease does not change; at most `WATCH`,
-/// because tokio's timers do not advance while the machine is suspended.
+/// Returns for how long the state stays the same if the lease does not change. It is at most
+/// `WATCH`, because tokio's timers do not advance while the machine is suspended.
 fn until_change(lease: &Lease, now: Moment) -> Duration {
     let left = lease.until().since(now);
     let next = left.checked_sub(lease.ttl / 2).unwrap_or(left);
@@ -170,25 +171,26 @@ fn until_change(lease: &Lease, now: Moment) -> Duration {
     (next + Duration::from_nanos(1)).clamp(Duration::from_millis(1), WATCH)
 }
 
-/// State of the campaigns for one election in this process.
+/// What this process does in one election, shared by all clones of the `Election`.
 #[derive(Debug)]
 pub(super) struct Course {
     drift: Drift,
     inner: Mutex<Inner>,
-    /// Notifies watchers that a campaign began or was won.
+    /// Notifies watchers of the state that a campaign began or was won.
     news: Notify,
-    /// True if this process attempts to lead.
+    /// True if this process may attempt to lead.
     eligible: watch::Sender<bool>,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// Lease of the term that was won last, until the next campaign.
+    /// Lease of the term that was won last; removed when the next campaign begins.
     lease: Option<Arc<Lease>>,
     sums: Sums,
-    /// True if this process was asked to step down, so that its next campaign waits for others.
+    /// True if this process was asked to step down and has not campaigned since. Its next campaign
+    /// then waits, so that other candidates come first.
     resign_requested: bool,
-    /// Time until which its campaigns wait for others.
+    /// Time until which campaigns of this process wait, so that other candidates come first.
     back_until: Option<Moment>,
 }
 
@@ -206,12 +208,12 @@ impl Course {
         self.eligible.send_replace(eligible);
     }
 
-    /// Resolves when this process is eligible, or not, as `so` requires.
+    /// Resolves when this process is eligible if `so` is true, or not eligible if `so` is false.
     ///
     /// # Cancellation safety
     /// May be dropped and called again at any time.
     pub(super) async fn eligible_is(&self, so: bool) {
-        // `wait_for` fails only without a sender, and `self` holds the sender.
+        // `wait_for` fails only once the sender is dropped, and `self` owns the sender.
         let _ = self.eligible.subscribe().wait_for(|eligible| *eligible == so).await;
     }
 
@@ -240,7 +242,9 @@ impl Course {
         }
     }
 
-    /// Begins a campaign. Returns how long it has to wait if this process has just stepped down.
+    /// Begins a campaign, and returns how long the campaign has to wait. After this process was
+    /// asked to step down, its next campaign waits for `hold_back`, and one that begins meanwhile
+    /// waits for the rest of that time. Otherwise there is no wait.
     pub(super) fn campaigns(&self, now: Moment, hold_back: Duration) -> Duration {
         let mut s = self.lock();
         if s.lease.as_ref().is_some_and(|lease| lease.is_valid(now)) {
@@ -272,7 +276,7 @@ impl Course {
         self.lock().resign_requested = true;
     }
 
-    /// Records for the metrics that a process leads until then, unless it resigns.
+    /// Records for the metrics that a process leads from `now` until `until`, unless it resigns.
     pub(super) fn led(&self, now: Moment, until: Moment) {
         let mut s = self.lock();
         let Inner { lease, sums, .. } = &mut *s;
@@ -280,7 +284,7 @@ impl Course {
         sums.led(now, until);
     }
 
-    /// Records for the metrics that no process leads.
+    /// Records for the metrics that no process leads at `now`.
     pub(super) fn vacant(&self, now: Moment) {
         let mut s = self.lock();
         let Inner { lease, sums, .. } = &mut *s;

@@ -1,8 +1,8 @@
-//! Requests to a leader to resign, from another process (election 9).
+//! Requests of another process that a leader resign (election 9).
 //!
-//! The request is a lock beside the election's, whose metadata name the term: it is fenced, renewed
-//! while the requester waits for the answer, and removed when the wait ends. It grants nothing, and
-//! the leader answers it by resigning.
+//! A request is a lock beside the election's lock, and its metadata name the term that is to end.
+//! So it is fenced. The requester renews it while it waits for the answer, and then removes it. The
+//! request grants nothing; the leader answers it by resigning.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,25 +36,25 @@ pub enum StepDown {
     Resigned(Leader),
     /// There is no leader, so no request was sent.
     Vacant,
-    /// The leader was asked and still leads: it is busy, it does not listen
-    /// ([`Leadership::asked_to_resign`]), or it is an earlier version of palisade.
+    /// The leader was asked and still leads. It may be busy, or not listen for requests
+    /// ([`Leadership::asked_to_resign`]), or run an earlier version of palisade.
     StillLeads(Leader),
 }
 
-/// An operator's request that the leader resigns.
+/// A request of an operator that this leader resign.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ResignRequest {
-    /// Reason for the request; may be empty.
+    /// Reason that the operator gave; may be empty.
     pub reason: String,
-    /// The process that asked.
+    /// Process that sent the request.
     pub by: Identity,
 }
 
-/// A request as it is stored on the nodes.
+/// A request, in the form stored on the nodes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Request {
-    /// The term that is to end.
+    /// Term that is to end.
     term: FencingToken,
     owner: String,
     reason: String,
@@ -71,11 +71,11 @@ impl Request {
     }
 
     fn encode(&self) -> Arc<[u8]> {
-        // The request consists of strings and numbers, which JSON can always hold.
+        // The request contains only strings and numbers, which JSON can always represent.
         serde_json::to_vec(self).expect("strings and numbers are JSON").into()
     }
 
-    /// Reads the request of this owner from a node's answer; `None` if there is none.
+    /// Reads the request of this owner from a node's answer; `None` if the node has none.
     fn read(owner: OwnerToken, holder: &Holder) -> Option<(u64, Self)> {
         let request: Self = serde_json::from_slice(holder.meta.as_ref()?).ok()?;
         (request.owner == digest(owner)).then_some((1, request))
@@ -83,18 +83,20 @@ impl Request {
 }
 
 impl Election {
-    /// Asks the leader to resign, and waits for that for at most `limit`: for operators, before a
-    /// host is taken out of service. `reason` is shown to the leader, cut to one kibibyte.
+    /// Asks the leader to resign, and waits for at most `limit` until it has. An operator uses this
+    /// before a host is taken out of service. The leader is shown the `reason`, cut to one
+    /// kibibyte.
     ///
-    /// The leader gets the request within milliseconds where the nodes give hints, otherwise at its
-    /// next renewal. With [`lead`](Self::lead) its work is stopped at its next await, and it
-    /// campaigns again after one ttl, so that others come first. A leader that holds a
-    /// [`Leadership`] itself gets it by [`Leadership::asked_to_resign`]. The leader may ignore the
-    /// request, and no other process leads before it has resigned or its lease has ended.
+    /// The leader gets the request within milliseconds if the nodes give hints, and otherwise at
+    /// its next renewal. If it leads by [`lead`](Self::lead), its work is stopped at its next
+    /// await, and it campaigns again after one ttl, so that other candidates come first. A leader
+    /// that holds a [`Leadership`] itself gets the request by [`Leadership::asked_to_resign`]. The
+    /// leader may ignore the request. No other process leads before it has resigned or its lease
+    /// has ended.
     ///
     /// # Errors
-    /// [`StepDownError::NoQuorum`] if too few nodes answered, so that the leader is unknown or
-    /// could not be asked; [`StepDownError::Closed`] once the handle is
+    /// [`StepDownError::NoQuorum`] if too few nodes answered, so that it is unknown who leads, or
+    /// the leader could not be asked; [`StepDownError::Closed`] once the handle is
     /// [closed](crate::Redlock::close).
     ///
     /// # Cancellation safety
@@ -136,7 +138,7 @@ impl Election {
                 Some(Some(Observation::Leader { .. } | Observation::Vacant)) => {
                     break self.withdraw(request, StepDown::Resigned(leader)).await;
                 }
-                // The leader is unknown for a while: the nodes answer again, or the time ends.
+                // It is unknown who leads. Either the nodes will answer again, or the time ends.
                 Some(Some(_)) => {}
                 Some(None) => break Err(StepDownError::Closed(self.resource())),
                 None => match self.leader().await? {
@@ -149,8 +151,8 @@ impl Election {
         }
     }
 
-    /// Writes the request on a majority. Returns `None` if another process's request was there to
-    /// the end.
+    /// Stores the request on a majority of the nodes. Returns `None` if the request of another
+    /// process was stored there until the deadline.
     async fn write_request(
         &self,
         term: FencingToken,
@@ -178,7 +180,7 @@ impl Election {
             Ok(won) => won,
             Err(GivenUp { closed: true, .. }) => return Err(StepDownError::Closed(of)),
             Err(GivenUp { refused, waited, .. }) => match refused {
-                // Another request is stored, for this leader or for one whose term has passed.
+                // The request of another process is stored, for this term or for an earlier one.
                 Loss::Taken(_) => return Ok(None),
                 Loss::NoQuorum(outcomes) => {
                     let why = self.core.no_quorum(outcomes).of(of);
@@ -194,7 +196,7 @@ impl Election {
         let lease = Lease::new(subject, id, times, None, won.replies, Some(meta), leases);
         let (core, name) = (Arc::clone(&self.core), Arc::clone(&self.name));
         let guard = LockGuard::new(core, Arc::new(lease), name, true);
-        // If this write is not confirmed, the next renewal repeats it.
+        // If too few nodes confirm this write, the next renewal repeats it.
         drop(guard.extend().await);
         Ok(Some(guard))
     }
@@ -206,8 +208,8 @@ impl Election {
         outcome: StepDown,
     ) -> Result<StepDown, StepDownError> {
         if let Some(guard) = request {
-            // Parts of the request that remain on some nodes end with their ttl, and apply to no
-            // later term.
+            // If parts of the request remain on some nodes, they end with their ttl, and have no
+            // effect on a later term.
             drop(guard.release().await);
         }
         Ok(outcome)
@@ -215,10 +217,10 @@ impl Election {
 }
 
 impl Leadership {
-    /// Resolves when another process asks this leader to resign ([`Election::step_down`]): resign
-    /// soon after. Select a leader's work against it, beside [`lost`](Self::lost);
-    /// [`Election::lead`] does both. Pending as long as there is no request. While it is awaited,
-    /// the nodes are asked for a request once in a quarter of the ttl.
+    /// Resolves when another process asks this leader to resign ([`Election::step_down`]); the
+    /// leader should then resign soon. Without a request it stays pending. Run the leader's work in
+    /// a `select!` with this and with [`lost`](Self::lost); [`Election::lead`] does both. While
+    /// this future is polled, the nodes are asked for a request once in a quarter of the ttl.
     ///
     /// Once it has resolved, the next campaign through the same [`Election`] begins one ttl later.
     ///

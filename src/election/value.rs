@@ -1,9 +1,9 @@
-//! The metadata that a leader publishes on the nodes: its value, and the owner and term to which it
-//! belongs.
+//! The metadata that a leader publishes on the nodes: its value, with the owner and the term to
+//! which the value belongs.
 //!
-//! On a node the metadata has a key of its own beside the lock, and could outlive the lock by a
-//! moment. It therefore carries the digest of its owner, and is shown only with the owner that a
-//! majority names, never with a later one.
+//! On a node the metadata have a key of their own beside the lock, and may stay there a moment
+//! longer than the lock. So they carry the digest of their owner, and are shown only if a majority
+//! names that owner as the holder of the lock.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -17,48 +17,50 @@ use crate::lock::digest;
 use crate::op::Holder;
 use crate::token::{FencingToken, OwnerToken};
 
-/// Longest metadata, as JSON: 64 KiB. Each renewal sends the metadata to every node.
+/// Longest metadata, in bytes as JSON: 64 KiB. Each renewal sends the metadata to every node.
 pub const MAX_METADATA: usize = 64 * 1024;
 
-/// Most bytes that all fields except the value take.
+/// Largest size of all fields except the value, in bytes as JSON.
 const FRAME_MAX: usize = 1024;
 
 /// A leader, as the nodes report it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Leader {
-    /// Term of the leader, its fencing token: larger than every earlier leader's.
+    /// Term of the leader, which is its fencing token: larger than the term of every earlier
+    /// leader.
     pub term: FencingToken,
-    /// Value that it proclaimed last.
+    /// Value that the leader proclaimed last.
     pub value: String,
-    /// Number of this value in its term, from 1.
+    /// Number of this value in the term. The first value has number 1.
     pub number: u64,
-    /// Time since which it leads, by its own wall clock.
+    /// Time since which the leader leads, by its own wall clock.
     pub since: SystemTime,
-    /// Rest of its lease on the nodes, unless it renews: no other process leads before this has
-    /// passed, if the leader does not resign. The [lock-delay](crate::ElectionBuilder::drain) is
-    /// part of it.
+    /// Time until the leader's lease ends on the nodes, unless it is renewed. No other process
+    /// leads before that, if the leader does not resign. The
+    /// [lock-delay](crate::ElectionBuilder::drain) is part of it.
     pub remaining: Duration,
     /// The process that leads.
     pub identity: Identity,
-    /// Time that it needs to end its work after a loss; zero if it declared none.
+    /// Time that the leader needs to end its work after a loss; zero if it declared none.
     pub drain: Duration,
-    /// Its [priority](crate::ElectionBuilder::priority).
+    /// [Priority](crate::ElectionBuilder::priority) of the leader.
     pub priority: u8,
 }
 
-/// The identity of a process, as it publishes it: `host/pid/boot`.
+/// The identity of a process, shown as `host/pid/boot`.
 ///
-/// Host and process id can repeat after a restart; the boot number does not. It is drawn when the
-/// process first campaigns, so two runs of one program are never confused.
+/// Host and process id can repeat after a restart. The boot number does not: each run of a program
+/// draws its own, so two runs are never confused.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Identity {
-    /// Name of the host; empty if it has none.
+    /// Name of the host; empty if the host has none.
     pub host: String,
     /// Process id on that host.
     pub pid: u32,
-    /// Random number of this run of the process; zero if its version of palisade published none.
+    /// Random number that this run of the process drew; zero if it runs a version of palisade
+    /// without such a number.
     pub boot: u64,
 }
 
@@ -66,7 +68,7 @@ impl Identity {
     /// Returns the identity of this process.
     pub fn here() -> Self {
         static BOOT: OnceLock<u64> = OnceLock::new();
-        // The number is never zero, and has at most 53 bits, so every reader of JSON gets it
+        // The number is never zero. It has at most 53 bits, so that every JSON parser reads it
         // exactly.
         let boot = BOOT.get_or_init(|| (SystemEnv.random() as u64 >> 11).max(1));
         Self { host: host().to_string(), pid: std::process::id(), boot: *boot }
@@ -79,7 +81,7 @@ impl fmt::Display for Identity {
     }
 }
 
-/// The metadata of a leader in the form stored on the nodes.
+/// The metadata of a leader, in the form stored on the nodes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Metadata {
     pub(crate) value: Arc<str>,
@@ -95,7 +97,7 @@ pub(crate) struct Metadata {
     drain_ms: u64,
     #[serde(default)]
     priority: u8,
-    /// Name of its entry in the list of candidates.
+    /// Digest that identifies the leader's entry in the list of candidates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) candidate: Option<String>,
 }
@@ -123,24 +125,26 @@ impl Metadata {
         }
     }
 
-    /// Adds the priority and the name of the candidate's entry.
+    /// Sets the priority, and the digest that identifies the leader's entry in the list of
+    /// candidates.
     pub(crate) fn of(self, priority: u8, candidate: Option<String>) -> Self {
         Self { priority, candidate, ..self }
     }
 
-    /// Replaces the value by the next one of the same leader.
+    /// Replaces the value by the next one of the same leader, and counts its number up.
     pub(crate) fn publish(&mut self, value: &str) {
         self.value = value.into();
         self.number += 1;
     }
 
     pub(crate) fn encode(&self) -> Arc<[u8]> {
-        // The metadata consist of strings and numbers, which JSON can always hold.
+        // The metadata contain only strings and numbers, which JSON can always represent.
         serde_json::to_vec(self).expect("strings and numbers are JSON").into()
     }
 
-    /// Reads the metadata of this owner from a node's answer, if it published any there. Values are
-    /// numbered from 1, and a term is a fencing token.
+    /// Reads the metadata of this owner, and the number of their value, from a node's answer;
+    /// `None` if the node has none. Metadata with a number below 1, or a term that is no fencing
+    /// token, are refused.
     pub(crate) fn read(owner: OwnerToken, holder: &Holder) -> Option<(u64, Self)> {
         let metadata: Self = serde_json::from_slice(holder.meta.as_ref()?).ok()?;
         let sound = metadata.number > 0 && metadata.term.get() < 1 << 53;
@@ -164,7 +168,7 @@ impl Metadata {
 /// Refuses a value whose metadata would be too long.
 pub(crate) fn check_value(value: &str) -> Result<(), ConfigError> {
     let limit = MAX_METADATA - FRAME_MAX;
-    // Escapes count, because the JSON is sent.
+    // Escape sequences count, too, because the value is sent as JSON.
     let len = if value.len() > limit {
         value.len()
     } else {

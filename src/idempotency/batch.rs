@@ -1,4 +1,5 @@
-//! Batches of calls: claimed in one request to each node, each with an outcome of its own.
+//! Batches of calls, whose keys are claimed together in one request to each node. Each call has an
+//! outcome of its own.
 
 use std::collections::BTreeMap;
 use std::future::{Future, Ready};
@@ -14,17 +15,18 @@ use super::run::{self, ClaimResult, Granted};
 use super::{Call, Claim, Claimed, Context, Failed, Idempotency, Outcome, Probed, RunError};
 
 impl Idempotency {
-    /// Runs all these calls together, each with an item for its handler, and returns the outcomes
-    /// in their order. At most `concurrency` handlers run at once.
+    /// Runs all these calls together, each with an item that is passed to its handler, and returns
+    /// the outcomes in the order of the calls. At most `concurrency` handlers run at once.
     ///
-    /// A key is claimed when there is a turn for its handler, and the handler begins at once. So a
-    /// batch that is dropped, or whose process dies, leaves no claim of a handler that did not
-    /// begin, except for the keys that were being claimed at that moment: at most `concurrency`.
-    /// Keys whose turns come at the same time are claimed together, in one request to each node, or
-    /// a few if they are many; results that are ready at the same time are stored together. A large
-    /// `concurrency` therefore saves requests. Calls with the same key run one after the other, in
-    /// their order: a duplicate inside the batch is answered by the result of the first, and never
-    /// finds it in flight. One call that fails changes nothing for the other calls.
+    /// A key is claimed only when fewer than `concurrency` handlers run, so that its own handler
+    /// has a turn and begins at once. If the batch is dropped or its process dies, only the keys
+    /// that were being claimed at that moment, at most `concurrency`, can be left with a claim
+    /// although their handlers did not begin. Keys whose turns come at the same time are claimed
+    /// together, in one request to each node, or a few if they are many; results that are ready at
+    /// the same time are stored together. A large `concurrency` therefore saves requests. Calls
+    /// with the same key run one after the other, in their order, so a duplicate inside the batch
+    /// is answered by the result of the first call, and never finds it in flight. One call that
+    /// fails changes nothing for the other calls.
     ///
     /// A call that waits for another process's handler
     /// ([`in_flight_timeout`](Call::in_flight_timeout)) occupies a turn while it waits.
@@ -48,10 +50,10 @@ impl Idempotency {
     /// ```
     ///
     /// # Errors
-    /// One for each call, as those of [`Call::run`].
+    /// Each call has its own error, one of those of [`Call::run`].
     ///
     /// # Cancellation safety
-    /// As [`Call::run`], for each call.
+    /// Each call behaves as [`Call::run`] does when it is dropped.
     pub async fn run_each<I, T, E, F, Fut>(
         &self,
         calls: impl IntoIterator<Item = (Call, I)>,
@@ -64,21 +66,21 @@ impl Idempotency {
         F: Fn(Context, I) -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
-        // Calls with the same key run one after the other.
+        // Each group has the calls with one key. They run one after the other.
         let groups = by_key(calls);
         let turns = Semaphore::new(concurrency.clamp(1, Semaphore::MAX_PERMITS));
         let (turns, handler) = (&turns, &handler);
         let run = |group: Vec<(usize, Call, I)>| async move {
             let mut outcomes = Vec::with_capacity(group.len());
             for (place, call, item) in group {
-                // The turn is acquired before the claim, because a claim counts as begun if the
-                // process is killed. The semaphore is never closed: the permit is granted, or the
-                // batch is dropped.
+                // The turn is acquired before the key is claimed: if the process is killed while a
+                // claimed key waits for its turn, the claim counts as an attempt that began. The
+                // semaphore is never closed, so `acquire` does not fail.
                 let turn = turns.acquire().await;
                 let outcome = call.run(|cx| async move {
                     let ended = handler(cx, item).await;
-                    // The turn is released here so that the next key is claimed while this result
-                    // is stored.
+                    // The turn is released here, before the result is stored, so that the next key
+                    // can be claimed meanwhile.
                     drop(turn);
                     ended
                 });
@@ -89,17 +91,17 @@ impl Idempotency {
         in_order(join_all(groups.into_iter().map(run)).await)
     }
 
-    /// Claims the keys of all these calls together, for work that is done on all of them at once:
-    /// one insert of many rows, one request to another service. The results are stored by
-    /// [`complete_many`](Self::complete_many). Where each item has work of its own, use
-    /// [`run_each`](Self::run_each), which completes each claim by itself.
+    /// Claims the keys of all these calls together, for work that is done for all of them at once,
+    /// for example one insert of many rows or one request to another service. The results are
+    /// stored by [`complete_many`](Self::complete_many). If each item has work of its own, use
+    /// instead [`run_each`](Self::run_each), which completes each claim by itself.
     ///
     /// The keys are claimed in one request to each node, or a few if they are many. The answers are
-    /// in the order of the calls. A call with the same key and fingerprint as an earlier one is not
-    /// made, and is answered by the index of the earlier one, even if its own policy is different.
-    /// Otherwise policies apply as to [`Call::run`]. A call with an
-    /// [`in_flight_timeout`](Call::in_flight_timeout) delays the whole batch; the keys that are
-    /// claimed by then are renewed.
+    /// in the order of the calls. A call with the same key and fingerprint as an earlier call is
+    /// not made, and is answered by the index of the earlier one, even if its own policy is
+    /// different. Otherwise policies apply as to [`Call::run`]. A call with an
+    /// [`in_flight_timeout`](Call::in_flight_timeout) that waits for another caller's handler
+    /// delays the whole batch; the claims that the batch already has are renewed meanwhile.
     ///
     /// The calls may be of several namespaces.
     ///
@@ -139,10 +141,11 @@ impl Idempotency {
     /// ```
     ///
     /// # Errors
-    /// One for each call, as those of [`Call::run`]; a call with an error has no claim.
+    /// Each call has its own error, one of those of [`Call::run`]. A call with an error has no
+    /// claim.
     ///
     /// # Cancellation safety
-    /// If dropped, the claimed keys are released, and no attempt counts.
+    /// If dropped, the keys that are claimed by then are released, and none of the attempts counts.
     pub async fn claim_many<T: Serialize + DeserializeOwned>(
         &self,
         calls: impl IntoIterator<Item = Call>,
@@ -153,15 +156,17 @@ impl Idempotency {
     }
 
     /// Stores the results of claimed keys together, in one request to each node, or a few if they
-    /// are many or large. Returns the outcomes in the order of the claims, as [`Call::run`] does
-    /// after its handler. An error decides about its key as a handler's error does.
+    /// are many or large. Returns the outcomes in the order of the claims; each is what
+    /// [`Call::run`] returns after its handler. If the work for a key failed, the error decides
+    /// about the key as a handler's error does.
     ///
     /// # Errors
-    /// One for each claim, as those of [`Call::run`]: `Handler` with the error that was passed in,
-    /// `NotRecorded` and `Codec`.
+    /// Each claim has its own error, one of these variants of [`RunError`]: `Handler` with the
+    /// error that was passed in, `NotRecorded` or `Codec`.
     ///
     /// # Cancellation safety
-    /// If dropped, the requests are already sent: a result is stored if it can be.
+    /// If dropped after its first poll, the requests are already sent, so the results are stored if
+    /// enough nodes execute them.
     pub async fn complete_many<T, E>(
         &self,
         done: impl IntoIterator<Item = (Claim<T>, Result<T, E>)>,
@@ -180,25 +185,27 @@ impl Idempotency {
     }
 }
 
-/// A call of a batch, after the claim of its key was answered.
+/// State of a call of [`claim_many`](Idempotency::claim_many) after the nodes answered the claim of
+/// its key.
 enum ClaimedCall<T> {
     Ours(Box<(Call, Granted)>),
     Answered(Result<Claimed<T>, RunError>),
 }
 
 impl<T> ClaimedCall<T> {
-    /// Counts the outcome of a call that has nothing to run.
+    /// Counts the outcome of a call for which nothing has to be run, and wraps it.
     fn answered(call: &Call, outcome: Result<Outcome<T>, RunError>) -> Self {
         call.of.counters.over(&outcome);
         Self::Answered(outcome.map(Claimed::Answered))
     }
 
-    /// Passes the claim to the caller, and marks its attempt as begun.
+    /// Returns the claim, if there is one, and marks its attempt as begun, so that the claim is not
+    /// released but lapses if the caller drops it.
     fn hand_out(self) -> Result<Claimed<T>, RunError> {
         match self {
             Self::Ours(ours) if ours.1.begin(&ours.0) => Ok(Claimed::Ours(Claim::new(ours))),
-            // The claim was lost while other keys were claimed. Dropping it releases it on the
-            // nodes that still have it.
+            // The claim was lost while the batch claimed other keys. Dropping the claim releases it
+            // on the nodes that still have it.
             Self::Ours(ours) => {
                 let gone = Outcome::InFlight { retry_after: Duration::ZERO };
                 Self::answered(&ours.0, Ok(gone)).hand_out()
@@ -208,7 +215,8 @@ impl<T> ClaimedCall<T> {
     }
 }
 
-/// Claims the key of a group of calls. Calls with the same fingerprint are claimed once.
+/// Claims the one key that all calls of the group have. Of several calls with the same fingerprint
+/// only the first claims it.
 async fn claim_group<T: Serialize + DeserializeOwned>(
     group: Vec<(usize, Call, ())>,
 ) -> Vec<(usize, ClaimedCall<T>)> {
@@ -221,7 +229,8 @@ async fn claim_group<T: Serialize + DeserializeOwned>(
             continue;
         }
         first.push((call.fingerprint.clone(), place));
-        // If this batch already holds the key, a wait would be for this batch itself.
+        // If this batch already holds the key, under another fingerprint, the call must not wait,
+        // because it would wait for this batch itself.
         let own = answered.iter().any(|(_, one)| matches!(one, ClaimedCall::Ours(_)));
         let wait = call.in_flight_timeout.filter(|_| !own).unwrap_or_default();
         call.in_flight_timeout = Some(wait);
@@ -239,8 +248,9 @@ async fn claim_group<T: Serialize + DeserializeOwned>(
     answered
 }
 
-/// Groups the calls by key, each with its index. The same key at the nodes of another handle is a
-/// different key, so the handle is part of the group's key.
+/// Groups the calls by key, each with its index in `calls`. Calls from different
+/// [`Redlock`](crate::Redlock) handles get different groups even for the same key, because their
+/// nodes may differ.
 fn by_key<I>(calls: impl IntoIterator<Item = (Call, I)>) -> Vec<Vec<(usize, Call, I)>> {
     let mut groups = BTreeMap::<_, Vec<(usize, Call, I)>>::new();
     for (place, (call, item)) in calls.into_iter().enumerate() {
@@ -251,7 +261,7 @@ fn by_key<I>(calls: impl IntoIterator<Item = (Call, I)>) -> Vec<Vec<(usize, Call
     groups.into_values().collect()
 }
 
-/// Merges the results of all groups, in the order of the calls.
+/// Merges the results of all groups into one list in the order of the calls, and drops the indices.
 fn in_order<T>(groups: Vec<Vec<(usize, T)>>) -> Vec<T> {
     let mut all: Vec<_> = groups.into_iter().flatten().collect();
     all.sort_by_key(|(place, _)| *place);

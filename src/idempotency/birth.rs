@@ -7,10 +7,11 @@ use crate::error::ConfigError;
 use crate::time::utc;
 
 /// Returns the time at which a version 7 UUID was made, by the clock of its maker; `None` if the
-/// text is no such UUID. With or without hyphens, in small letters or capitals.
+/// text is no version 7 UUID. The text may have hyphens or none, and small letters or capitals.
 ///
-/// For keys that contain a UUID, pass the result to [`Call::created_at`](super::Call::created_at).
-/// For keys that are a UUID, use [`Call::created_in_uuid_v7`](super::Call::created_in_uuid_v7).
+/// If a UUID is a part of your key, pass the result to
+/// [`Call::created_at`](super::Call::created_at). If it is the whole key, use
+/// [`Call::created_in_uuid_v7`](super::Call::created_in_uuid_v7).
 ///
 /// ```
 /// use std::time::{Duration, UNIX_EPOCH};
@@ -31,7 +32,8 @@ pub fn created_in_uuid_v7(uuid: &str) -> Option<SystemTime> {
     let digits: Option<Vec<u64>> =
         digits.iter().map(|b| char::from(*b).to_digit(16).map(u64::from)).collect();
     let digits = digits?;
-    // Version 7, and the variant of the RFC.
+    // Digit 12 is the version. The upper two bits of digit 16 are the variant of RFC 9562, binary
+    // 10.
     if digits[12] != 7 || digits[16] & 0b1100 != 0b1000 {
         return None;
     }
@@ -39,7 +41,7 @@ pub fn created_in_uuid_v7(uuid: &str) -> Option<SystemTime> {
 }
 
 /// Returns the time at which a ULID was made, by the clock of its maker; `None` if the text is no
-/// ULID. In small letters or capitals.
+/// ULID. The text may have small letters or capitals.
 ///
 /// ```
 /// use std::time::{Duration, UNIX_EPOCH};
@@ -47,7 +49,7 @@ pub fn created_in_uuid_v7(uuid: &str) -> Option<SystemTime> {
 /// assert_eq!(made, Some(UNIX_EPOCH + Duration::from_millis(1_469_918_176_385)));
 /// ```
 pub fn created_in_ulid(ulid: &str) -> Option<SystemTime> {
-    // Crockford's alphabet: without I, L, O and U.
+    // Crockford's base 32 alphabet, which lacks I, L, O and U.
     const DIGITS: &[u8] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
     let digit = |b: u8| DIGITS.iter().position(|d| *d == b.to_ascii_uppercase());
     let digits: Option<Vec<usize>> = ulid.bytes().map(digit).collect();
@@ -59,14 +61,16 @@ fn after_1970(ms: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_millis(ms)
 }
 
-/// Converts a time to the form that nodes compare; a time before 1970 counts as 1970.
+/// Converts a time to milliseconds since 1970, which nodes compare with their own clocks; a time
+/// before 1970 becomes zero.
 pub(super) fn millis_since_1970(at: SystemTime) -> u64 {
     let since = at.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Refuses a time that is further ahead than two clocks can differ that are each right within
-/// `clock_error`. Nodes would count such a request as made after the loss of data.
+/// Refuses a time that is more than twice `clock_error` ahead of this machine's clock: two clocks
+/// that are each right within `clock_error` do not differ by more. A request with such a time would
+/// look as if it was made after nodes lost data, so they would take it for one that never ran.
 pub(super) fn check_past(
     field: &'static str,
     at: u64,
@@ -104,7 +108,7 @@ mod tests {
         for bad in [
             "",
             "order-7",
-            "C232AB00-9414-4C53-9EC3-DECEC5FF3E57", // version 4? no: digit 12 is 4
+            "C232AB00-9414-4C53-9EC3-DECEC5FF3E57", // version 4
             "017F22E2-79B0-7CC3-18C4-DC0C0C07398F", // another variant
             "017F22E279B0-7CC3-98C4-DC0C0C07398F-", // hyphens elsewhere
             "017F22E2079B0-7CC3-98C4-DC0C0C07398F", // a digit in the place of a hyphen

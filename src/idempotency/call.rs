@@ -1,4 +1,4 @@
-//! A call under one key: its settings and its operations.
+//! A call under one idempotency key: its settings and its operations.
 
 use std::future::{Future, Ready};
 use std::sync::Arc;
@@ -22,23 +22,25 @@ use crate::op::FingerprintBytes;
 use crate::quorum::complete::Found;
 use crate::quorum::record::Refusal;
 
-/// A call under one key, not yet made. Nothing is sent before the future of one of its operations
-/// is awaited.
+/// A call under one idempotency key, with its settings. Nothing is sent before the future of one of
+/// its operations is awaited.
 #[derive(Clone, Debug)]
 #[must_use = "a call does nothing until one of its operations is awaited"]
 pub struct Call {
     pub(super) of: Idempotency,
     pub(super) key: Arc<str>,
     pub(super) policy: Policy,
-    /// Longest wait for a handler that runs elsewhere; `None`: the operation's own default.
+    /// Longest wait for the result of another caller's handler that runs under the key; `None`: the
+    /// default of the operation.
     pub(super) in_flight_timeout: Option<Duration>,
     pub(super) fingerprint: Result<Option<FingerprintBytes>, CodecError>,
-    /// Time at which the request was made, in milliseconds since 1970.
+    /// Time at which the request was made, in milliseconds since 1970; `None` if it is unknown.
     created: Option<u64>,
     bad: Option<ConfigError>,
 }
 
-/// A call with a probe.
+/// A call with a probe, a function that reports whether earlier attempts took effect. Made by
+/// [`Call::probe`].
 #[derive(Clone, Debug)]
 #[must_use = "a call does nothing until one of its operations is awaited"]
 pub struct Probing<P> {
@@ -59,41 +61,42 @@ impl Call {
         }
     }
 
-    /// Sets the content of the request. A later call under the same key with another fingerprint is
-    /// answered [`Outcome::Mismatch`] instead of another request's result.
+    /// Sets the fingerprint of the request, a hash of its content. A later call under the same key
+    /// with another fingerprint is answered [`Outcome::Mismatch`], not with this request's result.
     ///
     /// The fingerprint is SHA-256 over the canonical form of `request`: JSON without white space,
     /// with the members of every object sorted by the bytes of their names, numbers and strings as
-    /// `serde_json` prints them. A `request` without such a form is an error of the call.
+    /// `serde_json` prints them. If `request` cannot be written as JSON, the operations of the call
+    /// return an error.
     pub fn fingerprint<R: Serialize + ?Sized>(mut self, request: &R) -> Self {
         self.fingerprint = super::canonical::fingerprint(request).map(Some);
         self
     }
 
     /// Sets the fingerprint as [`fingerprint`](Self::fingerprint) does, as SHA-256 over these bytes
-    /// as they are. For requests that arrive as bytes and are sent again as the same bytes.
+    /// as they are. For requests whose copies all consist of the same bytes.
     pub fn fingerprint_bytes(mut self, request: &[u8]) -> Self {
         self.fingerprint = Ok(Some(super::canonical::of_bytes(request)));
         self
     }
 
-    /// Sets the time at which the *request* was made: the same in every copy of the request,
-    /// however often it is sent. Use a time that the message carries, not the time at which this
-    /// copy arrived. With this time:
+    /// Sets the time at which the *request* was made, which is the same in every copy of the
+    /// request, however often it is sent. Use a time that the message carries, not the time at
+    /// which this copy arrived. If the time is set:
     ///
     /// - Nodes that are new or lost data (a first start, a restart, a failover) know that a request
-    ///   made after that, plus a margin, was never run: it runs as soon as they grant again.
-    ///   Without the time they cannot know this of any new key until one retention has passed, and
-    ///   the policy for [forgotten](Forgotten) keys decides. The margin is twice `clock_error`, and
-    ///   for a Sentinel group also the failover window.
-    /// - A copy that arrives after the retention has passed since then, by the nodes' clocks, is
-    ///   answered [`Outcome::TooOld`], because its record may be gone. Without the time such a copy
-    ///   runs again.
+    ///   which was made after the loss, plus a margin, was never run, so it runs as soon as they
+    ///   grant claims again. Without the time they cannot know this of any new key until one
+    ///   retention has passed, and the policy for [forgotten](Forgotten) keys decides. The margin
+    ///   is twice `clock_error`, and for a Sentinel group also the failover window.
+    /// - If a copy arrives when the request is older than the retention, by the nodes' clocks, it
+    ///   is answered [`Outcome::TooOld`], because its record may be gone. Without the time such a
+    ///   copy runs again.
     ///
-    /// The time is assumed to be right within `clock_error`. A clock that is behind only makes the
-    /// answer more careful than needed. If the sender's clock is ahead by more, a request that ran
-    /// shortly before a node lost its data may run again, for it looks newer than the loss. A time
-    /// further ahead of this machine's clock than twice `clock_error` is refused as
+    /// The time is assumed to be right within `clock_error`. If the sender's clock is behind by
+    /// more, the answer is only more careful than needed. If it is ahead by more, a request that
+    /// ran shortly before a node lost its data may run again, because it looks newer than the loss.
+    /// A time further ahead of this machine's clock than twice `clock_error` is refused as
     /// [`RunError::Config`]. So for requests made on machines whose clocks are not kept in time
     /// (browsers, phones), give the time at which your own first server received them.
     pub fn created_at(mut self, created: SystemTime) -> Self {
@@ -101,17 +104,19 @@ impl Call {
         self
     }
 
-    /// Sets the time as [`created_at`](Self::created_at) does, from the key, which is a version 7
-    /// UUID (for keys that contain one: [`created_in_uuid_v7`](super::created_in_uuid_v7)). A key
-    /// of another form is an error of the call.
+    /// Sets the time at which the request was made, as [`created_at`](Self::created_at) does, from
+    /// a key that is a version 7 UUID. If the key has another form, the operations of the call
+    /// return an error. For a key of which a UUID is only a part, there is the function
+    /// [`created_in_uuid_v7`](super::created_in_uuid_v7).
     pub fn created_in_uuid_v7(self) -> Self {
         let created = birth::created_in_uuid_v7(&self.key);
         self.created_in(created, "a version 7 UUID")
     }
 
-    /// Sets the time as [`created_at`](Self::created_at) does, from the key, which is a ULID (for
-    /// keys that contain one: [`created_in_ulid`](super::created_in_ulid)). A key of another form
-    /// is an error of the call.
+    /// Sets the time at which the request was made, as [`created_at`](Self::created_at) does, from
+    /// a key that is a ULID. If the key has another form, the operations of the call return an
+    /// error. For a key of which a ULID is only a part, there is the function
+    /// [`created_in_ulid`](super::created_in_ulid).
     pub fn created_in_ulid(self) -> Self {
         let created = birth::created_in_ulid(&self.key);
         self.created_in(created, "a ULID")
@@ -129,36 +134,40 @@ impl Call {
         self
     }
 
-    /// Sets the policy for an earlier attempt without a result, for this call alone.
+    /// Sets, for this call alone, the policy for a key whose earlier attempt began and left no
+    /// result.
     pub fn on_lapsed(mut self, policy: Lapsed) -> Self {
         self.policy.lapsed = policy;
         self
     }
 
-    /// Sets the policy for a key of which too few nodes know whether it was used before, for this
-    /// call alone.
+    /// Sets, for this call alone, the policy for a key of which too few nodes know whether it was
+    /// used before.
     pub fn on_forgotten(mut self, policy: Forgotten) -> Self {
         self.policy.forgotten = policy;
         self
     }
 
-    /// Sets the longest wait for the result of another caller's running handler before answering
-    /// [`Outcome::InFlight`]; zero: answer at once. The end of that handler wakes the call. Default
-    /// 1 s. In a batch that is claimed together ([`Idempotency::claim_many`]) the default is zero,
-    /// because one call that waits delays the whole batch.
+    /// Sets the longest time for which the call waits while another caller's handler runs under the
+    /// key; then it is answered [`Outcome::InFlight`]. Zero means that the call does not wait. The
+    /// end of the handler wakes the call. Default 1 s. In a batch that is claimed together
+    /// ([`Idempotency::claim_many`]) the default is zero, because one call that waits delays the
+    /// whole batch.
     pub fn in_flight_timeout(mut self, timeout: Duration) -> Self {
         self.in_flight_timeout = Some(timeout);
         self
     }
 
-    /// Sets a probe, which replaces both policies: it reports whether earlier attempts took effect.
-    /// The probe is called before any handler runs, and only if an earlier attempt left no result
-    /// or too few nodes know whether there was one. It gets the context of the new attempt, whose
-    /// [`child_key`](Context::child_key)s are those of the earlier attempts, and must only read.
+    /// Sets a probe, a function that reports whether earlier attempts took effect. It replaces the
+    /// policies [`Lapsed`] and [`Forgotten`]. It is called before the handler runs, and only if an
+    /// earlier attempt left no result or too few nodes know whether there was one. It gets the
+    /// context of the new attempt, which has the same [`child_key`](Context::child_key)s as the
+    /// earlier attempts, and it must only read.
     ///
     /// [`Found`](Probed::Found) is stored and answered as [`Outcome::Replayed`], because the effect
-    /// is that of an earlier attempt. After [`NotFound`](Probed::NotFound) the handler runs.
-    /// [`Unknown`](Probed::Unknown) parks the key.
+    /// is that of an earlier attempt. After [`NotFound`](Probed::NotFound) the handler runs. After
+    /// [`Unknown`](Probed::Unknown) the key is parked, unless it is only forgotten and an operator
+    /// decided to run such keys.
     pub fn probe<P, PF>(self, probe: P) -> Probing<P>
     where
         P: FnOnce(Context) -> PF,
@@ -172,13 +181,15 @@ impl Call {
     /// fails until the lease ends, [`Context::lost`] resolves and other callers may take over. A
     /// result is stored as JSON.
     ///
-    /// The error of a failed handler decides about the key: after an ordinary error it is unknown
-    /// whether the handler took effect; a handler that knows more returns [`Failed`]. The claim
-    /// ends at once, so no other caller waits for the end of the lease.
+    /// If the handler fails, its error decides what the next call does. After an ordinary error it
+    /// is unknown whether the handler took effect, so the next call decides by its policy or its
+    /// probe. A handler that knows more returns [`Failed`]. In both cases the claim ends at once,
+    /// so that no other caller has to wait for the end of the lease.
     ///
     /// # Errors
-    /// [`RunError`]: nothing was run (`Config`, `NoQuorum`, `NotInitialised`), the handler failed
-    /// (`Handler`), or it ran and its result is not known to be stored (`NotRecorded`, `Codec`).
+    /// [`RunError`] if nothing was run (`Config`, `NoQuorum`, `NotInitialised`), if the handler
+    /// failed (`Handler`), if it ran and its result is not known to be stored (`NotRecorded`), or
+    /// if a value could not be converted to JSON or back (`Codec`).
     ///
     /// # Cancellation safety
     /// If dropped before the handler was started, the claim is released and the attempt does not
@@ -186,7 +197,8 @@ impl Call {
     /// claim is not released, so other callers find the key in flight until the lease ends, and
     /// then a lapsed attempt. A server framework drops a request's future when its client hangs up:
     /// there, use [`detached`](Self::detached), so that a handler that has begun is finished. If
-    /// dropped while the result is being stored, the requests are already sent.
+    /// dropped while the result is being stored, the requests are already sent, so the result is
+    /// stored if enough nodes execute them.
     pub async fn run<T, E, F, Fut>(self, handler: F) -> Result<Outcome<T>, RunError>
     where
         T: Serialize + DeserializeOwned,
@@ -199,7 +211,7 @@ impl Call {
     }
 
     /// Runs the handler as [`run`](Self::run) does, with [`Lapsed::Rerun`] and [`Forgotten::Run`].
-    /// Operators use it for a parked key whose effect is known not to have happened.
+    /// Operators use it for a parked key when they found out that its effect did not happen.
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -217,8 +229,9 @@ impl Call {
         self.run(handler).await
     }
 
-    /// Stores a result without running a handler. Operators use it for a parked key whose effect is
-    /// known. An existing result is never changed, and a running handler is not interrupted.
+    /// Stores a result without running a handler. Operators use it for a parked key when they found
+    /// out that its effect did happen. An existing result is never changed, and a running handler
+    /// is not interrupted.
     ///
     /// # Errors
     /// `Config`, `NoQuorum`, `Codec`; `NotRecorded` if the result may or may not have been stored.
@@ -245,8 +258,8 @@ impl Call {
             Store::Refused(
                 Refusal::InFlight { retry_after } | Refusal::Contended { retry_after },
             ) => Resolved::InFlight { retry_after },
-            // A forced claim is not refused for the request's age, and a `sure` store not because
-            // the key is forgotten, so neither is expected here.
+            // Neither is expected here: `store` claims with `force`, which nodes never refuse
+            // because of the request's age, and with `sure` it stores also if the key is forgotten.
             Store::Forgotten(_) | Store::Refused(Refusal::TooOld) => {
                 Resolved::InFlight { retry_after: Duration::ZERO }
             }
@@ -254,14 +267,15 @@ impl Call {
         })
     }
 
-    /// Reads the state of the key, without a claim. If the call has a
-    /// [`fingerprint`](Self::fingerprint), the result of another request is not returned.
+    /// Reads the state of the key without claiming it. If the call has a
+    /// [`fingerprint`](Self::fingerprint), a result that was stored with another one is not
+    /// returned.
     ///
     /// # Errors
     /// `Config`, `NoQuorum`, or `Codec` if what is stored cannot be read as `T`.
     ///
     /// # Cancellation safety
-    /// Reads only.
+    /// May be dropped at any time, because it only reads.
     pub async fn lookup<T: DeserializeOwned>(self) -> Result<Status<T>, RunError> {
         let terms = self.terms()?;
         Ok(match self.of.core.look(&terms).await {
@@ -287,7 +301,7 @@ impl Call {
         KeyName::new(&self.of.namespace, &self.key)
     }
 
-    /// Returns the prefix of the handle.
+    /// Returns the prefix that the handle puts before each of its keys on the nodes.
     pub(crate) fn prefix(&self) -> &str {
         &self.of.core.config.prefix
     }
@@ -300,8 +314,8 @@ impl Call {
         RunError::Codec { key: self.name(), error }
     }
 
-    /// Returns the pause before the call is made again. `rest` is the time until the lease of the
-    /// running claim ends.
+    /// Returns how long to wait before this call is made again, because another caller's handler
+    /// runs. `rest` is the time until the lease of the other caller's claim ends.
     pub(super) fn pause(&self, rest: Duration) -> Duration {
         let env = &self.of.core.env;
         let lease = (self.of.lease, rest);
@@ -312,8 +326,8 @@ impl Call {
         RunError::NoQuorum { key: self.name(), error: self.nodes(nodes) }
     }
 
-    /// Returns the error for a key that may have been used before `fresh` nodes, whose data began
-    /// empty, had any record.
+    /// Returns the error for a key that may have been used before. It names the nodes whose data
+    /// began empty and that no operator has marked as new.
     pub(super) fn not_initialised(&self, doubt: &Doubt) -> RunError {
         let fresh = doubt.forgotten.iter().flat_map(|forgotten| &forgotten.fresh);
         let nodes = fresh.map(|node| self.of.core.name(*node)).collect();
@@ -334,7 +348,7 @@ impl Call {
         self.of.core.no_quorum(nodes)
     }
 
-    /// Validates the call and builds the terms of its claim.
+    /// Checks the settings of the call, and builds the terms of its claim.
     pub(super) fn terms(&self) -> Result<ClaimTerms, RunError> {
         let of = &self.of;
         if let Some(bad) = &self.bad {
@@ -351,8 +365,8 @@ impl Call {
             retention: of.retention,
             fingerprint: self.fingerprint.clone().map_err(|e| self.codec(e))?,
             durability: of.durability,
-            // No claim is older than the request or than the first use of the namespace, so the
-            // later of the two times counts.
+            // No claim of the key is older than its request or than the first use of the namespace,
+            // so the later of the two times counts.
             loss: DataLossTerms {
                 born: self.created.max(of.in_use_since),
                 accepted: of.accepted_loss,
@@ -365,7 +379,8 @@ impl Call {
 }
 
 impl<P> Probing<P> {
-    /// Runs the call as [`Call::run`] does, with the probe in place of the policies.
+    /// Runs the call as [`Call::run`] does, but the probe decides instead of the policies what to
+    /// do if an earlier attempt may have taken effect.
     ///
     /// # Errors
     /// As [`Call::run`].

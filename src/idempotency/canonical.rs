@@ -2,8 +2,8 @@
 //!
 //! The form is JSON as `serde_json` writes it, without white space, with the members of every
 //! object sorted by the bytes of their names, whatever order the type or a map gave them. Numbers
-//! and strings are written as `serde_json` prints them. Two requests are the same if their forms
-//! are.
+//! and strings are written as `serde_json` prints them. Two requests are the same if their
+//! canonical forms are equal.
 
 use std::fmt::Write as _;
 
@@ -14,12 +14,12 @@ use sha2::{Digest as _, Sha256};
 use super::CodecError;
 use crate::op::FingerprintBytes;
 
-/// Returns SHA-256 over the canonical form.
+/// Returns SHA-256 over the canonical form of a request.
 pub(super) fn fingerprint<T: Serialize + ?Sized>(of: &T) -> Result<FingerprintBytes, CodecError> {
     Ok(Sha256::digest(canonical(of)?).into())
 }
 
-/// Returns SHA-256 over a request that consists of bytes.
+/// Returns SHA-256 over the bytes of a request.
 pub(super) fn of_bytes(request: &[u8]) -> FingerprintBytes {
     Sha256::digest(request).into()
 }
@@ -35,8 +35,8 @@ fn canonical<T: Serialize + ?Sized>(of: &T) -> Result<Vec<u8>, CodecError> {
 fn write(value: &Value, out: &mut Vec<u8>) -> Result<(), serde_json::Error> {
     match value {
         Value::Object(members) => {
-            // The order of `members` depends on a feature of `serde_json` that any crate of a build
-            // can switch on.
+            // The members are sorted here, because `serde_json` keeps them in another order if any
+            // crate of the build switches on its feature `preserve_order`.
             let mut sorted: Vec<_> = members.iter().collect();
             sorted.sort_by(|a, b| a.0.cmp(b.0));
             out.push(b'{');
@@ -65,11 +65,11 @@ fn write(value: &Value, out: &mut Vec<u8>) -> Result<(), serde_json::Error> {
     Ok(())
 }
 
-/// Returns a key for a downstream system: 32 hexadecimal digits that depend only on the record's
-/// key and the step's name.
+/// Returns an idempotency key for a downstream system: 32 hexadecimal digits that depend only on
+/// the key of the record and on the name of the step.
 pub(super) fn child_key(record: &str, step: &str) -> String {
     let mut hash = Sha256::new();
-    // The length keeps ("a", "bc") and ("ab", "c") apart.
+    // The length is hashed, too, so that ("a", "bc") and ("ab", "c") give different keys.
     hash.update((record.len() as u64).to_be_bytes());
     hash.update(record);
     hash.update(step);

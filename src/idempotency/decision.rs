@@ -1,9 +1,11 @@
-//! Decisions of operators about losses of data (idempotency 20): one answer for every key of a
-//! namespace that a loss made forgotten.
+//! Decisions of operators about losses of data (idempotency 20). If too few nodes know after a loss
+//! whether a key was used before, the key is forgotten. An operator decides once for all forgotten
+//! keys of a namespace whether their handlers run or the keys are parked.
 //!
-//! A decision is the result of an ordinary record in a reserved namespace, so two operators cannot
-//! both be right: the first one is stored on a majority, and the other one reads it. Each loss has
-//! two such records: the first decision, and one that says `run` after it was `park`.
+//! A decision is stored as the result of an ordinary idempotency key in a reserved namespace. So if
+//! two operators decide at the same time, one decision is stored on a majority, and the operator
+//! whose decision is not stored reads the stored one. For each loss there are two keys: one for the
+//! first decision, and one for a later decision to run, which replaces a first decision to park.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,25 +27,26 @@ use crate::quorum::complete::Found;
 use crate::quorum::record::Refusal;
 use crate::time::Moment;
 
-/// Time for which a decision that was read is not read again.
+/// Time for which a decision that was read from the nodes is answered from the cache.
 const FRESH: Duration = Duration::from_secs(5);
 
-/// Retention of a decision. No namespace keeps its results for longer, and a decision is made after
-/// the loss.
+/// Retention of a decision, which is the longest retention that a namespace can have. A decision is
+/// stored after the loss, so it is kept for as long as keys are forgotten because of the loss.
 pub(super) const KEPT: Duration = Duration::from_secs(366 * 24 * 3_600);
 
-/// Answer of an operator for the keys that a loss of data made forgotten.
+/// An operator's decision for the keys of which too few nodes know, after a loss of data, whether
+/// they were used before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Decision {
-    /// Run the handlers of these keys, as [`Forgotten::Run`](super::Forgotten::Run) does: such
-    /// requests took no effect, or may be repeated.
+    /// Run the handlers of these keys, as [`Forgotten::Run`](super::Forgotten::Run) does. An
+    /// operator chooses this if the requests took no effect or may be repeated.
     Run,
     /// Park these keys, as [`Forgotten::Park`](super::Forgotten::Park) does.
     Park,
 }
 
-/// A decision, who made it, when and why.
+/// A decision about a loss of data, with who made it, when and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Decided {
@@ -53,20 +56,20 @@ pub struct Decided {
     pub by: String,
     /// The operator's reason.
     pub reason: String,
-    /// Time of the decision in milliseconds since 1970, by the operator's clock.
+    /// Time of the decision in milliseconds since 1970, by the clock of the operator's machine.
     pub at: u64,
 }
 
 /// Shortest time between two warnings, for one namespace, that a decision could not be read.
 const WARNED: Duration = Duration::from_secs(60);
 
-/// Decisions that were read a short time ago.
+/// Cache of the decisions that were read within the last 5 s, for one namespace.
 #[derive(Debug, Default)]
 pub(super) struct Decisions(Mutex<Lately>);
 
 #[derive(Debug, Default)]
 struct Lately {
-    /// Decisions by `from` and `began` of the loss, which identify it.
+    /// Decisions by the two fields `from` and `began` of the [`Loss`], which identify it.
     known: BTreeMap<(u64, u64), Known>,
     /// Time of the last warning that a decision could not be read.
     warned: Option<Moment>,
@@ -74,9 +77,9 @@ struct Lately {
 
 #[derive(Clone, Copy, Debug)]
 struct Known {
-    /// The decision; `None` if there is none yet.
+    /// The decision; `None` if no operator had decided yet.
     decision: Option<Decision>,
-    /// Time at which it was read.
+    /// Time at which the decision was read from the nodes.
     at: Moment,
 }
 
@@ -103,34 +106,34 @@ impl Decisions {
     }
 }
 
-/// One of the two records of a loss.
+/// One of the two records that decisions about a loss of data can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record {
-    /// The first decision.
+    /// The record of the first decision.
     First,
-    /// The decision to run, made after the first one was to park.
+    /// The record of a later decision to run, which replaces a first decision to park.
     Replaced,
 }
 
-/// State of a record of a loss, as a majority reports it.
+/// What a majority of nodes reports about an operator's decision on lost data.
 pub enum Read {
-    /// A decision.
+    /// An operator has made this decision.
     Decided(Decided),
-    /// No decision.
+    /// No operator has decided yet.
     Absent,
-    /// The decision is on too few nodes to be certain, or is being stored.
+    /// A decision is stored on fewer nodes than a majority, or is being stored.
     Unsettled,
 }
 
 impl Idempotency {
-    /// Returns the decision about a key that these losses made forgotten: to run if that was
-    /// decided for each loss, to park if that was decided for any of them.
+    /// Returns the decision for a key that is forgotten because of these losses of data: to park if
+    /// operators decided so about any of them, to run if they decided so about all of them.
     ///
     /// # Errors
-    /// The losses that are still undecided; an empty list if no node reported a loss.
+    /// The losses about which no operator has decided; an empty list if `losses` is empty.
     ///
     /// # Cancellation safety
-    /// Reads only.
+    /// May be dropped at any time, because it only reads.
     pub(super) async fn decision(&self, losses: &[Loss]) -> Result<Decision, Vec<Loss>> {
         let all = join_all(losses.iter().map(|loss| self.decision_about(*loss))).await;
         if all.contains(&Some(Decision::Park)) {
@@ -152,7 +155,8 @@ impl Idempotency {
                 decision
             }
             Err(error) => {
-                // A read that failed is not cached: the next key reads the decision again.
+                // A failed read is not cached, so the call for the next key reads the decision
+                // again.
                 if self.decisions.warns(self.core.env.now()) {
                     tracing::warn!(
                         target: "palisade::idempotency",
@@ -165,13 +169,14 @@ impl Idempotency {
         }
     }
 
-    /// Reads the decision about a loss; `None` if a majority shows none.
+    /// Reads the decision about a loss of data: the later one if an operator replaced the first.
+    /// `None` if a majority of nodes shows no decision.
     ///
     /// # Errors
     /// Too few nodes answered, or what is stored cannot be read.
     ///
     /// # Cancellation safety
-    /// Reads only.
+    /// May be dropped at any time, because it only reads.
     pub(crate) async fn decided(&self, loss: Loss) -> Result<Option<Decided>, RunError> {
         let Read::Decided(first) = self.read(loss, Record::First).await? else { return Ok(None) };
         if first.decision == Decision::Run {
@@ -184,22 +189,23 @@ impl Idempotency {
         })
     }
 
-    /// Returns the prefix of the handle.
+    /// Returns the prefix that the handle puts before each of its keys on the nodes.
     pub(crate) fn prefix(&self) -> &str {
         &self.core.config.prefix
     }
 
-    /// Sends the operation to every node and waits for all answers, for each at most as long as its
-    /// deadline.
+    /// Sends the operation to every node, and returns the answer of each. A node that gives none in
+    /// time has an error instead.
     ///
     /// # Cancellation safety
-    /// As the operation.
+    /// If dropped, the requests may already be sent, so what a drop means depends on the operation.
     pub(crate) async fn ask_each(&self, op: &Op) -> Vec<(Arc<str>, Result<Reply, NodeError>)> {
         self.core.ask_each(op).await
     }
 
-    /// Returns a lookup of an unused key, whose answer names the losses that concern keys of the
-    /// namespace without a birth.
+    /// Returns a lookup of a key that is never used. A node answers it with the losses of data
+    /// because of which it does not know of keys of this namespace, if they have no creation time,
+    /// whether they were used.
     pub(crate) fn ask_for_losses(&self) -> Op {
         Op::Lookup {
             key: record_key(&self.core.config.prefix, DECISIONS, "losses"),
@@ -210,7 +216,7 @@ impl Idempotency {
         }
     }
 
-    /// Returns the lookup of one of the two records of the loss.
+    /// Returns the lookup of one of the two records that decisions about the loss can have.
     pub(crate) fn ask_for_decision(&self, loss: Loss, place: Record) -> Op {
         Op::Lookup {
             key: self.place(loss, place).1.key,
@@ -221,14 +227,15 @@ impl Idempotency {
         }
     }
 
-    /// Stores a decision, dated now, in a record of the loss, unless the record has one. Returns
-    /// the decision that the record has; true if it is the one of this call.
+    /// Stores a decision, with the present time, in one of the two records of the loss, unless the
+    /// record already has a decision. Returns the decision that the record has then, and true if it
+    /// is the one of this call.
     ///
     /// # Errors
-    /// [`RunError`]: it is not known to be stored.
+    /// [`RunError`] if the decision is not known to be stored.
     ///
     /// # Cancellation safety
-    /// If dropped, the decision may be stored; storing the same again is safe.
+    /// If dropped, the decision may or may not be stored; storing the same decision again is safe.
     pub(crate) async fn settle(
         &self,
         loss: Loss,
@@ -239,7 +246,8 @@ impl Idempotency {
         let decided = Decided { decision, by, reason, at: self.core.env.wall_micros() / 1_000 };
         let (call, terms) = self.place(loss, place);
         let value: Arc<[u8]> = run::encode(&decided).map_err(|e| call.codec(e))?;
-        // `sure`: a decision that was lost with the data counts as one that was never made.
+        // The last argument, `sure`, is true: the decision is stored even if nodes may have lost an
+        // earlier one, which then counts as never made.
         match store(&call, &terms, Some(&value), true).await {
             Store::Ours => Ok((decided, true)),
             Store::Other(Some(bytes)) => {
@@ -253,13 +261,13 @@ impl Idempotency {
         }
     }
 
-    /// Reads a record of the loss.
+    /// Reads one of the two records that decisions about the loss can have.
     ///
     /// # Errors
     /// Too few nodes answered, or what is stored cannot be read.
     ///
     /// # Cancellation safety
-    /// Reads only.
+    /// May be dropped at any time, because it only reads.
     pub(crate) async fn read(&self, loss: Loss, place: Record) -> Result<Read, RunError> {
         let (call, terms) = self.place(loss, place);
         match self.core.look(&terms).await {
@@ -273,7 +281,8 @@ impl Idempotency {
         }
     }
 
-    /// Returns the record of a decision, as a call and as the terms of its claim.
+    /// Returns the call and the claim terms for one of the two records that decisions about the
+    /// loss can have.
     fn place(&self, loss: Loss, place: Record) -> (Call, ClaimTerms) {
         let suffix = if place == Record::Replaced { "+run" } else { "" };
         let name = format!("{}/{}-{}{suffix}", self.namespace, loss.from, loss.began);

@@ -11,23 +11,24 @@ use serde::de::DeserializeOwned;
 
 use super::{Call, Context, Failed, Outcome, Probed, Probing, RunError};
 
-/// A call that goes on when its caller's future is dropped. Made by [`Call::detached`] and
-/// [`Probing::detached`].
+/// A call that goes on in a task of its own when its caller's future is dropped. Made by
+/// [`Call::detached`] and [`Probing::detached`].
 #[derive(Clone, Debug)]
 #[must_use = "a call does nothing until one of its operations is awaited"]
 pub struct Detached<C>(C);
 
 impl Call {
-    /// Makes the call run in a task of its own. Dropping the future of [`run`](Detached::run) only
-    /// stops the wait: a handler that has begun is finished and its result recorded. For request
-    /// handlers, whose future a server drops when the client hangs up, and for consumers.
+    /// Makes the call run in a task of its own. If the future of [`run`](Detached::run) is dropped,
+    /// only the wait for the outcome ends: a handler that has begun is finished and its result is
+    /// stored. Use it in request handlers, whose future a server drops when the client hangs up,
+    /// and in consumers.
     pub fn detached(self) -> Detached<Self> {
         Detached(self)
     }
 }
 
 impl<P> Probing<P> {
-    /// Makes the call run in a task of its own, as [`Call::detached`] does. The probe runs in the
+    /// Makes the call run in a task of its own, as [`Call::detached`] does. The probe runs in this
     /// task, too.
     pub fn detached(self) -> Detached<Self> {
         Detached(self)
@@ -36,15 +37,15 @@ impl<P> Probing<P> {
 
 impl Detached<Call> {
     /// Runs the call as [`Call::run`] does, in a task of the runtime that polls this future. A
-    /// handler that panics counts as one that failed with [`Failed::unknown`]: its claim ends at
-    /// once, and the panic's text is in the error.
+    /// handler that panics counts as one that failed with [`Failed::unknown`], so its claim ends at
+    /// once. The text of the panic is in the error.
     ///
     /// # Errors
     /// As [`Call::run`]; `Handler` also if the handler panicked, or the runtime was shut down.
     ///
     /// # Cancellation safety
-    /// Dropped before its first poll, nothing happens. Dropped after it, the call goes on in its
-    /// task, and its result is recorded.
+    /// If dropped before its first poll, nothing is sent. If dropped later, the call goes on in its
+    /// task, and its result is stored.
     pub async fn run<T, E, F, Fut>(self, handler: F) -> Result<Outcome<T>, RunError>
     where
         T: Serialize + DeserializeOwned + Send + 'static,
@@ -59,15 +60,16 @@ impl Detached<Call> {
 }
 
 impl<P> Detached<Probing<P>> {
-    /// Runs the call as [`Probing::run`] does, in a task of the runtime that polls this future; see
-    /// [`run`](Detached::<Call>::run) of a call without a probe.
+    /// Runs the call as [`Probing::run`] does, in a task of the runtime that polls this future. A
+    /// handler that panics is treated as in [`run`](Detached::<Call>::run) of a call without a
+    /// probe.
     ///
     /// # Errors
     /// As [`Call::run`]; `Handler` also if the handler panicked, or the runtime was shut down.
     ///
     /// # Cancellation safety
-    /// Dropped before its first poll, nothing happens. Dropped after it, the call goes on in its
-    /// task, and its result is recorded.
+    /// If dropped before its first poll, nothing is sent. If dropped later, the call goes on in its
+    /// task, and its result is stored.
     pub async fn run<T, E, F, Fut, PF>(self, handler: F) -> Result<Outcome<T>, RunError>
     where
         T: Serialize + DeserializeOwned + Send + 'static,
@@ -83,7 +85,7 @@ impl<P> Detached<Probing<P>> {
     }
 }
 
-/// Runs the handler, and turns a panic into its error.
+/// Runs the handler, and turns a panic into a handler's error of unknown effect.
 async fn caught<T, E, F, Fut>(handler: F, cx: Context) -> Result<T, Failed>
 where
     E: Into<Failed>,
@@ -110,7 +112,8 @@ fn joined<T>(
     key: super::KeyName,
 ) -> Result<Outcome<T>, RunError> {
     ended.unwrap_or_else(|e| {
-        // The handler may have begun: its claim lapses when the lease ends.
+        // The task was cancelled, or it panicked outside of the handler. If the handler has begun,
+        // its claim lapses when the lease ends.
         let failed = Failed::unknown(format!("its task ended before it did: {e}"));
         Err(RunError::Handler { key, attempt: 0, failed })
     })

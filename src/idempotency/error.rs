@@ -9,12 +9,12 @@ use super::{Effect, Failed, KeyName};
 use crate::error::{Advice, ConfigError, NoQuorum, advise};
 use crate::token::FencingToken;
 
-/// Pause before a call is made again on a deployment that was not initialised.
+/// Advised pause before a call is made again on nodes that no operator has initialised.
 const NOT_INITIALISED: Duration = Duration::from_secs(5);
 
 advise!(CodecError, NotRecorded, RunError);
 
-/// An error of converting a value to JSON or back.
+/// The error of a value that could not be converted to JSON or back.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what}: {detail}")]
 pub struct CodecError {
@@ -24,11 +24,12 @@ pub struct CodecError {
 
 impl CodecError {
     pub(super) fn new(what: &'static str, cause: &serde_json::Error) -> Self {
-        // The message of `serde_json` quotes the input, and a result may be long.
+        // The detail is cut, because the message of `serde_json` quotes the input, and a result may
+        // be long.
         Self { what, detail: cause.to_string().chars().take(200).collect::<String>().into() }
     }
 
-    /// Returns [`Advice::GiveUp`], always: the types have to change.
+    /// Returns [`Advice::GiveUp`] always, because only a change of the program's types can help.
     pub fn advice(&self) -> Advice {
         Advice::GiveUp
     }
@@ -36,9 +37,10 @@ impl CodecError {
 
 /// The error of a call whose handler ran and whose result is not known to be stored.
 ///
-/// The value may yet become the key's result, or another attempt's value may. Call again with the
-/// same key: the call returns the stored result, or parks the key. Until then, do not use the
-/// handler's own value, and do not undo its effect.
+/// The handler's value may still become the key's result, or the value of another attempt may. Call
+/// again with the same key: the call returns the stored result, or, if none is stored, decides by
+/// its policy or probe as after any attempt without a result. Until then, do not use the handler's
+/// own value, and do not undo its effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NotRecorded {
@@ -46,17 +48,17 @@ pub struct NotRecorded {
     pub key: KeyName,
     /// Number of the attempt that ran.
     pub attempt: u32,
-    /// Fencing token of the attempt, which its effects carry.
+    /// Fencing token of the attempt, with which its handler made its effects.
     pub token: FencingToken,
-    /// True if a higher ballot was promised to another attempt, which treated this one as
-    /// dead.
+    /// True if nodes promised a higher ballot to another attempt, which took this one for dead.
     pub overtaken: bool,
-    /// Answers of the nodes.
+    /// Answer of each node to the request to store the result.
     pub nodes: NoQuorum,
 }
 
 impl NotRecorded {
-    /// Returns what to do about it: call again with the same key, as soon as nodes may answer.
+    /// Returns what to do about the error: call again with the same key, as soon as nodes may
+    /// answer.
     pub fn advice(&self) -> Advice {
         match self.nodes.advice() {
             Advice::RetryAfter(wait) => Advice::RetryAfter(wait.max(Duration::from_millis(100))),
@@ -84,8 +86,8 @@ impl Error for NotRecorded {}
 
 /// The error of a call without an outcome.
 ///
-/// Its message is one sentence with the key, the cause, and what comes next. The handler's error is
-/// not part of the sentence: it is the [`source`](Error::source).
+/// Its message is one sentence with the key, the cause, and what to do next. The handler's error is
+/// not part of the sentence, but is the [`source`](Error::source).
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RunError {
@@ -102,23 +104,24 @@ pub enum RunError {
     NoQuorum {
         /// The key of the call.
         key: KeyName,
-        /// Answers of the nodes.
+        /// Answer of each node.
         error: NoQuorum,
     },
-    /// The key may have been used before these nodes had any data, and no operator has marked the
-    /// deployment as new. Nothing was run, and no attempt of it counts. It is a condition of the
-    /// deployment: mark a new one by `palisade init --new` (library: [`palisade_ops::init`]), and
-    /// calls go on.
+    /// Too few nodes know whether the key was used before, because the data of some nodes began
+    /// empty and no operator has marked these nodes as new. Nothing was run, and no attempt is
+    /// counted. The cause is the deployment, not the key: if the deployment is new, mark it by
+    /// `palisade init --new` (in a program: [`palisade_ops::init`]), and calls go on.
     ///
     /// [`palisade_ops::init`]: https://docs.rs/palisade-ops/latest/palisade_ops/fn.init.html
     #[non_exhaustive]
     NotInitialised {
         /// The key of the call.
         key: KeyName,
-        /// The nodes that were never initialised.
+        /// Names of the nodes that were never initialised.
         nodes: Vec<Arc<str>>,
     },
-    /// The handler failed; its error decides about the attempt.
+    /// The handler failed. What its error reports about the effect decides whether the attempt
+    /// counts.
     #[non_exhaustive]
     Handler {
         /// The key of the call.
@@ -128,10 +131,11 @@ pub enum RunError {
         /// The handler's error, and what is known of its effect.
         failed: Failed,
     },
-    /// The handler ran, and its result is not known to be stored.
+    /// The handler ran, and its result is not known to be stored on a majority of nodes.
     NotRecorded(NotRecorded),
-    /// The fingerprint could not be made (nothing was run), the result could not be turned into
-    /// JSON (the handler ran; its attempt has lapsed), or what is stored cannot be read as `T`.
+    /// The request of the fingerprint could not be written as JSON (nothing was run), the result
+    /// could not be written as JSON (the handler ran, and its attempt counts as one without a
+    /// result), or the stored result could not be read as the type `T` of the call.
     #[non_exhaustive]
     Codec {
         /// The key of the call.
@@ -142,8 +146,9 @@ pub enum RunError {
 }
 
 impl RunError {
-    /// Returns what to do about it. After an error of the handler call again: then its error, the
-    /// policy or the probe decides. Give up if the error is [permanent](Failed::permanent).
+    /// Returns what to do about the error. If the handler failed, call again: the policy or the
+    /// probe then decides if the handler may have taken effect. Give up only if the handler's error
+    /// is [permanent](Failed::permanent).
     pub fn advice(&self) -> Advice {
         match self {
             Self::Config { error, .. } => error.advice(),
@@ -174,7 +179,7 @@ impl RunError {
 impl fmt::Display for RunError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // The message of a refused key contains the key itself.
+            // The message about a key that is refused contains the key already.
             Self::Config { error, .. } if error.field() == "key" => {
                 write!(f, "handler not run: {error}")
             }
@@ -214,7 +219,7 @@ impl Error for RunError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Self::Handler { failed, .. } => Some(failed.error()),
-            // The messages of these causes are already part of the sentence.
+            // The message of the `RunError` already contains the messages of these causes.
             Self::Config { .. }
             | Self::NoQuorum { .. }
             | Self::NotInitialised { .. }

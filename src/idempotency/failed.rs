@@ -1,5 +1,6 @@
-//! The error of a handler, with what it reports about the handler's effect. `end` chooses the state
-//! in which the record is left, `run` sends it, and `lua/unclaim.lua` writes it.
+//! The error of a handler, with what it reports about the handler's effect. `Failed::end` chooses
+//! the state in which the key's record is left, the module `run` sends it to the nodes, and
+//! `lua/unclaim.lua` writes it.
 
 use std::error::Error;
 use std::fmt;
@@ -11,9 +12,9 @@ type BoxError = Box<dyn Error + Send + Sync>;
 
 /// The error of a handler, with its meaning for the next call under the key.
 ///
-/// `?` and `into()` make it from any error: then it is unknown whether the handler [took
-/// effect](Effect::Unknown), and the policy decides. A handler that knows more uses one of the
-/// constructors:
+/// `?` and `into()` make a `Failed` from any error. It is then unknown whether the handler [took
+/// effect](Effect::Unknown), so the policy decides what the next call does. A handler that knows
+/// more uses one of the constructors:
 ///
 /// ```
 /// # use palisade::idempotency::{Context, Failed};
@@ -35,17 +36,19 @@ pub struct Failed {
     error: BoxError,
 }
 
-/// Knowledge about the effect of a handler that failed.
+/// What is known about the effect of a handler that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Effect {
-    /// There was no effect. The attempt does not count, and the key is as it was before.
+    /// There was no effect. The attempt does not count, and the key is as it was before the
+    /// attempt.
     None,
     /// There may have been an effect, and a repeat does no harm. The attempt does not count, so the
-    /// next call runs the handler again whatever its policy; the request's fingerprint stays.
+    /// next call runs the handler again whatever its policy is. The key keeps the request's
+    /// fingerprint.
     Repeatable,
-    /// It is not known whether there was an effect. The attempt counts, and ends now: the next call
-    /// finds it lapsed and decides by its policy or its probe.
+    /// It is not known whether there was an effect. The attempt counts as one without a result, and
+    /// ends at once, so that the next call decides by its policy or its probe.
     Unknown,
 }
 
@@ -54,26 +57,27 @@ impl Failed {
         Self { effect, permanent: false, retry_after: None, error }
     }
 
-    /// Makes an error of a handler without a visible effect: the claim is released.
+    /// Makes the error of a handler that had no effect. The claim is released, and the next call
+    /// runs the handler.
     pub fn no_effect(error: impl Into<BoxError>) -> Self {
         Self::new(Effect::None, error.into())
     }
 
-    /// Makes an error of a handler without effect that would fail again: the request itself is
-    /// wrong. The claim is released; a [consumer](super::consumer) moves the message to the dead
-    /// letters.
+    /// Makes the error of a handler that had no effect and would fail again, because the request
+    /// itself is wrong. The claim is released; a [consumer](super::consumer) moves the message to
+    /// the dead letters.
     pub fn permanent(error: impl Into<BoxError>) -> Self {
         Self { permanent: true, ..Self::no_effect(error) }
     }
 
-    /// Makes an error of a handler that does no harm if it runs again, whatever its effect was: the
-    /// next call runs it.
+    /// Makes the error of a handler that does no harm if it runs again, whatever its effect was.
+    /// The next call runs it again.
     pub fn retry(error: impl Into<BoxError>) -> Self {
         Self::new(Effect::Repeatable, error.into())
     }
 
-    /// Makes an error of a handler whose effect is unknown: the next call decides by its policy or
-    /// its probe. `?` makes this of any error.
+    /// Makes the error of a handler of which it is unknown whether it took effect. The next call
+    /// decides by its policy or its probe. `?` converts any error in this way.
     pub fn unknown(error: impl Into<BoxError>) -> Self {
         Self::new(Effect::Unknown, error.into())
     }
@@ -84,12 +88,13 @@ impl Failed {
         Self { retry_after: Some(wait), ..self }
     }
 
-    /// Returns what the handler reported about its effect.
+    /// Returns what the handler's error reports about the handler's effect.
     pub fn effect(&self) -> Effect {
         self.effect
     }
 
-    /// Returns true if trying again cannot help ([`permanent`](Self::permanent)).
+    /// Returns true if trying again cannot help, because the error was made by
+    /// [`permanent`](Self::permanent).
     pub fn is_permanent(&self) -> bool {
         self.permanent
     }
@@ -110,7 +115,7 @@ impl Failed {
         self.error.downcast_ref()
     }
 
-    /// Returns the handler's own error, by value.
+    /// Converts this value into the handler's own error.
     pub fn into_error(self) -> BoxError {
         self.error
     }
@@ -130,7 +135,8 @@ impl fmt::Display for Failed {
     }
 }
 
-// `Failed` is not an `Error` itself: otherwise `?` could not convert every error into it.
+// `Failed` does not implement `Error`: this conversion from every error would then overlap with the
+// one of the standard library from `Failed` to itself.
 impl<E: Into<BoxError>> From<E> for Failed {
     fn from(error: E) -> Self {
         Self::unknown(error)

@@ -1,4 +1,5 @@
-//! The wait and the pauses of callers whose key is in flight (idempotency 22).
+//! The wait and the pauses of callers whose key is in flight, which means that another caller's
+//! handler runs under it (idempotency 22).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,19 +9,21 @@ use std::time::Duration;
 use crate::env;
 use crate::time::Moment;
 
-/// Default wait for the result of a running handler.
+/// Default of the longest wait for the result of another caller's running handler.
 pub(super) const WAIT: Duration = Duration::from_secs(1);
 /// Assumed run time of a handler before one has run in this process.
 const UNKNOWN: Duration = Duration::from_secs(1);
-/// Shortest and longest pause. The longest is also limited to half a lease.
+/// Shortest and longest pause before a call is repeated, without the random part that is
+/// subtracted. A pause is also no longer than half a lease.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(30));
-/// Largest number of keys whose answers are counted.
+/// Largest number of keys for which *in flight* answers are counted.
 const MOST: usize = 10_000;
-/// Age of the last answer after which the count of a key starts again at zero.
+/// Time since the last *in flight* answer for a key after which the key's count starts again at
+/// zero.
 const GONE: Duration = Duration::from_secs(120);
 
-/// Run times of the handlers of a namespace, and the number of *in flight* answers by key. They
-/// affect only the length of pauses.
+/// Mean run time of the handlers of a namespace, and the number of *in flight* answers by key. Both
+/// affect only how long callers are told to wait.
 #[derive(Debug, Default)]
 pub(super) struct InFlight {
     /// Moving mean of the handlers' run times in microseconds; zero before one has run.
@@ -30,10 +33,11 @@ pub(super) struct InFlight {
 }
 
 impl InFlight {
-    /// Records the time that a handler took.
+    /// Adds the run time of a handler to the moving mean.
     pub(super) fn took(&self, time: Duration) {
         let time = u64::try_from(time.as_micros()).unwrap_or(u64::MAX / 2).max(1);
-        // An update that is lost between load and store changes the mean by little.
+        // If another thread stores a mean between this load and the store below, its update is
+        // lost. That changes the mean by little.
         let usual = match self.usual.load(Ordering::Relaxed) {
             0 => time,
             usual => usual - usual / 8 + time / 8,
@@ -41,9 +45,10 @@ impl InFlight {
         self.usual.store(usual.max(1), Ordering::Relaxed);
     }
 
-    /// Returns the pause before a caller tries a key in flight again: at first the usual run time
-    /// of a handler, doubled with each answer, minus a random part of at most half. At most `rest`,
-    /// after which the claim has ended or was renewed.
+    /// Returns how long a caller has to wait before it tries a key in flight again, and counts the
+    /// answer. The pause is at first the mean run time of a handler, doubled with each answer for
+    /// the key, minus a random part of at most half. It is never longer than `rest`, the time until
+    /// the lease of the running claim ends, unless `rest` is zero, which means unknown.
     pub(super) fn pause(
         &self,
         key: &Arc<str>,
@@ -59,7 +64,8 @@ impl InFlight {
         if rest.is_zero() { pause } else { pause.min(rest) }
     }
 
-    /// Counts an answer, and returns the number of earlier ones.
+    /// Counts an *in flight* answer for the key, and returns the number of earlier answers; 0 if
+    /// too many other keys are counted.
     fn count(&self, key: &Arc<str>, now: Moment) -> u32 {
         let mut answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
         if answered.len() >= MOST && !answered.contains_key(key) {

@@ -3,11 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// Most characters of a key that `Display` shows.
+/// Largest number of characters of a key that [`KeyName`] shows.
 const SHOWN: usize = 80;
 
-/// A key with its namespace. Its `Display` is `"payments:alice:order-7"`, on one line whatever the
-/// key contains.
+/// An idempotency key with its namespace. Its `Display` is for example `"payments:alice:order-7"`:
+/// one line whatever the key contains, with at most 80 characters of the key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct KeyName {
     namespace: Arc<str>,

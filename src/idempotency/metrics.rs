@@ -1,4 +1,5 @@
-//! Counters of the handles of one namespace. Nothing is decided by these numbers.
+//! Counters of the calls of an idempotency handle by their outcomes. The library decides nothing by
+//! these numbers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -7,41 +8,43 @@ use super::policy::Doubt;
 use super::{Effect, Outcome, ParkedReason, RunError};
 use crate::metrics::{Gauge, IDEMPOTENCY, Tally};
 
-/// Counts of an [`Idempotency`](super::Idempotency) and its clones since it was built.
+/// Counts of the calls of an [`Idempotency`](super::Idempotency) and its clones since it was built.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IdempotencyMetrics {
     /// Handlers that ran and whose result is stored.
     pub executed: u64,
-    /// Calls answered by a result that was already stored, kept or not.
+    /// Calls answered by a result that was already stored, also if the result was too large to be
+    /// kept.
     pub replayed: u64,
     /// Calls that found another caller's handler running.
     pub in_flight: u64,
-    /// Calls whose key belongs to another request.
+    /// Calls whose key was used before for another request, which has another fingerprint.
     pub mismatched: u64,
-    /// Calls whose request is older than the retention.
+    /// Calls refused because their request is older than the retention.
     pub too_old: u64,
-    /// Calls parked because an earlier attempt left no result.
+    /// Calls whose handler was not run, because an earlier attempt left no result.
     pub parked_lapsed: u64,
-    /// Calls parked because too few nodes know whether the key was used before.
+    /// Calls whose handler was not run, because too few nodes know whether the key was used before.
     pub parked_forgotten: u64,
-    /// Handlers started although an earlier attempt had left no result: by policy, or because a
-    /// probe found no effect.
+    /// Handlers started although an earlier attempt had left no result, because the policy was to
+    /// rerun or a probe found no effect.
     pub reruns: u64,
     /// Handlers started although too few nodes knew whether the key was used before.
     pub forgotten_runs: u64,
     /// Messages that consumers hold now, because too few nodes know whether they were handled
-    /// before, and no operator has decided yet.
+    /// before, and no operator has decided yet whether to run them.
     pub held: u64,
-    /// Handlers that failed without effect, or that may be repeated.
+    /// Handlers that failed and reported that they had no effect or may be repeated.
     pub failed: u64,
-    /// Handlers that failed, and may have taken effect.
+    /// Handlers that failed and may have taken effect.
     pub failed_unknown: u64,
     /// Handlers that ran and whose result is not known to be stored.
     pub not_recorded: u64,
-    /// Calls for which too few nodes could be asked; nothing was run.
+    /// Calls that ran nothing, because too few nodes answered.
     pub no_quorum: u64,
-    /// Calls refused because no operator has marked the nodes as new; nothing was run.
+    /// Calls that ran nothing, because too few nodes know the key and no operator has marked the
+    /// other nodes as new.
     pub not_initialised: u64,
 }
 
@@ -92,7 +95,8 @@ impl Counters {
         }
     }
 
-    /// Counts a call that is over, and returns the name of its outcome.
+    /// Counts the outcome of a call that has ended, and returns the outcome's name for logs and
+    /// spans.
     pub(super) fn over<T>(&self, result: &Result<Outcome<T>, RunError>) -> &'static str {
         let (counter, outcome) = match result {
             Ok(Outcome::Executed { .. }) => (&self.executed, "executed"),
@@ -111,8 +115,8 @@ impl Counters {
             Err(RunError::NotRecorded(_)) => (&self.not_recorded, "not_recorded"),
             Err(RunError::NoQuorum { .. }) => (&self.no_quorum, "no_quorum"),
             Err(RunError::NotInitialised { .. }) => (&self.not_initialised, "not_initialised"),
-            // Wrong use of the library: nothing is wrong with the nodes or the key, so it is not
-            // counted.
+            // These two errors come from a mistake in the program, not from the nodes or the key,
+            // so they are not counted.
             Err(RunError::Config { .. }) => return "config",
             Err(RunError::Codec { .. }) => return "codec",
         };
@@ -120,7 +124,8 @@ impl Counters {
         outcome
     }
 
-    /// Counts a handler that starts on a key whose past is not known.
+    /// Counts a handler that starts although an earlier attempt may have taken effect, by the
+    /// reason in `doubt`.
     pub(super) fn started(&self, doubt: &Doubt) {
         self.reruns.add(u64::from(doubt.lapsed > 0));
         self.forgotten_runs.add(u64::from(doubt.forgotten.is_some()));
@@ -136,8 +141,8 @@ impl Counters {
         }
     }
 
-    /// Exports that keys without a birth count as forgotten for the time `left` from `now` (µs
-    /// since 1970).
+    /// Exports the time until which too few nodes know of keys without a creation time whether they
+    /// were used: `left` after `now`, which is in µs since 1970.
     pub(super) fn keys_unknown_until(&self, now: u64, left: Duration) {
         self.unknown_until.set(Duration::from_micros(now).saturating_add(left).as_secs_f64());
     }

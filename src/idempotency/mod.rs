@@ -24,38 +24,42 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Once any caller has received a result, the handler is not started again, and the result does not
-//! change within the retention. A crash between the effect and its record cannot be undone by this
-//! library, but it is always visible.
+//! Once any caller has received the result of a key, the handler is not started again under this
+//! key, and the result does not change within the retention. If a process crashes after its handler
+//! took effect and before the result is stored, this library cannot undo the effect, but the next
+//! call under the key learns that an earlier attempt began and left no result.
 //!
 //! # Keys whose past is not known
 //!
-//! Two questions can be open when a call has claimed its key. The settings of the namespace answer
-//! both ([`at_most_once`](IdempotencyBuilder::at_most_once) parks,
-//! [`at_least_once`](IdempotencyBuilder::at_least_once) runs again):
+//! When a call has claimed its key, it can be unknown for two reasons whether the effect has
+//! happened before. The settings of the namespace decide what follows: with
+//! [`at_most_once`](IdempotencyBuilder::at_most_once) the key is parked, which means that the
+//! handler does not run until a person or a probe decides; with
+//! [`at_least_once`](IdempotencyBuilder::at_least_once) the handler runs again. The reasons are:
 //!
 //! - *Lapsed*: an earlier attempt began and left no result. It crashed, hangs, or failed without
 //!   knowing whether it took effect ([`Lapsed`]).
-//! - *Forgotten*: a majority of the nodes cannot say whether there was an earlier attempt. They are
-//!   new, or lost data, and the key may be older than that ([`Forgotten`]). A minority of such
-//!   nodes changes nothing, and a result is replayed as long as a majority has it. With one node or
-//!   one Sentinel group this is the case after the first start, after each restart and after each
-//!   failover.
+//! - *Forgotten*: fewer nodes than a majority know whether there was an earlier attempt, because
+//!   the others are new or lost data, and the key may have been used before that ([`Forgotten`]).
+//!   If only a minority of the nodes is new or lost data, nothing changes, and a result is replayed
+//!   as long as a majority has it. With a single node (one server or one Sentinel group) keys are
+//!   forgotten after the first start, after each restart and after each failover.
 //!
-//! Give the time at which each request was made ([`Call::created_at`],
-//! [`IdempotencyBuilder::in_use_since`]), and the second question is open only for requests made
-//! before the loss; otherwise it is open for every new key until one retention has passed.
-//! [`NodeEvent::KeysForgotten`](crate::node::NodeEvent), [`Status::Forgotten`],
-//! [`Idempotency::metrics`] and a line of the log report such a loss. A [probe](Call::probe) that
-//! can see the effect answers both questions. The second question is also answered by an operator,
-//! for all keys that a loss concerns at once ([`Decision`]).
+//! Give the time at which each request was made ([`Call::created_at`]) or before which no key was
+//! in use ([`IdempotencyBuilder::in_use_since`]), so that only requests made before the loss of
+//! data count as forgotten. Without such a time every new key counts as forgotten until one
+//! retention has passed since the loss. [`NodeEvent::KeysForgotten`](crate::node::NodeEvent),
+//! [`Status::Forgotten`], [`Idempotency::metrics`] and a line of the log report a loss of data. A
+//! [probe](Call::probe), a function that looks whether the effect happened, decides about both
+//! kinds of keys. About forgotten keys an operator can also decide, once for all keys that were
+//! forgotten because of the same loss ([`Decision`]).
 //!
 //! # What is not promised
 //!
 //! The library does not promise that an effect in another system happens exactly once. For that,
 //! the other system must refuse old fencing tokens *and* recognise the key
-//! ([`Context::child_key`]), or make the effect and its record in one transaction, or answer a
-//! probe.
+//! ([`Context::child_key`]), or make the effect and store the key in one transaction, or tell a
+//! probe whether the effect happened.
 
 mod batch;
 mod birth;

@@ -1,4 +1,4 @@
-//! The outcomes of a call.
+//! The outcomes of the operations of a call.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,36 +13,42 @@ use crate::op::Loss;
 #[non_exhaustive]
 #[must_use = "only some of these mean that the work is done"]
 pub enum Outcome<T> {
-    /// The handler ran now, and a majority of nodes has stored its result.
+    /// The handler ran in this call, and a majority of nodes has stored its result.
     Executed {
         /// Value that the handler returned.
         value: T,
-        /// Number of this attempt; 1 unless earlier ones lapsed.
+        /// Number of this attempt; 1 unless earlier attempts began and left no result.
         attempt: u32,
-        /// Durability of the result: whether it survives a failover.
+        /// How many replicas have the result, on which depends whether it survives a failover.
         durability: Achieved,
-        /// True if the value is stored for later callers. A value above
-        /// [`max_result`](crate::idempotency::IdempotencyBuilder::max_result) is not: they are
-        /// answered [`NotKept`](Self::NotKept).
+        /// True if the value is stored for later callers. If it is larger than
+        /// [`max_result`](crate::idempotency::IdempotencyBuilder::max_result), it is not stored,
+        /// and later callers are answered [`NotKept`](Self::NotKept).
         kept: bool,
     },
-    /// The stored result: the handler ran before, or a probe found its effect.
+    /// The result that the key has already: the handler ran before, a probe found the effect of an
+    /// earlier attempt, or an operator stored the result.
     Replayed(T),
-    /// The handler ran before, and its result was too large to be kept. It is not run again.
+    /// The handler ran before, and its result was too large to be kept. The handler is not run
+    /// again.
     NotKept,
     /// The request was made ([`created_at`](crate::idempotency::Call::created_at)) longer ago than
     /// the retention, so its record may be gone. The handler was not run, and a repeated call does
-    /// not run it.
+    /// not run it either.
     TooOld,
-    /// Another caller's handler runs. Nothing was run here; do not acknowledge the message.
+    /// Another caller's handler runs under this key, so nothing was run here. If the request came
+    /// in a message, do not acknowledge the message.
     InFlight {
-        /// Pause before the next call is worthwhile: the usual run time of a handler, doubled with
-        /// each answer for the key, up to 30 s or half a lease, with jitter.
+        /// Time after which it is worthwhile to call again: the usual run time of a handler,
+        /// doubled with each such answer for the key, up to 30 s or half a lease, with jitter.
         retry_after: Duration,
     },
-    /// The key was used before with another fingerprint. Nothing was run; retrying cannot help.
+    /// The key was used before with another fingerprint. Nothing was run, and to call again cannot
+    /// help.
     Mismatch,
-    /// An earlier attempt may have acted, or may have been forgotten; nothing was run.
+    /// Nothing was run, because an earlier attempt left no result and may have taken effect, or
+    /// because too few nodes know whether there was an earlier attempt. A person or a probe has to
+    /// decide.
     Parked(Parked),
 }
 
@@ -63,8 +69,8 @@ impl<T> Outcome<T> {
         }
     }
 
-    /// Returns the result; an outcome without one becomes an error. For callers that treat these
-    /// outcomes as errors.
+    /// Returns the result, or an error if the outcome has none. For callers that treat every
+    /// outcome without a result as an error.
     ///
     /// ```
     /// # async fn demo(orders: palisade::Idempotency) -> Result<(), Box<dyn std::error::Error>> {
@@ -94,8 +100,8 @@ impl<T> Outcome<T> {
 
 advise!(NoValue);
 
-/// The error of a call without a result, made by [`Outcome::into_result`]. The handler did not run
-/// in this call.
+/// The error of a call whose outcome has no result, made by [`Outcome::into_result`]. The handler
+/// did not run in this call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoValue {
@@ -108,7 +114,7 @@ pub enum NoValue {
     /// As [`Outcome::InFlight`].
     #[error("another caller's handler runs; ask again in {retry_after:?}")]
     InFlight {
-        /// Pause before the next call is worthwhile.
+        /// Time after which it is worthwhile to call again.
         retry_after: Duration,
     },
     /// As [`Outcome::Mismatch`].
@@ -120,37 +126,39 @@ pub enum NoValue {
 }
 
 impl NoValue {
-    /// Returns what to do about it.
+    /// Returns what to do about the error.
     pub fn advice(&self) -> Advice {
         match self {
             Self::InFlight { retry_after } => Advice::RetryAfter(*retry_after),
-            // An operator may still decide about the loss.
+            // An operator may still decide to run the keys that were forgotten because of the loss.
             Self::Parked(parked) if parked.undecided => Advice::RetryAfter(Duration::from_secs(60)),
             _ => Advice::GiveUp,
         }
     }
 }
 
-/// The report of a parked key.
+/// The report about a parked key, whose handler was not run because it may have taken effect
+/// before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Parked {
     /// The parked key.
     pub key: KeyName,
-    /// Number of attempts that are known to have begun. Zero only for [`ParkedReason::Forgotten`].
+    /// Number of attempts that are known to have begun without leaving a result. Zero only for
+    /// [`ParkedReason::Forgotten`].
     pub attempt: u32,
-    /// The question that is open.
+    /// What is unknown about earlier attempts.
     pub reason: ParkedReason,
-    /// Time for which the nodes cannot know, for keys without
-    /// [`created_at`](crate::idempotency::Call::created_at), whether they were used before. Zero if
-    /// they can.
+    /// Time until enough nodes know again whether a key without
+    /// [`created_at`](crate::idempotency::Call::created_at) was used before. Zero if enough nodes
+    /// know it now.
     pub forgotten_for: Duration,
-    /// Losses of the nodes' data for which the key is [`Forgotten`](ParkedReason::Forgotten); while
-    /// `undecided` is true, those that are still undecided.
+    /// Losses of data because of which the key is [`Forgotten`](ParkedReason::Forgotten). If
+    /// `undecided` is true, only the losses about which no operator has decided yet.
     pub losses: Vec<Loss>,
-    /// True if an operator may still decide about these losses, for all keys that they concern at
-    /// once (`palisade idem decide`): call again later. False if the decision was to park, and for
-    /// [`Lapsed`](ParkedReason::Lapsed).
+    /// True if an operator has not decided yet whether keys that were forgotten because of `losses`
+    /// run (`palisade idem decide`), so that it is worthwhile to call again later. False if the
+    /// decision was to park, and for [`Lapsed`](ParkedReason::Lapsed).
     pub undecided: bool,
 }
 
@@ -176,7 +184,7 @@ impl fmt::Display for Parked {
     }
 }
 
-/// A list of losses, shown in parentheses.
+/// A list of losses of data, shown in parentheses.
 struct Spans<'a>(&'a [Loss]);
 
 impl fmt::Display for Spans<'_> {
@@ -188,7 +196,7 @@ impl fmt::Display for Spans<'_> {
     }
 }
 
-/// The instruction for an operator who reads about a forgotten key.
+/// What an operator has to do about a forgotten key, shown as a part of the report's sentence.
 struct Next<'a>(&'a Parked);
 
 impl fmt::Display for Next<'_> {
@@ -203,8 +211,8 @@ impl fmt::Display for Next<'_> {
                 parked.key.namespace(),
                 loss.number()
             ),
-            // `palisade idem rerun` changes a record, and here no node has one, so the text does
-            // not name it.
+            // The text does not name `palisade idem rerun`, because that command changes a record,
+            // and a forgotten key has none.
             Some(_) => f.write_str(
                 "decided: park; find out whether it took effect, then resolve the key or rerun it \
                  in its program, or have all such keys run by `palisade idem decide … --reason '…' \
@@ -217,25 +225,28 @@ impl fmt::Display for Next<'_> {
     }
 }
 
-/// The open question about a parked key.
+/// What is unknown about the earlier attempts of a parked key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ParkedReason {
-    /// An attempt, or its lease, ended without a result: it crashed, failed, or still hangs.
+    /// It is unknown whether an earlier attempt took effect: the attempt failed, or its lease ended
+    /// without a result, because it crashed or still hangs.
     Lapsed,
-    /// A majority of the nodes cannot say "never seen": they are new or lost data, and the key may
-    /// be older than that.
+    /// It is unknown whether there was an earlier attempt: fewer nodes than a majority know of
+    /// every use of the key, because the others are new or lost data.
     Forgotten,
 }
 
 /// Result of a probe about the effect of earlier attempts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Probed<T> {
-    /// An earlier attempt took effect, with this result: store it and replay it.
+    /// An earlier attempt took effect, with this result. It is stored, and the call is answered
+    /// [`Outcome::Replayed`].
     Found(T),
-    /// No earlier attempt took effect, and none can any more: run the handler.
+    /// No earlier attempt took effect, and none can any more, so the handler is run.
     NotFound,
-    /// It is unknown whether an earlier attempt took effect: park the key.
+    /// It is unknown whether an earlier attempt took effect, so the key is parked, unless it is
+    /// only forgotten and an operator decided to run such keys.
     Unknown,
 }
 
@@ -246,56 +257,58 @@ pub enum Probed<T> {
 pub enum Resolved<T> {
     /// The given result is now the result of the key.
     Stored,
-    /// The key has another result already; it was not changed.
+    /// The key has this other result already, which was not changed.
     AlreadyStored(T),
-    /// The key has another result already, which was too large to be kept; it was not changed.
+    /// The key has a result already, which was too large to be kept. The result was not changed.
     AlreadyStoredNotKept,
     /// The value is larger than
     /// [`max_result`](crate::idempotency::IdempotencyBuilder::max_result) bytes; nothing was
     /// stored.
     TooLarge,
-    /// A handler runs; wait for it or for its lease to end.
+    /// Another caller's handler runs, so nothing was stored. Wait until it has ended, or its lease
+    /// has.
     InFlight {
-        /// Time until its lease ends if it is not renewed.
+        /// Time until the lease of the handler's claim ends if it is not renewed.
         retry_after: Duration,
     },
-    /// The key was used with another fingerprint than this call's.
+    /// The key was used with another fingerprint than this call's; nothing was stored.
     Mismatch,
 }
 
-/// The state of a key, by [`Call::lookup`](crate::idempotency::Call::lookup).
+/// The state of a key as the nodes report it to [`Call::lookup`](crate::idempotency::Call::lookup).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Status<T> {
-    /// No record: never used, released, or older than the retention.
+    /// There is no record: the key was never used, it was released, or its record is older than the
+    /// retention.
     Absent,
-    /// No record on the nodes that answered, and too few of these know whether there was one: they
-    /// are new or lost data, and the key may be older than that. A node that has its record may be
-    /// one that gave no answer in time, so the next lookup may find a result. A call would be
-    /// answered by its policy for forgotten keys.
+    /// The nodes that answered have no record, and too few of them know whether there was one,
+    /// because they are new or lost data and the key may have been used before that. A node that
+    /// gave no answer in time may have the record, so the next lookup may find a result.
+    /// [`Call::run`](crate::idempotency::Call::run) would follow its policy for forgotten keys.
     Forgotten {
-        /// Time for which this lasts for keys without
-        /// [`created_at`](crate::idempotency::Call::created_at).
+        /// Time until enough nodes know again whether a key without
+        /// [`created_at`](crate::idempotency::Call::created_at) had a record.
         remaining: Duration,
     },
-    /// A handler runs, or an attempt to start one.
+    /// A handler runs, or a caller has claimed the key and is about to start its handler.
     Running {
-        /// Number of the attempt.
+        /// Number of the attempt that runs.
         attempt: u32,
-        /// Time until its lease ends if it is not renewed.
+        /// Time until the lease of the attempt's claim ends if it is not renewed.
         remaining: Duration,
     },
-    /// An attempt began and left no result.
+    /// An earlier attempt began, has ended or lost its lease, and left no result.
     Lapsed {
-        /// Number of attempts that began.
+        /// Number of attempts that began without leaving a result.
         attempt: u32,
     },
-    /// A result is on too few nodes to be certain; the next run completes it without running the
-    /// handler.
+    /// A result is stored on fewer nodes than a majority. The next
+    /// [`Call::run`](crate::idempotency::Call::run) completes it without running the handler.
     Unsettled,
-    /// The result.
+    /// The key has this result.
     Stored(T),
-    /// There is a result, which was too large to be kept.
+    /// The key has a result, which was too large to be kept.
     NotKept,
     /// The key was used with another fingerprint than this call's.
     Mismatch,

@@ -1,5 +1,5 @@
-//! Decides about a key whose past is not known: by the probe, the policies or an operator's
-//! decision.
+//! Decides whether a handler may run although an earlier attempt may have taken effect: by the
+//! probe, by the policies, or by an operator's decision.
 
 use std::future::Future;
 
@@ -10,19 +10,19 @@ use crate::client::claim::Held;
 use crate::op::Loss;
 use crate::quorum::record::Promise;
 
-/// Result of examining a key's past: whether the handler may run.
+/// Result of examining the earlier attempts of a key: whether the handler may run.
 pub(super) enum Past<T> {
     /// The handler may run.
     Clear,
-    /// An earlier attempt took effect, with this result.
+    /// The probe found that an earlier attempt took effect, with this result.
     Effect(T),
-    /// It is unknown whether an earlier attempt took effect, or a person has to decide: the call
-    /// returns this.
+    /// The handler must not run, because an earlier attempt may have taken effect and nothing
+    /// allows a repeat. The call returns this parked key or error.
     Unknown(Result<Parked, RunError>),
 }
 
-/// Asks the probe, or without a probe the policies. Where a forgotten key would be parked, the
-/// decision about the losses is asked for (idempotency 20).
+/// Asks the probe, or without a probe the policies, whether the handler may run. Before a forgotten
+/// key is parked, the operator's decision about the losses of data is read (idempotency 20).
 pub(super) async fn past<T, P, PF>(
     call: &Call,
     doubt: &Doubt,
@@ -47,8 +47,8 @@ where
     match (probe(cx.clone()).await, doubt.reason()) {
         (Probed::Found(value), _) => Past::Effect(value),
         (Probed::NotFound, _) if promise.adopt.is_none() => Past::Clear,
-        // "Not found" although a node has a stored result is a contradiction that a person has to
-        // resolve.
+        // If the probe found no effect although a node has a stored result, this is a contradiction
+        // that a person has to resolve.
         (Probed::NotFound | Probed::Unknown, ParkedReason::Lapsed) => {
             Past::Unknown(Ok(parked(call, doubt, ParkedReason::Lapsed, None)))
         }
@@ -58,11 +58,12 @@ where
     }
 }
 
-/// Follows the operator's decision about the losses for which the key is forgotten. `runs`: a
-/// decision to run applies to this key.
+/// Returns what follows for this call from an operator's decision about the losses because of which
+/// the key is forgotten. If `runs` is false, the key is parked even if the decision is to run.
 pub(super) async fn by_decision<T>(call: &Call, doubt: &Doubt, runs: bool) -> Past<T> {
     let losses = doubt.forgotten.as_ref().map_or(&[][..], |forgotten| &forgotten.losses);
-    // Boxed because it is rare and would otherwise enlarge every call's future.
+    // The future is boxed because it is rarely needed and would otherwise enlarge every call's
+    // future.
     match Box::pin(call.of.decision(losses)).await {
         Ok(Decision::Run) if runs => Past::Clear,
         Err(_) if doubt.forgotten.as_ref().is_some_and(|f| !f.fresh.is_empty()) => {
@@ -72,8 +73,8 @@ pub(super) async fn by_decision<T>(call: &Call, doubt: &Doubt, runs: bool) -> Pa
     }
 }
 
-/// Builds the report of a parked key. `undecided`: the losses about which an operator may still
-/// decide, if the key is parked because of them.
+/// Builds the report of a parked key. If the key is parked because no operator has decided about
+/// some losses, `undecided` has these losses.
 fn parked(
     call: &Call,
     doubt: &Doubt,
@@ -83,8 +84,8 @@ fn parked(
     let forgotten = doubt.forgotten.as_ref();
     let (is_undecided, all) = (undecided.is_some(), || forgotten.map(|f| f.losses.clone()));
     let losses = match reason {
-        // The operator who reads the report decides about the undecided losses only, not again
-        // about those already decided.
+        // If some losses are undecided, only these are reported, so that the operator does not
+        // decide again about the others.
         ParkedReason::Forgotten => undecided.or_else(all).unwrap_or_default(),
         ParkedReason::Lapsed => Vec::new(),
     };

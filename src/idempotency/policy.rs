@@ -1,35 +1,40 @@
-//! Policies for a key whose past is not known: two questions, and the answers to both.
+//! Policies for a key under which an earlier attempt may have taken effect: one for an attempt that
+//! left no result, and one for a key of which too few nodes know whether there was an attempt.
 
 use super::ParkedReason;
 use crate::quorum::record::{Forgetting, Promise};
 
-/// Policy for a key whose earlier attempt began and left no result. The attempt may have acted.
+/// Policy for a key whose earlier attempt began and left no result. The attempt may have taken
+/// effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Lapsed {
-    /// Do not run; answer [`Outcome::Parked`](super::Outcome::Parked), now and every time, until an
-    /// operator decides with [`Call::resolve`](super::Call::resolve) or
+    /// Do not run the handler, but answer [`Outcome::Parked`](super::Outcome::Parked), now and
+    /// every time, until an operator decides with [`Call::resolve`](super::Call::resolve) or
     /// [`Call::rerun`](super::Call::rerun).
     Park,
-    /// Run again with a higher token; [`Context::attempt`](super::Context::attempt) is then above
-    /// 1. For handlers whose effect recognises repeats.
+    /// Run the handler again with a higher fencing token;
+    /// [`Context::attempt`](super::Context::attempt) is then at least 2. For handlers whose effect
+    /// recognises repeats.
     Rerun,
 }
 
-/// Policy for a key of which too few nodes know whether it was used before: the nodes are new, or
-/// lost data since it may have been used. An earlier attempt, and even its result, may be
-/// forgotten.
+/// Policy for a key of which too few nodes know whether it was used before, because the other nodes
+/// are new or lost data since the key may have been used. An earlier attempt, and even its result,
+/// may be lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Forgotten {
-    /// Do not run, unless an operator decided to run the keys of the loss
-    /// ([`Decision`](super::Decision)); answer [`Outcome::Parked`](super::Outcome::Parked).
+    /// Do not run the handler, unless an operator decided to run the keys that were forgotten
+    /// because of the loss ([`Decision`](super::Decision)), but answer
+    /// [`Outcome::Parked`](super::Outcome::Parked).
     Park,
-    /// Run, as if the key was new. For handlers whose effect recognises repeats.
+    /// Run the handler, as if the key was new. For handlers whose effect recognises repeats.
     Run,
 }
 
-/// The policies for both questions.
+/// What to do with a key whose earlier attempt left no result (lapsed), and with a key whose record
+/// may have been lost with a node's data (forgotten).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Policy {
     pub(super) lapsed: Lapsed,
@@ -41,8 +46,9 @@ impl Policy {
     pub(super) const AT_LEAST_ONCE: Self =
         Self { lapsed: Lapsed::Rerun, forgotten: Forgotten::Run };
 
-    /// Returns the reason for which the handler is not run, if there is one. Where both questions
-    /// are open, both policies must let it run.
+    /// Returns the reason for which the handler is not run; `None` if it may run. If an earlier
+    /// attempt left no result and the key is also forgotten, both policies must let the handler
+    /// run.
     pub(super) fn parks(self, doubt: &Doubt) -> Option<ParkedReason> {
         if doubt.lapsed > 0 && self.lapsed == Lapsed::Park {
             Some(ParkedReason::Lapsed)
@@ -54,7 +60,7 @@ impl Policy {
     }
 }
 
-/// The open questions about a key's past.
+/// Why an earlier attempt under a key may have taken effect although no result is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Doubt {
     /// Number of earlier attempts that began and left no result.
@@ -64,14 +70,16 @@ pub(super) struct Doubt {
 }
 
 impl Doubt {
-    /// Returns the questions that are open after the claim; `None` if there is none.
+    /// Returns why an earlier attempt may have taken effect, according to the promise of a claim;
+    /// `None` if it is certain that none has.
     pub(super) fn of(promise: &Promise) -> Option<Self> {
         let forgotten = promise.forgotten.clone();
         let doubt = Self { lapsed: promise.attempt.saturating_sub(1), forgotten };
         (doubt.lapsed > 0 || doubt.forgotten.is_some()).then_some(doubt)
     }
 
-    /// Returns the question that is reported first, whatever the policy.
+    /// Returns the reason that is reported if the key is parked, whatever the policy is: a known
+    /// attempt without a result comes before a forgotten key.
     pub(super) fn reason(&self) -> ParkedReason {
         if self.lapsed > 0 { ParkedReason::Lapsed } else { ParkedReason::Forgotten }
     }

@@ -1,8 +1,9 @@
-//! A run: claim, decide about earlier attempts, run the handler, store its result.
+//! The run of a call: claim its key, decide about earlier attempts, run the handler, store its
+//! result.
 //!
 //! ```text
 //!  claim ─▶ has a result ─▶ Replayed       ┌ Found ─▶ store ─▶ Replayed
-//!    │  └─▶ somebody else's ─▶ InFlight    │
+//!    │  └─▶ another caller's ─▶ InFlight   │
 //!    ▼                                     ├ Unknown, Park ─▶ give back ─▶ Parked
 //!  ours ─▶ earlier attempt or forgotten? ──┤
 //!    │ no                                  └ NotFound, Rerun, Run
@@ -35,11 +36,12 @@ use crate::quorum::record::{Denied, Promise, Refusal};
 use crate::span::{self, operation};
 use crate::time::Moment;
 
-/// Shortest remaining lease for which a caller asks for a hint. If less is left, the owner is
-/// expected to be storing its result.
+/// Longest remaining lease of another caller's claim at which its owner is taken to be storing its
+/// result, so that the call soon tries again. If the lease is longer, the call waits until the
+/// nodes report the end of the claim.
 const SETTLES: Duration = Duration::from_millis(20);
 
-/// Result of claiming the key, before any handler runs.
+/// Result of claiming the key, before the probe or the policies are asked.
 enum Begun {
     /// This call holds the claim.
     Ours(Held, Promise),
@@ -51,14 +53,14 @@ enum Begun {
     Parked(Parked),
 }
 
-/// Result of the claim, after the probe or the policies have decided.
+/// Result of claiming the key, after the probe or the policies have decided.
 pub(super) enum ClaimResult<T> {
     Ours(Granted),
     /// The outcome of a call for which no handler runs.
     Answered(Outcome<T>),
 }
 
-/// A claim under which a handler may run.
+/// A claim under which the handler may run.
 #[derive(Debug)]
 pub(super) struct Granted {
     terms: ClaimTerms,
@@ -105,7 +107,7 @@ where
         ClaimResult::Answered(outcome) => return Ok(outcome),
     };
     if !granted.begin(call) {
-        // Dropping `granted` releases the claim.
+        // The lease ended before the handler could start. Dropping `granted` releases the claim.
         return Ok(Outcome::InFlight { retry_after: Duration::ZERO });
     }
     let begun = call.of.core.env.now();
@@ -114,8 +116,9 @@ where
     granted.finish(call, result).await
 }
 
-/// Claims the key, and decides by the probe or the policies whether a handler may run. Until
-/// [`Granted::begin`] no attempt has begun: if the result is dropped before, the claim is released.
+/// Claims the key, and decides by the probe or the policies whether the handler may run. The
+/// attempt begins only with [`Granted::begin`]. If the returned value is dropped before that, the
+/// claim is released.
 pub(super) async fn claim<T, P, PF>(
     call: &Call,
     probe: Option<P>,
@@ -170,14 +173,14 @@ where
 }
 
 impl Granted {
-    /// Starts the renewal of the claim.
+    /// Starts the automatic renewal of the claim's lease.
     pub(super) fn keep(&self) {
         self.held.keep();
     }
 
-    /// Marks the attempt as begun: from here on there may be an effect, so a dropped claim lapses.
-    /// Returns false if the lease ended between the promise and this call, so that another caller
-    /// may hold the key by now.
+    /// Marks the attempt as begun. From here on there may be an effect, so a claim that is dropped
+    /// is not released but lapses. Returns false if the lease has ended since the nodes promised
+    /// the claim, so that another caller may hold the key by now.
     pub(super) fn begin(&self, call: &Call) -> bool {
         if !self.cx.is_valid() {
             return false;
@@ -211,7 +214,8 @@ impl Granted {
     }
 }
 
-/// Turns `Executed` into `Replayed`, because the effect is an earlier attempt's.
+/// Turns `Executed` into `Replayed`, because the effect is not of this call but of an earlier
+/// attempt.
 fn of_an_earlier_attempt<T>(recorded: Outcome<T>) -> Outcome<T> {
     match recorded {
         Outcome::Executed { value, .. } => Outcome::Replayed(value),
@@ -219,7 +223,7 @@ fn of_an_earlier_attempt<T>(recorded: Outcome<T>) -> Outcome<T> {
     }
 }
 
-/// Ends the claim of a handler that failed; its error decides about the attempt.
+/// Ends the claim of a handler that failed. The handler's error decides whether the attempt counts.
 async fn fail<T>(
     call: &Call,
     held: Held,
@@ -230,7 +234,8 @@ async fn fail<T>(
     Err(RunError::Handler { key: call.name(), attempt: number, failed })
 }
 
-/// Claims the key, and tries again until it is decided who runs the handler.
+/// Claims the key. Tries again until this call has the claim, the result is known, or the time to
+/// wait is over.
 async fn begin(call: &Call, terms: &ClaimTerms, probing: bool) -> Result<Begun, RunError> {
     let core = &call.of.core;
     let started = core.env.now();
@@ -272,15 +277,15 @@ struct ClaimAttempt<'a> {
     call: &'a Call,
     terms: ClaimTerms,
     probing: bool,
-    /// End of the wait for a handler that runs elsewhere.
+    /// Time at which the call stops waiting for another caller's handler.
     in_flight_end: Moment,
-    /// End of the wait for nodes that have not answered yet.
+    /// Time at which the call stops trying again because silent nodes may know a forgotten key.
     no_answer_end: Moment,
-    /// End of the attempts while other claims compete for the key.
+    /// Time at which the call stops trying again while several claims compete for the key.
     contended_end: Moment,
 }
 
-/// Cause of an attempt without a claim and without a result.
+/// Reason for which an attempt gave neither a claim nor the key's result.
 enum Unclaimed {
     Refused(Refusal),
     Failed(RunError),
@@ -304,8 +309,9 @@ impl Attempt for ClaimAttempt<'_> {
             Err(Denied::Replay(value)) => return Ok(Begun::Stored(value)),
             Err(Denied::Repair(seen)) => seen,
             Err(Denied::Refused(refusal)) => return Err(refusal.into()),
-            // A node that gave no answer may still have the record that another node lost. If its
-            // silence was short, it answers before `no_answer_end`.
+            // The key would be parked as forgotten, but a node that gave no answer may have the
+            // record that other nodes lost. So the claim is given back and made again until
+            // `no_answer_end`, by when the node may answer.
             Ok((held, promise))
                 if promise.forgotten.as_ref().is_some_and(|f| f.unheard)
                     && call.policy.forgotten == Forgotten::Park
@@ -318,8 +324,8 @@ impl Attempt for ClaimAttempt<'_> {
             Ok((held, promise)) => match promise.adopt {
                 None => return Ok(Begun::Ours(held, promise)),
                 Some(seen) => {
-                    // Dropping `held` releases this claim; the repair claims under a ballot of its
-                    // own.
+                    // A node has a result, so the handler must not run. Dropping `held` releases
+                    // this claim, and the repair below claims again under a ballot of its own.
                     drop(held);
                     seen
                 }
@@ -341,16 +347,18 @@ impl Attempt for ClaimAttempt<'_> {
     }
 }
 
-/// Makes certain a result that was seen on too few nodes, or whatever else the promises show. The
-/// handler is not started again, whatever the repair finds.
+/// Completes a result that was seen on fewer nodes than a majority, or another result that the
+/// promises of a new claim show. Starts no handler. Only if the key is forgotten and the call has a
+/// probe, a claim is returned, and the probe decides.
 async fn repair(
     call: &Call,
     terms: &ClaimTerms,
     seen: Option<Arc<[u8]>>,
     probing: bool,
 ) -> Result<Result<Begun, Refusal>, RunError> {
-    // A policy (here) or a decision (below) that runs forgotten keys accepts that the forgotten
-    // result was a different one.
+    // Nodes may have lost a result other than the one that was seen. A policy (here) or an
+    // operator's decision (below) to run forgotten keys accepts that, so the result that was seen
+    // is stored.
     let sure = call.policy.forgotten == Forgotten::Run && !probing;
     let mut stored = store(call, terms, seen.as_ref(), sure).await;
     if let Store::Forgotten(doubt) = &stored
@@ -366,8 +374,8 @@ async fn repair(
     Ok(match stored {
         Store::Ours => Ok(Begun::Stored(seen)),
         Store::Other(value) => Ok(Begun::Stored(value)),
-        // Too few nodes know whether the value that was seen is the key's result: the probe decides
-        // that.
+        // Too few nodes know whether the value that was seen is the key's result. So the key is
+        // claimed again, and the probe decides.
         Store::Forgotten(_) => match call.of.core.claim(terms, true).await {
             Ok((held, promise)) if promise.forgotten.is_some() => Ok(Begun::Ours(held, promise)),
             Err(Denied::Replay(value)) => Ok(Begun::Stored(value)),
@@ -383,7 +391,8 @@ async fn repair(
     })
 }
 
-/// Stores the handler's value, and returns the stored result.
+/// Stores the value of the handler, or the one that the probe found, and returns the result that
+/// the nodes then have.
 async fn record<T>(
     call: &Call,
     terms: &ClaimTerms,
@@ -399,7 +408,8 @@ where
     let bytes = match encode(&value) {
         Ok(bytes) => bytes,
         Err(e) => {
-            // The handler took effect, and there will be no result: the attempt counts as lapsed.
+            // The handler took effect, but its value cannot be written as JSON, so there will be no
+            // result and the attempt counts as lapsed.
             held.end(ClaimEnd::Lapsed).await;
             return Err(call.codec(e));
         }
@@ -408,8 +418,9 @@ where
     let kept = (bytes.len() <= call.of.max_result).then_some(&bytes);
     let executed =
         |value, durability| Outcome::Executed { value, attempt, durability, kept: kept.is_some() };
-    // The claim is held until the result is stored, because a node with a new data history accepts
-    // a result only from a holder.
+    // Only the automatic renewal stops here. The claim is held until the result is stored, because
+    // a node that was restarted or failed over since its promise accepts the result only after this
+    // claim is renewed there.
     held.rest();
     let done = core.complete(&held.lease, kept).await;
     held.stop();
@@ -423,11 +434,11 @@ where
         refused,
         "result not stored under its own ballot"
     );
-    // The handler's value is never returned before a majority has it (idempotency 1), so the result
-    // of the majority is read.
+    // The handler's value must not be returned unless a majority has it (idempotency 1), so what
+    // the nodes have is read.
     let found = core.look(terms).await;
-    // The result was stored by another attempt, or only on some nodes, so only the durability level
-    // of `terms` is known to be reached.
+    // The result that was read here may be of another attempt, so how many replicas have it was not
+    // counted. It is only known that the durability level of `terms` is reached.
     let durability = Achieved::at_least(terms.durability);
     if let Found::Stored(record) = &found {
         let same = kept.is_some() && record.value.as_ref() == kept;
@@ -437,13 +448,13 @@ where
             replayed(call, record.value.as_deref())
         };
     }
-    // A node that lost the promise refuses as well: only a higher promise means that this attempt
-    // was overtaken.
+    // A node also refuses the result if it lost the promise of this claim. Only if a node promised
+    // a higher ballot, another attempt has overtaken this one.
     let mine = held.lease.token.get();
     let overtaken = refused && matches!(found, Found::Open { promised, .. } if promised > mine);
-    // If the caller that overtook this attempt only read the key, or died, nothing is decided, so
-    // the value is proposed again. A running claim is not taken away, and a result found by `store`
-    // is adopted.
+    // There may be no result yet, because the caller that overtook this attempt ran no handler, or
+    // died. So the value is proposed again. `store` does not take a running claim away, and it
+    // adopts a result that it finds.
     if !matches!(found, Found::NoQuorum(_)) {
         match store(call, terms, kept, false).await {
             Store::Ours => return Ok(executed(value, durability)),

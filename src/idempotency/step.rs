@@ -1,9 +1,11 @@
-//! Steps of a handler: recovery points in the record of its key (idempotency 14).
+//! Steps of a handler: parts of its work whose values are stored in the record of its key, so that
+//! a later attempt does not run them again (idempotency 14).
 //!
-//! The steps that are finished are one list, which is stored as a result is: under the claim's
-//! ballot, on a majority, before the handler goes on. Each write has the whole list, so that a node
-//! never has a step without those before it. An attempt begins with the list under the highest
-//! ballot among its promises, and makes that list certain before it answers anything out of it.
+//! The finished steps are one list, which is stored in the way in which a result is stored: under
+//! the claim's ballot, on a majority, before the handler goes on. Each write has the whole list, so
+//! that a node never has a step without the steps before it. An attempt begins with the list that
+//! has the highest ballot among the promises of its claim, and stores this list under its own
+//! ballot on a majority before it returns a value from it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -16,85 +18,91 @@ use super::{CodecError, Context, Failed};
 use crate::error::{Advice, NoQuorum, advise};
 use crate::op::StoredSteps;
 
-/// Largest size of all finished steps of a key in bytes.
+/// Largest size of all finished steps of a key together, in bytes of JSON.
 const MOST: usize = 64 * 1024;
 
-/// The error of a step without a value. A handler returns it by `?`: its effect is then unknown,
-/// and the next call decides by its policy.
+/// The error of a step that has no value for another reason than an error of its work. If the
+/// handler returns it by `?`, the effect of the handler counts as unknown, and the next call
+/// decides by its policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StepError {
-    /// An earlier attempt finished another step at this place: the handler was changed. Nothing was
-    /// run.
+    /// An earlier attempt finished another step at this place in the order of steps, so the handler
+    /// was changed since then. The new step was not run.
     #[error(
         "step {found:?}: an earlier attempt finished {recorded:?} at this place; run it with the \
          version of the handler that began it, or resolve the key"
     )]
     Changed {
-        /// The step that was to be run.
+        /// Name of the step that was not run.
         found: String,
-        /// The step that is recorded at this place.
+        /// Name of the step that the earlier attempt finished at this place.
         recorded: String,
     },
-    /// The handler ended without a step that an earlier attempt finished: the handler was changed.
+    /// The handler ended without a step that an earlier attempt finished, so the handler was
+    /// changed since then.
     #[error(
         "the handler ended without step {recorded:?}, which an earlier attempt finished; run it \
          with the version of the handler that began it, or resolve the key"
     )]
     Missing {
-        /// The step that is recorded.
+        /// Name of the step that the earlier attempt finished.
         recorded: String,
     },
-    /// The name was used before in this run. Nothing was run.
+    /// Another step of this run has the same name already. The second step was not run.
     #[error("step {name:?}: the name is used twice in one run; give each step its own")]
     Twice {
-        /// The repeated name.
+        /// Name that both steps have.
         name: String,
     },
-    /// Another step of this run is under way, or was dropped before its end, so their order is not
-    /// known. Nothing was run.
+    /// Another step of this run is still running, or was dropped before its end, so the order of
+    /// the two steps is not known. The second step was not run.
     #[error("step {name:?}: another step of this run has no end; run them one after the other")]
     Overlaps {
-        /// The step that was to be run.
+        /// Name of the step that was not run.
         name: String,
     },
-    /// The claim was lost before the step began: others may run this key now. Nothing was run.
+    /// The claim was lost before the step began, so another caller may run the key now. The step
+    /// was not run.
     #[error("step {name:?}: not run, because the claim was lost")]
     Lost {
-        /// The step that was to be run.
+        /// Name of the step that was not run.
         name: String,
     },
-    /// The value of the step, or what an earlier attempt recorded, is not what it has to be.
+    /// The value of the step cannot be written as JSON, or what an earlier attempt recorded cannot
+    /// be read.
     #[error("step {name:?}: {error}")]
     #[non_exhaustive]
     Codec {
-        /// The step whose value it is.
+        /// Name of the step. Empty if the list of all steps cannot be read and the handler ended
+        /// without a step.
         name: String,
         /// The value that could not be converted, and the cause.
         error: CodecError,
     },
-    /// The finished steps of the key would be too large. The step ran, and is not recorded.
+    /// With the value of this step, the finished steps of the key would be larger than 64 KiB. The
+    /// step ran, and is not recorded.
     #[error(
         "step {name:?} ran and is not recorded: with it the key's steps have {bytes} bytes, at \
          most {MOST}; store the value elsewhere, and the reference here"
     )]
     #[non_exhaustive]
     TooLarge {
-        /// The step whose value is too large.
+        /// Name of the step whose value is too large.
         name: String,
-        /// Size of all steps of the key with this one.
+        /// Size of all steps of the key with this one, in bytes of JSON.
         bytes: usize,
     },
-    /// It is not known that a majority of nodes has the step. It ran, if no earlier attempt had
-    /// finished it.
+    /// It is not known whether a majority of nodes has stored the step. The step ran, unless an
+    /// earlier attempt had finished it.
     #[error("step {name:?} is not known to be recorded{}: {nodes}", by_another(*.overtaken))]
     #[non_exhaustive]
     NotRecorded {
-        /// The step that was stored.
+        /// Name of the step.
         name: String,
-        /// True if a higher ballot was promised to another attempt, which treated this one as dead.
+        /// True if nodes promised a higher ballot to another attempt, which took this one for dead.
         overtaken: bool,
-        /// Answers of the nodes.
+        /// Answer of each node to the request to store the step.
         nodes: NoQuorum,
     },
 }
@@ -102,7 +110,8 @@ pub enum StepError {
 advise!(StepError);
 
 impl StepError {
-    /// Returns what to do about it, where the handler does not pass it on.
+    /// Returns what to do about the error, for a handler that does not return the error but handles
+    /// it.
     pub fn advice(&self) -> Advice {
         match self {
             Self::NotRecorded { nodes, .. } => nodes.advice(),
@@ -121,29 +130,29 @@ fn by_another(yes: bool) -> &'static str {
     if yes { ", another attempt took over" } else { "" }
 }
 
-/// Name and value (as JSON) of each finished step.
+/// Name and value (as JSON) of each finished step, in their order.
 type List = Vec<(String, String)>;
 
-/// The steps of one attempt.
+/// The steps of the handler in one attempt.
 #[derive(Debug)]
 pub(super) struct Steps(Mutex<State>);
 
 #[derive(Debug)]
 struct State {
     list: List,
-    /// The error if the record of earlier attempts cannot be read as a list.
+    /// Error of reading the list that earlier attempts stored; `None` if it could be read.
     unreadable: Option<CodecError>,
-    /// Number of entries of `list` that this run has reached.
+    /// Number of entries of `list`, from its beginning, that this attempt has finished or replayed.
     reached: usize,
-    /// True if a majority has `list` under this attempt's ballot, or the list is empty.
+    /// True if a majority of nodes has `list` under this attempt's ballot, or the list is empty.
     certain: bool,
     /// True if a step is running, or was dropped before its end.
     open: bool,
 }
 
-/// Result of beginning a step.
+/// What has to be done in a step that begins.
 enum Begun {
-    /// An earlier attempt finished the step; its value as JSON.
+    /// Return this value (as JSON), because an earlier attempt finished the step.
     Replay(String),
     Run,
 }
@@ -165,7 +174,7 @@ impl Steps {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns an error if an earlier attempt finished a step that this one did not reach.
+    /// Returns an error if an earlier attempt finished a step that this attempt did not reach.
     pub(super) fn unfinished(&self) -> Option<StepError> {
         let state = self.state();
         if let Some(error) = &state.unreadable {
@@ -200,20 +209,22 @@ impl Steps {
         Ok(begun)
     }
 
-    /// Returns the list with this step at its end, as bytes.
+    /// Returns the list of finished steps with this step at its end, as JSON.
     fn with(&self, name: &str, value: &str) -> Result<Arc<[u8]>, StepError> {
         let mut list = self.state().list.clone();
         list.push((name.to_owned(), value.to_owned()));
         bytes(name, &list)
     }
 
-    /// Returns the whole list, if it is not certain yet.
+    /// Returns the whole list as JSON if it has to be stored under this attempt's ballot; `None` if
+    /// a majority has it.
     fn uncertain(&self, name: &str) -> Result<Option<Arc<[u8]>>, StepError> {
         let state = self.state();
         if state.certain { Ok(None) } else { bytes(name, &state.list).map(Some) }
     }
 
-    /// Marks the current step as finished; `run` is its name and value unless it was replayed.
+    /// Marks the current step as finished. `run` has the name and the value of a step that ran, and
+    /// is `None` for one that was replayed.
     fn finish(&self, run: Option<(&str, String)>) {
         let mut state = self.state();
         state.list.extend(run.map(|(name, value)| (name.to_owned(), value)));
@@ -222,7 +233,7 @@ impl Steps {
         state.open = false;
     }
 
-    /// Ends the current step, which failed and left no record: it may be begun again.
+    /// Ends the current step, which failed and is not recorded, so that it may be begun again.
     fn give_up(&self) {
         self.state().open = false;
     }
@@ -234,8 +245,8 @@ fn bytes(name: &str, list: &List) -> Result<Arc<[u8]>, StepError> {
 
 impl Context {
     /// Runs `work` as a step of the handler, and records its value with the key, so that a later
-    /// attempt returns the recorded value instead of running the step again. When this returns, a
-    /// majority of nodes has the value.
+    /// attempt returns the recorded value instead of running the step again. When this method
+    /// returns the value, a majority of nodes has it.
     ///
     /// ```
     /// # use palisade::idempotency::{Context, Failed};
@@ -243,32 +254,36 @@ impl Context {
     /// # async fn ship(receipt: u32) -> Result<String, std::io::Error> { Ok("track".into()) }
     /// async fn order(cx: Context) -> Result<String, Failed> {
     ///     let receipt = cx.step("charge", charge(&cx.child_key("charge"))).await?;
-    ///     // If this fails and the key runs again, nobody is charged a second time.
+    ///     // If this fails and the handler runs again, the step above is not run a second time.
     ///     cx.step("ship", ship(receipt)).await
     /// }
     /// ```
     ///
-    /// A key with an attempt that left no result runs again by its
+    /// If an attempt left no result, the handler runs again by the
     /// [policy](super::IdempotencyBuilder::on_lapsed), or when an operator reruns it (`palisade
-    /// idem rerun`); then the finished steps are replayed in their order and the rest is run. If a
-    /// handler fails with [`Failed::no_effect`](super::Failed::no_effect) after a finished step,
-    /// that refers to what came after the step: the finished steps stay.
+    /// idem rerun`); then the finished steps are replayed in their order and the other steps are
+    /// run. If a handler fails with [`Failed::no_effect`](super::Failed::no_effect) after a
+    /// finished step, this means that nothing after the step took effect, and the finished steps
+    /// stay recorded.
     ///
-    /// A crash inside `work`, or between its effect and the record, is not undone: that one step
-    /// runs again. Give the system that the step calls a [`child_key`](Self::child_key).
+    /// If the process crashes while `work` runs, or after its effect and before the value is
+    /// recorded, this one step runs again in the next attempt. So pass a
+    /// [`child_key`](Self::child_key) to the system that the step calls, by which the system
+    /// recognises the repeat.
     ///
-    /// Names are unique in a run. A rerun has to reach the same steps in the same order; steps may
-    /// be added after them. The values of all steps of a key together, as JSON, have at most 64
-    /// KiB. Steps run one after the other.
+    /// A name is used only once in a run. A later attempt has to reach the finished steps in the
+    /// same order; other steps may follow them. The values of all steps of a key together, as JSON,
+    /// have at most 64 KiB. Steps run one after the other.
     ///
     /// # Errors
-    /// The error of `work`; nothing is recorded then, and the step may be tried again in the same
-    /// run. Otherwise a [`StepError`] ([`Failed::downcast_ref`](super::Failed::downcast_ref)).
+    /// The error of `work`: nothing is recorded then, and the step may be tried again in the same
+    /// run. Any other error is a [`StepError`], which
+    /// [`Failed::downcast_ref`](super::Failed::downcast_ref) returns.
     ///
     /// # Cancellation safety
     /// If dropped while `work` runs, `work` is dropped with it and not recorded; the handler can
     /// then make no other step ([`StepError::Overlaps`]). If dropped while the value is being
-    /// stored, it may be recorded.
+    /// stored, the value may be recorded or not.
     pub async fn step<T, E, Fut>(&self, name: &str, work: Fut) -> Result<T, Failed>
     where
         T: Serialize + DeserializeOwned,
@@ -278,8 +293,8 @@ impl Context {
         let steps = self.steps();
         let codec = |error| StepError::Codec { name: name.to_owned(), error };
         if let Begun::Replay(value) = steps.begin(name)? {
-            // A list that only one node has may be lost with the node, so no value is returned
-            // before a majority has the list under this attempt's ballot.
+            // A list that only one node has may be lost together with the node, so no value is
+            // returned before a majority has the list under this attempt's ballot.
             if let Some(list) = steps.uncertain(name)? {
                 self.store(name, &list).await?;
             }

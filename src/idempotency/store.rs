@@ -1,10 +1,11 @@
 //! Storing one value under a key by consensus: the value that is already stored, or else a
 //! candidate.
 //!
-//! Repairs of half-stored results, an operator's `resolve`, and a late handler's second try all use
-//! this protocol: claim with `force`, adopt what the promises show, complete it under the claim's
-//! own ballot (idempotency 1). Nothing here starts a handler, and nothing takes a running claim
-//! away.
+//! The protocol is: claim the key with `force`, which means even if nodes have a result for it;
+//! adopt the result that the promises show, or else the candidate; complete it under the claim's
+//! own ballot (idempotency 1). It repairs results that fewer nodes than a majority have, stores
+//! what an operator resolves, and is the second try of a handler whose claim was overtaken. Nothing
+//! here starts a handler, and nothing takes a running claim away.
 
 use std::sync::Arc;
 
@@ -15,23 +16,25 @@ use crate::error::NodeOutcome;
 use crate::quorum::backoff::RetryPolicy;
 use crate::quorum::record::{Denied, Refusal};
 
-/// The outcome of a store.
+/// The outcome of [`store`].
 #[derive(Debug)]
 pub(super) enum Store {
     /// The candidate is now the key's result.
     Ours,
-    /// The key has another result, which stays; `None` if it was too large to be kept.
+    /// The key has this other result, which stays; `None` if it was too large to be kept.
     Other(Option<Arc<[u8]>>),
     /// Too few nodes know whether the key has a result; nothing was changed.
     Forgotten(Doubt),
-    /// Another caller is storing, or too few nodes can be asked.
+    /// The claim was refused: another caller has the key, too few nodes answered, or the key was
+    /// used with another fingerprint.
     Refused(Refusal),
-    /// The value was sent, and is not known to be stored.
+    /// The result was sent to the nodes, and is not known to be stored.
     Unsure(Box<NotRecorded>),
 }
 
-/// Stores `candidate` under the key unless the key has a result. `sure`: the caller guarantees that
-/// no forgotten result contradicts the candidate.
+/// Stores `candidate` under the key unless the key has a result. A candidate of `None` is a result
+/// that is too large to be kept. With `sure` the candidate is stored even if nodes may have lost a
+/// result, because the caller accepts that the lost result was another one.
 pub(super) async fn store(
     call: &Call,
     terms: &ClaimTerms,
@@ -53,8 +56,7 @@ pub(super) async fn store(
                 continue;
             }
             Err(Denied::Refused(refusal)) => return Store::Refused(refusal),
-            // Nodes do not refuse a forced claim for a record; the answer of one that does is
-            // ignored.
+            // Not expected, because nodes grant a forced claim even if they have a record.
             Err(Denied::Repair(_)) => {
                 let outcomes = vec![NodeOutcome::Refused; core.n()];
                 return Store::Refused(Refusal::NoQuorum(outcomes));
@@ -62,12 +64,12 @@ pub(super) async fn store(
         };
         if promise.forgotten.is_some() && !sure {
             held.give_back().await;
-            // The caller has seen a result or runs a late handler, so there was at least one
-            // attempt.
+            // The caller has seen a result, or has run the handler itself, so there was at least
+            // one attempt.
             return Store::Forgotten(Doubt { lapsed: 1, forgotten: promise.forgotten });
         }
         let value = promise.adopt.map_or_else(|| candidate.cloned(), |r| r.value);
-        // Nodes may receive the completion from here on, so the claim is not released.
+        // From here on nodes may receive the result, so a drop must not release the claim.
         held.begin();
         match core.complete(&held.lease, value.as_ref()).await {
             Ok(()) => return standing(value, candidate),

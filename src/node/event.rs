@@ -1,4 +1,5 @@
-//! Events of a node, and their log lines. An event may be lost, and no promise depends on one.
+//! Events that a node reports, and their log lines. An event may be lost, so no promise of this
+//! library depends on one.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -15,22 +16,23 @@ use tokio::sync::broadcast::error::RecvError;
 use crate::op::{Began, Loss};
 
 /// Message of a node to its handle ([`LockNode::events`](crate::node::spi::LockNode::events)). Any
-/// may be lost.
+/// message may be lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeSignal {
-    /// A lock that is waited for was released, or its metadata changed. Holds the main key of the
-    /// lock.
+    /// What a caller waits for has changed: a lock was released or its holder's metadata changed, a
+    /// claim has ended, or a list of candidates has a new entry. Holds the main key of the lock, or
+    /// the key of the record or the list.
     Changed(Arc<str>),
-    /// A lock is free, and this handle is the first of those that wait for it
+    /// A lock is free, and the named handle is the first in the queue of handles that wait for it
     /// ([`Place`](crate::node::spi::Place)).
     Turn {
         /// The main key of the lock.
         key: Arc<str>,
-        /// Number of the handle.
+        /// Number of the handle whose turn it is.
         waiter: u64,
     },
-    /// An event, which operators receive, too.
+    /// An event of the node; operators receive it, too.
     Event(NodeEvent),
 }
 
@@ -52,14 +54,14 @@ pub struct NamedEvent {
 
 /// The events of a handle's nodes; see [`Redlock::events`](crate::Redlock::events).
 ///
-/// Also a [`Stream`] of [`NamedEvent`]s. A reader that lags by more than 1024 events misses the
-/// oldest.
+/// The value is also a [`Stream`] of [`NamedEvent`]s. A reader that lags by more than 1024 events
+/// misses the oldest.
 #[must_use = "events are missed unless they are read"]
 pub struct NodeEvents {
     next: Pin<Box<dyn Future<Output = Next> + Send + Sync>>,
 }
 
-/// The receiver of the events, with the event that it received.
+/// Receiver of the events, and the event that it has received; `None` if no more will come.
 type Next = (Receiver<NamedEvent>, Option<NamedEvent>);
 
 impl NodeEvents {
@@ -67,15 +69,15 @@ impl NodeEvents {
         Self { next: Box::pin(next(events)) }
     }
 
-    /// Returns the next event; `None` once the handle and its clones are gone.
+    /// Waits for the next event; returns `None` once the handle and its clones are gone.
     ///
     /// # Cancellation safety
-    /// If dropped, nothing is lost: the next call continues.
+    /// The future may be dropped; no event is lost, because the next call continues to wait.
     pub async fn next(&mut self) -> Option<NamedEvent> {
         poll_fn(|cx| self.poll_event(cx)).await
     }
 
-    /// Returns the next event if it has come already.
+    /// Returns the next event if it has arrived already; never waits.
     pub fn try_next(&mut self) -> Option<NamedEvent> {
         poll_fn(|cx| self.poll_event(cx)).now_or_never().flatten()
     }
@@ -115,99 +117,107 @@ impl Stream for NodeEvents {
 
 /// An event of a node.
 ///
-/// All events are also logged through `tracing` by those nodes of this crate that are servers
-/// ([`KeysForgotten`](Self::KeysForgotten): by the handle), with the target `palisade::node` and
-/// the fields `node` (its name), `event` (the name given at each variant) and those given there.
-/// These names are stable across versions.
+/// Every event is also logged through `tracing`, with the target `palisade::node` and the fields
+/// `node` (the node's name), `event` (the name given at each variant) and the further fields that
+/// the variant lists. These names are stable across versions. The handle logs the events of all
+/// kinds of nodes; only [`Down`](Self::Down), [`Up`](Self::Up) and those of the min-replicas check
+/// are logged by the nodes of this crate that are servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeEvent {
-    /// The node cannot be reached or was lost. Log: `down` with `cause`, once a new connection
-    /// failed.
+    /// The node cannot be reached, or the connection to it was lost. Log: `down` with `cause`, once
+    /// a try to connect again has failed.
     Down,
-    /// The node was (re)connected, perhaps to another server; the handle then asks it for its data
-    /// history. Log: `up`.
+    /// The node was connected, or connected again, perhaps to another server; the handle then asks
+    /// it for its data history. Log: `up`.
     Up,
-    /// The node has another data history than before, so it may have forgotten what it granted.
-    /// Log: `history_changed` with `cause`.
+    /// The node's data come from another sequence of writes (data history) than before, because the
+    /// server restarted, another server took over, or data were lost. So the node may have
+    /// forgotten what it granted. Log: `history_changed` with `cause`.
     #[non_exhaustive]
     HistoryChanged {
-        /// The cause, as far as the client can see it.
+        /// Cause of the change, as far as the client can see it.
         cause: HistoryCause,
     },
-    /// The node grants nothing for this long; holders may re-assert their leases. Log:
-    /// `quarantine_begun` with `remaining_ms`, `began`, `lost_ms` and `loss`.
+    /// The node is in quarantine: it grants nothing for the time `remaining`, but holders may
+    /// re-assert their leases. Log: `quarantine_begun` with `remaining_ms`, `began`, `lost_ms` and
+    /// `loss`.
     #[non_exhaustive]
     QuarantineBegun {
         /// Time until the node grants again.
         remaining: Duration,
-        /// State of the data at the beginning. If it is [empty](Began::Empty), mark a new
+        /// State of the node's data when they began. If it is [empty](Began::Empty), mark a new
         /// deployment with `palisade init --new`; in tests use `trust_fresh(true)`.
         began: Began,
-        /// What the node's data may lack; `None` if the node does not report it. Idempotency keys
-        /// that [accept such a loss](crate::idempotency::IdempotencyBuilder::accept_loss) are not
-        /// forgotten. The failover window of a Sentinel group is part of it.
+        /// Writes that the node may have lost; `None` if the node does not report them. They
+        /// include those of the failover window of a Sentinel group. Idempotency keys that [accept
+        /// such a loss](crate::idempotency::IdempotencyBuilder::accept_loss) do not count as
+        /// forgotten.
         loss: Option<Loss>,
     },
-    /// The node grants again; sent with its first answer after the end. Log: `quarantine_ended`.
+    /// The quarantine has ended, and the node grants again. Sent with the node's first answer after
+    /// the end. Log: `quarantine_ended`.
     QuarantineEnded,
-    /// Holders of this handle re-asserted their leases in a quarantine. Log: `reasserted` with
-    /// `leases`.
+    /// Holders of this handle renewed their leases on a node in quarantine (they re-asserted them).
+    /// Log: `reasserted` with `leases`.
     #[non_exhaustive]
     Reasserted {
-        /// Number of leases in one batch.
+        /// Number of leases that one batch re-asserted.
         leases: u64,
     },
-    /// The min-replicas check is off, weaker than required, or cannot be read. Log:
-    /// `min_replicas_missing` with `why`.
+    /// The master's min-replicas check (`min-replicas-to-write`) is off, is weaker than required,
+    /// or cannot be read. Log: `min_replicas_missing` with `why`.
     #[non_exhaustive]
     MinReplicasMissing {
         /// The fault, and the command that corrects it.
         why: Arc<str>,
     },
-    /// The min-replicas check is strong enough again. Log: `min_replicas_restored`.
+    /// The master's min-replicas check is strong enough again. Log: `min_replicas_restored`.
     MinReplicasRestored,
     /// Clients of this node do not agree on the length of a quarantine (`max_ttl` and the failover
-    /// window), or this client used a longer one before. The longest counts, until one to two such
-    /// lengths after the last client that asked for it (quarantine 7). Set the same `max_ttl`
-    /// everywhere: if a client with a shorter one is alone with a node that lost all its data, it
-    /// ends the quarantine too early. Log: `settings_disagree` with `ours_ms` and `node_ms`.
+    /// window), or this client used a longer one before. The node uses the longest length, and
+    /// keeps it for one to two such lengths after the last client that asked for it (quarantine 7).
+    /// Set the same `max_ttl` everywhere: if the node has lost all its data and only a client with
+    /// a shorter `max_ttl` reaches it, the quarantine ends too early. Log: `settings_disagree` with
+    /// `ours_ms` and `node_ms`.
     #[non_exhaustive]
     SettingsDisagree {
-        /// Length that this handle asks for.
+        /// Length of the quarantine that this handle asks for.
         ours: Duration,
-        /// Length that the node uses: longer than ours, or equal to ours after it was raised from a
-        /// shorter one.
+        /// Length of the quarantine that the node uses. It is longer than `ours`, or equal to
+        /// `ours` if this handle has just raised it.
         node: Duration,
     },
-    /// A majority of the nodes, this one included, cannot know that an idempotency key without a
-    /// birth is new: their data are empty, or incomplete within the retention. Until they can, the
-    /// policy for forgotten keys answers such keys; keys with
-    /// [`created_at`](crate::idempotency::Call::created_at) run. Sent once per handle, node and
-    /// loss. Log: `keys_forgotten` with `remaining_ms`.
+    /// A majority of the nodes, this one included, began without data or lost data within the
+    /// retention. So they cannot know whether an idempotency key that they do not have was used
+    /// before. Until they can, the policy for forgotten keys decides about a call without
+    /// [`created_at`](crate::idempotency::Call::created_at); a call with a `created_at` after the
+    /// loss runs. Sent once per handle, node and loss. Log: `keys_forgotten` with `remaining_ms`.
     #[non_exhaustive]
     KeysForgotten {
-        /// Time for which this lasts, unless the node loses data again.
+        /// Time until the node knows every key again, unless it loses data again.
         remaining: Duration,
     },
     /// A renewed lease of this handle would not outlive a failover of this node, and without this
-    /// node the handle has no majority: the holder will lose the lease although it renews. Sent
-    /// once. Use a ttl of `enough` (and `max_ttl`, in every process), or configure the Sentinels to
-    /// replace a master sooner. Log: `ttl_too_short` with `ttl_ms`, `lasts_ms`, `needed_ms`,
-    /// `down_after_ms`, `window_ms` and `enough_ms`.
+    /// node the handle has no majority. So in a failover the holder will lose the lease although it
+    /// renews. Sent once. Use a ttl of `enough` (and a `max_ttl` that allows it, in every process),
+    /// or configure the Sentinels to replace a master sooner. Log: `ttl_too_short` with `ttl_ms`,
+    /// `lasts_ms`, `needed_ms`, `down_after_ms`, `window_ms` and `enough_ms`.
     #[non_exhaustive]
     TtlTooShort {
         /// Ttl of the lease.
         ttl: Duration,
-        /// Time for which the lease lasts if the node becomes silent at the worst moment.
+        /// Time that is left of the lease if the node becomes silent at the worst moment, just
+        /// before a renewal.
         lasts: Duration,
-        /// Duration of the failover: until the Sentinels act, the takeover, and the window.
+        /// Time that the lease would have to last in a failover: until the Sentinels act, the
+        /// takeover by the new master, and the window.
         needed: Duration,
         /// See [`FailoverTimes::down_after`](super::FailoverTimes::down_after).
         down_after: Duration,
         /// See [`FailoverTimes::window`](super::FailoverTimes::window).
         window: Duration,
-        /// A ttl that would be enough.
+        /// Shortest ttl, in whole seconds, whose leases outlive the failover.
         enough: Duration,
     },
 }
@@ -222,7 +232,8 @@ pub enum HistoryCause {
     Promotion,
     /// The node's marker is gone: `FLUSHALL`, or a restart without data.
     DataLost,
-    /// This handle has not seen the node before, or the same process writes another history.
+    /// This handle has not seen the node before, or the same server process has another data
+    /// history than before.
     Unknown,
 }
 
@@ -237,15 +248,15 @@ impl HistoryCause {
     }
 }
 
-/// Reason for which a node without data grants nothing, and the remedy.
+/// Log text for a node without data: why it grants nothing, and what to do.
 const EMPTY: &str = "it was never initialised: new, or emptied; if the whole deployment is new, \
                      run `palisade init --new`; if it had data before, do not: see `palisade idem \
                      incidents`";
-/// Reason for which a node that lost its data grants nothing.
+/// Log text for a node that lost its data: why it grants nothing.
 const LOST: &str = "its data are lost; what was known of idempotency keys is unknown";
 
 impl NodeEvent {
-    /// Writes the event to the log: as a warning if a person has to act.
+    /// Writes the event to the log, as a warning if a person may have to act.
     pub(crate) fn log(&self, node: &str) {
         macro_rules! say {
             ($level:ident, $event:literal, $text:literal $(, $field:ident = $value:expr)*) => {
@@ -255,7 +266,7 @@ impl NodeEvent {
             };
         }
         match self {
-            // The connection logs the cause of a loss.
+            // The connection itself logs `down`, because only it knows the cause.
             Self::Down => {}
             Self::Up => say!(info, "up", "node connected"),
             Self::HistoryChanged { cause } => {
@@ -350,7 +361,7 @@ mod tests {
         }
     }
 
-    /// Operators' alarms match these names; a change of one is a change of the public interface.
+    /// Alarms of operators match these names, so changing a name changes the public interface.
     #[test]
     fn the_names_in_the_log_stay() {
         let log = Log::default();

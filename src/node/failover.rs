@@ -1,14 +1,15 @@
-//! Duration of a failover of a node, from its last answer until leases are confirmed again.
+//! How long a failover of a node takes, from the old master's last answer until the new one
+//! confirms leases.
 
 use std::time::Duration;
 
 use crate::config::lasts;
 use crate::time::Drift;
 
-/// Time from the moment at which a Sentinel considers the master down until the new one accepts
-/// writes: the election, the promotion, and the first replica that the new master counts as good.
-/// With groups as configured by `sentinel-conf` it is 0.8 s after a crash, and up to 2.3 s after a
-/// freeze.
+/// Longest time from the moment at which a Sentinel considers the master down until the new one
+/// accepts writes. It contains the election of the Sentinel that acts, the promotion, and the wait
+/// for the first replica that the new master counts as good. With groups as configured by
+/// `sentinel-conf` it is 0.8 s after a crash, and up to 2.3 s after a freeze.
 const TAKEOVER: Duration = Duration::from_millis(2_500);
 
 /// Durations of a failover of a node, from its settings.
@@ -16,24 +17,26 @@ const TAKEOVER: Duration = Duration::from_millis(2_500);
 pub struct FailoverTimes {
     /// Time for which a master must be silent before it is replaced (`down-after-milliseconds`).
     pub down_after: Duration,
-    /// L: time for which the replaced master may still grant after the new one answers. A lease
-    /// must be confirmed for longer than that, or the new master does not confirm it.
+    /// Failover window (L): time for which the replaced master may still grant after the new one
+    /// has begun to answer. The new master extends a lease only if the old one had confirmed it
+    /// until after that time.
     pub window: Duration,
 }
 
 impl FailoverTimes {
-    /// Returns the time for which a lease must last after its last confirmation by the old master
-    /// in order to outlive the failover.
+    /// Returns how long a lease must last after its last confirmation by the old master in order to
+    /// outlive the failover.
     pub fn needed(&self) -> Duration {
         self.down_after.saturating_add(TAKEOVER).saturating_add(self.window)
     }
 
-    /// Returns the shortest ttl, in whole seconds, whose leases outlive the failover whenever it
-    /// happens.
+    /// Returns the shortest ttl, in whole seconds, with which a renewed lease outlives a failover
+    /// that begins at any moment.
     pub fn shortest_ttl(&self, drift: Drift) -> Duration {
         let needed = self.needed();
-        // Found by bisection, because Sentinels and servers may report any value. At most 10 % is
-        // drift and a quarter passes before the renewal, so twice `needed` is enough.
+        // Bisection is fast for any value, however large, that Sentinels and servers report. At
+        // most 10 % of a ttl is drift and a quarter passes before the renewal, so twice `needed` is
+        // enough.
         let (mut low, mut high) = (needed.as_secs(), needed.as_secs().saturating_mul(2));
         high = high.saturating_add(1);
         while low < high {

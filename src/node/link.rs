@@ -1,13 +1,13 @@
-//! The connection of a node: found, used, dropped at the first doubt, found again.
+//! The connection of a node: opened, used, dropped at the first doubt, and opened again.
 //!
 //! [`Link`] holds at most one [`Session`]. A [`Resolver`] gives it the server's address: a fixed
-//! one for `RedisNode`, that of the Sentinels for `SentinelNode`. The first call connects; from
-//! then on [`tend`] keeps the node connected. Connecting runs in a task of its own, so that a call
-//! with a short deadline does not start it over; a failed try is not repeated before a jittered
-//! pause, and calls in between are answered at once with the last cause.
+//! one for `RedisNode`, the one that the Sentinels name for `SentinelNode`. The first call
+//! connects; from then on [`tend`] keeps the node connected. Connecting runs in a task of its own,
+//! so a call that reaches its deadline does not interrupt it. After a failed try there is a
+//! jittered pause, in which all calls fail at once with the cause of that try.
 //!
 //! Batches are sent in the order of the calls. A batch that finds no connection waits in a queue,
-//! and that queue is sent before the new connection is open to other batches.
+//! and the queue is sent before the new connection is open to other batches.
 
 mod open;
 mod order;
@@ -38,35 +38,34 @@ use crate::error::{NodeError, NodeFault};
 use crate::op::{Batch, Replies, Terms, TimedFacts};
 use crate::time::Moment;
 
-/// Signals by which a slow listener may lag before the oldest are dropped.
+/// Number of signals by which a slow listener may lag before the oldest are dropped.
 const EVENTS: usize = 1024;
-/// First and longest pause between tries to connect.
+/// First and longest pause between failed tries to connect.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
-/// Longest pause between tries without a call: an idle node is tried less and less often.
+/// Longest pause between tries to connect while there is no call; the pauses grow up to it.
 const IDLE_PAUSE: Duration = Duration::from_secs(10);
-/// Interval at which the resolver judges the server by fresh facts.
+/// Interval at which the server's facts are read again, for the resolver to judge.
 const JUDGE_EVERY: Duration = Duration::from_secs(10);
 
-/// Batches that may be under way at once on a connection (the server answers in order); more than a
-/// queue uses.
+/// Number of batches that may be under way at once on a connection, where the server answers in
+/// order. A node queue uses fewer.
 pub(crate) const DEPTH: usize = 8;
 
-/// Finds the master, and judges it.
+/// Finds the server to connect to, and judges whether it may vote.
 pub(crate) trait Resolver: Send + Sync + 'static {
     /// Finds the server to connect to, by `deadline`.
     fn resolve(&self, deadline: Moment) -> BoxFuture<'_, Result<Endpoint, NodeError>>;
 
-    /// Returns a version that changes when the present connection must not be used any longer
-    /// (another master was named, or the present one is reported down). Calls under way on the old
-    /// connection end as *maybe executed*.
+    /// Returns a version that changes when another master or epoch was decided, so that the present
+    /// connection must not be used any longer. Calls under way on it end as *maybe executed*.
     fn changed(&self) -> watch::Receiver<u64>;
 
-    /// Returns true if [`ServerFacts`] must hold the min-replicas settings.
+    /// Returns true if `accept` needs the min-replicas settings in [`ServerFacts`].
     fn wants_min_replicas_facts(&self) -> bool {
         true
     }
 
-    /// Returns what to change if the server cannot be reached; it is appended to the error.
+    /// Returns advice that is appended to the error if the server cannot be reached.
     fn hint(&self) -> &'static str {
         ""
     }
@@ -74,8 +73,8 @@ pub(crate) trait Resolver: Send + Sync + 'static {
     /// Returns true if the connection to the server uses TLS.
     fn is_tls(&self) -> bool;
 
-    /// Judges the facts that the server reports before it may vote: on each new connection, and at
-    /// most every ten seconds of use with fresh facts. `Err` refuses the server.
+    /// Judges by its facts whether the server may vote; `Err` refuses it. Called on each new
+    /// connection, and with newly read facts at most every ten seconds while it is used.
     fn accept(
         &self,
         at: &str,
@@ -83,20 +82,20 @@ pub(crate) trait Resolver: Send + Sync + 'static {
         events: &broadcast::Sender<NodeSignal>,
     ) -> Result<(), NodeError>;
 
-    /// Reads the settings of the rest of the group, once the server may vote. No call waits for it.
+    /// Reads the settings of the other servers of the group, once this server may vote.
     fn follow_up(&self) -> BoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
     }
 
-    /// Returns the replicas of the server, with those that are down. `None`: they are not known,
-    /// and those count that were seen connected.
+    /// Returns the replicas of the server, including those that are down. `None`: they are not
+    /// known, and the replicas that were seen connected count instead.
     fn replicas(&self) -> Result<Option<Known>, NodeError> {
         Ok(None)
     }
 
     /// Returns the terms that the min-replicas check adds to every batch after `accept`: the time
-    /// for which a replaced master may still accept writes, and the replicas that must have
-    /// acknowledged. Default: none.
+    /// for which a replaced master may still accept writes, and the number of replicas that must
+    /// have acknowledged. Default: none.
     fn group_terms(&self) -> GroupTerms {
         GroupTerms::ALONE
     }
@@ -105,13 +104,13 @@ pub(crate) trait Resolver: Send + Sync + 'static {
 /// Settings of a link.
 #[derive(Clone, Debug)]
 pub(crate) struct LinkOptions {
-    /// Treat a server without any history as a new one.
+    /// Treat a server without a marker as a new one, which grants at once.
     pub(crate) trust_fresh: bool,
     /// Let a server vote that deletes keys when its memory is full.
     pub(crate) allow_eviction: bool,
     /// Name of the node, for logs.
     pub(crate) name: Arc<str>,
-    /// Longest time for one try to resolve, connect and log in.
+    /// Longest time for one try to find the address, connect and log in.
     pub(crate) connect_timeout: Duration,
     /// Clock and randomness.
     pub(crate) env: Arc<dyn Env>,
@@ -128,7 +127,7 @@ struct Shared<R> {
     changed: watch::Receiver<u64>,
     events: broadcast::Sender<NodeSignal>,
     state: Mutex<State>,
-    /// Number of the tries to connect that have ended.
+    /// Number of tries to connect that have ended.
     turns: watch::Sender<u64>,
 }
 
@@ -139,21 +138,21 @@ struct State {
     waiting: VecDeque<Waiting>,
     /// Time at which the resolver last judged the server, or began to.
     judged: Moment,
-    /// Terms of the last batch.
+    /// Terms (`max_ttl` and clock error) of the last batch, for the first request of a connection.
     terms: Option<Terms>,
-    /// Address of the last connection.
+    /// Address (`host:port`) of the last connection.
     address: Option<Arc<str>>,
     /// Address of the connection that is being made.
     trying: Option<Arc<str>>,
     connecting: bool,
     /// True while a task keeps the node connected.
     tended: bool,
-    /// The last server process, and the largest number of replicas that followed it.
+    /// `run_id` of the last server process, and the largest number of replicas that followed it.
     replicas: Option<(Arc<str>, Arc<AtomicU32>)>,
     failures: u32,
     /// Number of sessions in a row that ended before they answered an op.
     flaps: u32,
-    /// The last failed try.
+    /// The last try to connect, if it failed.
     failed: Option<Failed>,
 }
 
@@ -164,7 +163,7 @@ struct Failed {
     /// Earliest time of the next try if there is no call.
     idle_until: Moment,
     cause: NodeError,
-    /// Version of the resolver at that time: with a newer one the next try is made at once.
+    /// Version of the resolver when the try began; with a newer one the next try begins at once.
     epoch: u64,
 }
 
@@ -172,7 +171,7 @@ struct Current {
     session: Arc<Session>,
     /// `host:port` of the server.
     at: Arc<str>,
-    /// Waits for the replicas of this server.
+    /// Runs the waits for replicas of this server.
     barriers: Arc<Barriers>,
     /// The resolver's version when the session's address was requested.
     epoch: u64,
@@ -193,12 +192,12 @@ impl<R: Resolver> Link<R> {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Returns the source of the addresses.
+    /// Returns the resolver, from which the link has the server's address.
     pub(crate) fn resolver(&self) -> &R {
         &self.shared.resolver
     }
 
-    /// Returns the reason for which there is no connection now, if one was tried.
+    /// Returns why there is no connection now; `None` if there is one or none was tried.
     pub(crate) fn trouble(&self) -> Option<NodeError> {
         let state = self.shared.state();
         let failed = state.failed.as_ref().filter(|_| state.current.is_none())?;
@@ -217,7 +216,7 @@ impl<R: Resolver> Link<R> {
         Some(Arc::clone(&current.session.facts().run_id))
     }
 
-    /// Takes the facts that the present connection received when it was opened.
+    /// Takes the facts that the connection received when it was opened; later calls return `None`.
     pub(crate) fn first_facts(&self) -> Option<TimedFacts> {
         let state = self.shared.state();
         let usable = state.current.as_ref().filter(|current| self.shared.is_usable(current));
@@ -229,10 +228,10 @@ impl<R: Resolver> Link<R> {
         self.shared.events.subscribe()
     }
 
-    /// Executes a batch by `deadline`. It is sent now, or behind those that wait for a connection.
+    /// Executes a batch by `deadline`: sent now, or after the batches that wait for a connection.
     pub(crate) fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
         if Handle::try_current().is_err() {
-            // Called before the runtime is entered: the batch is sent when the future is polled.
+            // There is no runtime yet, so the batch is sent when the future is polled.
             return Box::pin(async move { self.call(batch, deadline).await });
         }
         let (shared, n) = (&self.shared, batch.ops.len());
@@ -265,7 +264,7 @@ impl<R: Resolver> Link<R> {
             }
             doubt.standing = done.as_ref().is_err_and(|e| faults::ends_session(e.fault()));
             done.unwrap_or_else(|e| match e.fault() {
-                // The error is for a person, who has to know which server to change.
+                // A person has to act on the error, and has to know on which server.
                 NodeFault::Auth | NodeFault::NoPermission => {
                     Replies::fail(n, &e.at(&doubt.current.at, ""))
                 }
@@ -274,8 +273,8 @@ impl<R: Resolver> Link<R> {
         })
     }
 
-    /// Waits until replicas have what the server granted. Fails unless the connection that granted
-    /// still works: after any doubt about it the server may be another one.
+    /// Waits until replicas have what the server granted at `after`. Fails if the connection of
+    /// that grant is no longer used, because after any doubt the server may be another one.
     pub(crate) async fn barrier(
         &self,
         after: BarrierPoint,
@@ -317,7 +316,7 @@ impl<R: Resolver> Shared<R> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the present connection, unless it is lost or its server was replaced.
+    /// Returns the connection if it may be used, and has its server judged again if that is due.
     fn usable(self: &Arc<Self>, terms: Terms) -> Option<Arc<Current>> {
         let now = self.options.env.now();
         let (current, judge) = {
@@ -344,7 +343,7 @@ impl<R: Resolver> Shared<R> {
         !current.session.is_lost() && *self.changed.borrow() == current.epoch
     }
 
-    /// Stops using a connection; `broke`: it may have been broken before it answered anything.
+    /// Stops using a connection. With `broke` it counts as a failure unless it has answered an op.
     fn part_with(&self, current: &Arc<Current>, broke: bool) {
         {
             let mut state = self.state();
@@ -364,7 +363,7 @@ impl<R: Resolver> Shared<R> {
         }
     }
 
-    /// Returns the last error, if no new try is made yet because of it.
+    /// Returns the cause of the last failed try, as long as the pause after it lasts.
     fn pausing(&self, state: &State) -> Option<NodeError> {
         let failed = state.failed.as_ref().filter(|_| !state.connecting)?;
         let pauses =
@@ -420,7 +419,7 @@ fn cut_off() -> NodeError {
     NodeError::not_executed(NodeFault::Unreachable, "connecting was cut off")
 }
 
-/// A try to connect. It ends properly even if its runtime ends before its task has run.
+/// A try to connect. Its drop ends the waiting calls, even if its task was never run.
 struct Turn<R: Resolver> {
     shared: Arc<Shared<R>>,
     epoch: u64,
@@ -429,7 +428,7 @@ struct Turn<R: Resolver> {
 
 impl<R: Resolver> Turn<R> {
     fn new(shared: &Arc<Shared<R>>) -> Self {
-        // Read before the address is requested: a change in between makes the session stale.
+        // Read before the address is requested, so that a later change makes the session stale.
         let epoch = *shared.changed.borrow();
         Self { shared: Arc::clone(shared), epoch, outcome: None }
     }
@@ -442,7 +441,7 @@ impl<R: Resolver> Turn<R> {
             tokio::select! {
                 biased;
                 done = self.shared.open(epoch) => break done,
-                // The named server has changed: it is useless to wait for a frozen old one.
+                // Another server was named: it is useless to wait for the old one, perhaps frozen.
                 () = moved_on(&mut changed, epoch) => self.epoch = *changed.borrow(),
                 () = sleep(limit) => {
                     let detail = self.shared.late(&format!("no connection within {limit:?}"));
@@ -453,7 +452,7 @@ impl<R: Resolver> Turn<R> {
         let connected = outcome.is_ok();
         self.outcome = Some(outcome);
         let shared = Arc::clone(&self.shared);
-        // Dropped first: that notifies the waiting calls.
+        // Dropping the try notifies the waiting calls, so that comes first.
         drop(self);
         if connected {
             shared.tend();
@@ -469,8 +468,9 @@ impl<R: Resolver> Drop for Turn<R> {
     }
 }
 
-/// Dropping it discards the session while `standing`: a call that is dropped midway leaves an
-/// answer behind that no caller awaits, and after a time-out it is not known which answers come.
+/// Doubt about the session of a call: while `standing`, dropping this gives the session up. A call
+/// that is dropped midway leaves an answer that no caller awaits, and after a time-out it is
+/// unknown which answers will still come.
 struct Doubt<'a, R: Resolver> {
     shared: &'a Shared<R>,
     current: Arc<Current>,
@@ -491,10 +491,10 @@ impl<R: Resolver> Drop for Doubt<'_, R> {
     }
 }
 
-/// Resolves when the resolver's version is no longer `epoch`.
+/// Waits until the Sentinels' decision about the master is another one than that numbered `epoch`.
 async fn moved_on(changed: &mut watch::Receiver<u64>, epoch: u64) {
     if changed.wait_for(|now| *now != epoch).await.is_err() {
-        // The resolver is gone, so the version never changes any more.
+        // The resolver is gone, so the decision never changes any more.
         std::future::pending::<()>().await;
     }
 }

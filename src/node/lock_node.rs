@@ -1,4 +1,4 @@
-//! The one trait of all kinds of nodes.
+//! The trait that every kind of node implements.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,31 +12,34 @@ use crate::node::{FailoverTimes, NodeSignal};
 use crate::op::{Batch, Replies, TimedFacts};
 use crate::time::Moment;
 
-/// A boxed future, because the trait has to be object-safe.
+/// Boxed future, which the methods of [`LockNode`] return because the trait has to be object-safe.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// One independent lock server.
 ///
-/// [`call`](Self::call) takes a batch of ops and a deadline; [`barrier`](Self::barrier) waits until
-/// replicas have what a batch did. For implementers: `call` executes the ops in order, each
-/// atomically and by the rules of its [`Op`](crate::op::Op), and answers all of them by `deadline`.
-/// An op that may have been executed although no answer came is reported as *maybe executed*
-/// ([`NodeError::maybe_executed`](crate::error::NodeError::maybe_executed)). The node never repeats
-/// an op that may have been executed. The future may be dropped at any await; the request may then
-/// still take effect.
+/// [`call`](Self::call) executes a batch of ops, and [`barrier`](Self::barrier) waits until
+/// replicas have what a batch wrote.
+///
+/// For implementers: `call` executes the ops in order, each atomically and by the rules of its
+/// [`Op`](crate::op::Op), and answers all of them by `deadline`. If an op may have been executed
+/// but no answer came, it is reported as *maybe executed*
+/// ([`NodeError::maybe_executed`](crate::error::NodeError::maybe_executed)), and the node never
+/// repeats it. The caller may drop the future at any await; the request may then still take effect.
 pub trait LockNode: Send + Sync + 'static {
     /// Executes a batch. If [`depth`](Self::depth) is more than one, batches take effect in the
     /// order in which this method was called, even if the returned futures are polled in another
     /// order.
     fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies>;
 
-    /// Waits until at least as many replicas as `level` asks for have everything that was on the
-    /// node at `after`, and returns how many have it; an error by `deadline` if fewer have it, if
-    /// that is not known, or if the node may have another history than `after` names. Never called
-    /// with `Primary`. As the batch was executed, an error is always *maybe executed*.
+    /// Waits until at least as many replicas as `level` requires have everything that the node had
+    /// written at `after`, and returns how many replicas have it. Fails, at the latest at
+    /// `deadline`, if fewer have it, if their number is not known, or if the node may have another
+    /// data history than the one in `after`. Never called with `Primary`. Every error is *maybe
+    /// executed*, because the batch before the barrier was executed.
     ///
-    /// By default a kind of node has no replicas: it answers an error, and locks above `Primary`
-    /// get no vote of this node. A wrapper has to forward this method.
+    /// The default is for a kind of node without replicas: it returns an error, so locks with a
+    /// durability level above `Primary` get no vote of this node. A wrapper has to forward this
+    /// method.
     fn barrier(
         &self,
         after: BarrierPoint,
@@ -50,47 +53,50 @@ pub trait LockNode: Send + Sync + 'static {
         Box::pin(std::future::ready(Err(error)))
     }
 
-    /// Returns how many batches may be under way at once. More than one only if they are always
-    /// executed in the order of the calls: otherwise a release could overtake its acquire.
+    /// Returns how many batches may be under way at once. A node may return more than one only if
+    /// it always executes batches in the order of the calls, because otherwise a release could
+    /// overtake its acquire.
     fn depth(&self) -> usize {
         1
     }
 
-    /// Returns a stream of hints and events. They may be lost; only speed may depend on them.
+    /// Subscribes to the node's hints and events. Any of them may be lost, so only speed may depend
+    /// on them.
     fn events(&self) -> broadcast::Receiver<NodeSignal>;
 
-    /// Returns the name of this node for errors and logs; unique among the nodes of one handle. It
-    /// never contains a secret.
+    /// Returns the name of this node for errors and logs. It is unique among the nodes of one
+    /// handle and never contains a secret.
     fn name(&self) -> Arc<str>;
 
-    /// Returns the duration of a failover of this node, if the node has failovers and knows its
-    /// settings. It is called often, so it must not send a request. Default: not known. A wrapper
-    /// has to forward this method.
+    /// Returns the durations of a failover of this node; `None`, the default, if the node has no
+    /// failovers or does not know their settings. The method is called often, so it must not send a
+    /// request. A wrapper has to forward it.
     fn failover(&self) -> Option<FailoverTimes> {
         None
     }
 
-    /// Returns the address of the server that answers for this node now, as `host:port`; `None` if
-    /// this kind of node has no address. Only for operators: it distinguishes a restart from a
-    /// switch to another server.
+    /// Returns the address, as `host:port`, of the server that answers for this node now; `None` if
+    /// this kind of node has no address. It is only information for operators, who can distinguish
+    /// by it a restart from a switch to another server.
     fn address(&self) -> Option<Arc<str>> {
         None
     }
 
-    /// Returns the facts that the node's present connection received when it was opened, once, and
-    /// only before it has answered a batch. A caller that takes them need not ask for them, so it
-    /// learns one round trip sooner that another server answers. Default: none; a wrapper need not
-    /// forward this method.
+    /// Returns the facts that the server reported when the present connection was opened. They are
+    /// returned once, and only until the connection has answered a batch. A caller that has them
+    /// learns one round trip sooner that another server answers. The default is `None`, and a
+    /// wrapper need not forward this method.
     fn first_facts(&self) -> Option<TimedFacts> {
         None
     }
 
-    /// Returns the server that a batch would reach now, as in
-    /// [`Facts::identity`](crate::op::Facts::identity). A caller that knows the clock of another
-    /// server asks for this server's clock first. `None` after it has named a server: the node has
-    /// no connection. Always `None`, the default: the server is not known before the answer, and
-    /// the first batch that reaches another server is refused there as late
-    /// ([`NotAfter::on`](crate::op::NotAfter::on)). A wrapper has to forward this method.
+    /// Returns the identity of the server that a batch would reach now, as in
+    /// [`Facts::identity`](crate::op::Facts::identity). A caller that knows only another server's
+    /// clock asks this server for its clock first. A node that has returned a server before returns
+    /// `None` while it has no connection. A kind of node that knows the server only from its
+    /// answers always returns `None`, which is the default; then the first batch that reaches
+    /// another server is refused there as late ([`NotAfter::on`](crate::op::NotAfter::on)). A
+    /// wrapper has to forward this method.
     fn server(&self) -> Option<Arc<str>> {
         None
     }

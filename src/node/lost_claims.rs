@@ -1,22 +1,22 @@
-//! Time until a node certainly has every claim of a key.
+//! Computes for how long a node may still lack a claim of an idempotency key, because it lost data.
 //!
-//! Only time decides: a record on the node may be an old copy, without the result that it had. For
-//! each loss a node proves between which two times the writes lie that it may lack (quarantine 13).
-//! So the answer depends on these times, on the largest possible age of the key, and on the length
-//! of a loss that the caller accepts.
+//! Only time decides. A record on the node proves nothing: it may be an old copy, without the
+//! result that was stored later. For each loss of data the node knows two times between which all
+//! lost writes lie (quarantine 13). The answer depends on these times, on the largest possible age
+//! of the key, and on the length of a loss that the caller accepts.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::op::{Began, Loss};
 
-/// Losses of a node's data, and the clocks by which they are judged.
+/// Losses of a node's data, with the clock and the clock error by which they are judged.
 #[derive(Clone, Debug)]
 pub(crate) struct LostClaims {
     losses: Arc<[Loss]>,
-    /// State of the data at the beginning.
+    /// State of the data when they began: marked as new, empty, or lost.
     began: Began,
-    /// E: the error of any clock.
+    /// E: the largest error of any clock.
     clock_error: Duration,
     /// Clock of the node in milliseconds since 1970.
     now: u64,
@@ -27,10 +27,11 @@ impl LostClaims {
         Self { losses, began, clock_error, now }
     }
 
-    /// Returns the time until the node certainly has every claim of a key; zero if it already has:
-    /// the claims since `born` (milliseconds since 1970), or without `born` those within the
-    /// retention. Otherwise it is the time left for keys without `born`. Losses of at most
-    /// `accepted` do not count. Milliseconds are truncated, so equal is not later.
+    /// Returns the time until the node certainly has every claim of a key: every claim since `born`
+    /// (milliseconds since 1970) or, without `born`, every claim within the retention. Zero if it
+    /// has them already. For a `born` that is not later than the lost writes, the time is that of a
+    /// key without `born`. Losses of at most `accepted` do not count. Milliseconds are truncated,
+    /// so an equal time is not taken to be later.
     pub(crate) fn unsure(
         &self,
         born: Option<u64>,
@@ -41,7 +42,7 @@ impl LostClaims {
         rests.map(|loss| self.unsure_after(*loss, born, retention)).max().unwrap_or_default()
     }
 
-    /// Returns the losses for which [`unsure`](Self::unsure) is not zero.
+    /// Returns the losses because of which [`unsure`](Self::unsure) is not zero.
     pub(crate) fn concerning(
         &self,
         born: Option<u64>,
@@ -61,15 +62,16 @@ impl LostClaims {
         length.is_none_or(|length| length > accepted)
     }
 
-    /// Returns true if the node may lack a claim of such a key because its data began empty, and
-    /// neither an operator nor a client has shown that they were new or lost.
+    /// Returns true if the node may lack a claim of the key because its data began empty, and it is
+    /// still unknown whether the node was new or had lost data.
     pub(crate) fn is_fresh(&self, born: Option<u64>, retention: Duration) -> bool {
         let all = self.losses.first().filter(|loss| self.began == Began::Empty && loss.from == 0);
         all.is_some_and(|loss| !self.unsure_after(*loss, born, retention).is_zero())
     }
 
     fn unsure_after(&self, loss: Loss, born: Option<u64>, retention: Duration) -> Duration {
-        // The clocks of servers, and of the maker of a request, differ by up to twice E.
+        // The clocks of the server and of the program that made the request differ by up to twice
+        // E.
         let margin = millis(2 * self.clock_error);
         let lost_until = loss.to.saturating_add(margin);
         if born.is_some_and(|born| lost_until < born) {

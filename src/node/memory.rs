@@ -1,7 +1,7 @@
 //! A node in this process's memory: the reference semantics of every op, for tests and embedded
 //! use.
 //!
-//! It answers at once and expires by the clock of its [`Env`].
+//! It answers at once, and its entries expire by the clock of its [`Env`].
 
 mod builder;
 #[cfg(feature = "test-util")]
@@ -37,7 +37,7 @@ use crate::name::LockKeys;
 use crate::op::{Batch, Facts, Op, Replies, Reply};
 use crate::time::Moment;
 
-/// Signals by which a slow listener may lag before it loses some.
+/// Number of signals by which a slow listener may lag before it misses the oldest.
 const EVENTS: usize = 1024;
 
 /// A lock server in memory. Cheap to clone; clones refer to the same node, so that several Redlock
@@ -65,19 +65,20 @@ struct Shared {
 }
 
 struct State {
-    /// Time by which this node's clocks are ahead.
+    /// Time by which this node's clocks are ahead of those of its `Env`.
     offset: Duration,
-    /// First part of every identity that this node will have.
+    /// Random number from which all identities and data history ids of this node are made.
     seed: u64,
-    /// Number of data histories so far.
+    /// Number of times that the node was restarted; each time begins a data history.
     lives: u64,
     windows: Windows,
     data: Data,
-    /// A client outside of the test has seen the node's data.
+    /// True if the node acts as if a client had seen its data before, so that empty data count as
+    /// lost.
     is_known: bool,
 }
 
-/// Data that a server would keep on disk.
+/// The node's data: what a server would keep on disk.
 #[derive(Clone, Debug, Default)]
 struct Data {
     marker: Option<Marker>,
@@ -104,12 +105,13 @@ impl MemoryNode {
         Self::builder().build()
     }
 
-    /// Returns the settings of a new node.
+    /// Begins the settings of a new node.
     pub fn builder() -> MemoryNodeBuilder {
         MemoryNodeBuilder::new()
     }
 
-    /// Returns how many names are in memory, with those that expired and were not swept yet.
+    /// Returns the number of locks, records and lists in memory, including those that have expired
+    /// and were not swept yet.
     pub fn len(&self) -> usize {
         let state = self.state();
         state.data.locks.len() + state.data.lists.len() + state.data.records.len()
@@ -126,14 +128,15 @@ impl MemoryNode {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // No code that holds the mutex panics halfway through a change of an entry.
+        // No code that holds the mutex panics halfway through the change of an entry.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn clock(&self, state: &State) -> Clock {
         let ahead = u64::try_from(state.offset.as_micros()).unwrap_or(u64::MAX);
         Clock {
-            // Zero is reserved: it means "since ever".
+            // Never zero, because a marker whose `since` is zero is of a node that never lost
+            // anything.
             now: (self.0.env.now() + state.offset).as_nanos().saturating_add(1),
             micros: self.0.env.wall_micros().saturating_add(ahead),
         }
@@ -250,7 +253,8 @@ impl Data {
     }
 }
 
-/// Adds the hints for those that are to be woken.
+/// Adds the hints for the handles that are to be woken: the first in the queue of the lock, and all
+/// that watch it.
 fn wake_up(hints: &mut Vec<NodeSignal>, keys: &LockKeys, Wake { watchers, waiter }: Wake) {
     let key = || Arc::from(keys.lock());
     hints.extend(waiter.map(|waiter| NodeSignal::Turn { key: key(), waiter }));
@@ -258,14 +262,14 @@ fn wake_up(hints: &mut Vec<NodeSignal>, keys: &LockKeys, Wake { watchers, waiter
 }
 
 impl LockNode for MemoryNode {
-    /// Executes at the first poll, all ops without interruption; never waits, so no deadline is
+    /// Executes all ops at the first poll, without interruption. It never waits, so no deadline is
     /// missed.
     fn call(&self, batch: Batch, _deadline: Moment) -> BoxFuture<'_, Replies> {
         Box::pin(async move { self.execute(&batch) })
     }
 
-    /// It has no replicas: "all replicas" have everything, and a number of replicas is never
-    /// reached.
+    /// Returns at once, because the node has no replicas: [`Durability::AllReplicas`] is always
+    /// reached, and a number of replicas never is.
     fn barrier(
         &self,
         after: BarrierPoint,

@@ -1,5 +1,5 @@
-//! The min-replicas check of a node's servers: judged by fresh facts, with an event for each
-//! change. `RedisNode` and `SentinelNode` share it.
+//! Judges the min-replicas check of a node's servers by the facts that they report, and sends an
+//! event when the result changes. `RedisNode` and `SentinelNode` share this code.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,12 +18,13 @@ use crate::error::{NodeError, NodeFault};
 use crate::sentinel::min_replicas::{LAG_SLACK, MinReplicas, MinReplicasFacts, MinReplicasRule};
 use crate::time::Moment;
 
-/// Longest time to connect to another server and ask it.
+/// Longest time to connect to another server of the group and read its settings.
 const READ: Duration = Duration::from_secs(1);
-/// Interval at which another server is asked.
+/// Age at which the setting that was read from another server of the group is read again.
 const READ_EVERY: Duration = Duration::from_secs(60);
 
-/// Judges a node's servers and remembers the last result.
+/// Judges whether a node's servers may vote by their min-replicas check, and remembers the last
+/// result.
 pub(crate) struct Judge {
     /// Name of the node.
     name: Arc<str>,
@@ -35,24 +36,27 @@ pub(crate) struct Judge {
 #[derive(Clone, Default)]
 pub(crate) struct Last {
     pub(crate) facts: Option<MinReplicasFacts>,
-    /// L of the master, by its facts.
+    /// Failover window (L) that follows from the master's settings.
     pub(crate) window: Option<Duration>,
     pub(crate) error: Option<NodeError>,
     /// Address of the master when it was judged.
     master: Option<String>,
-    /// `min-replicas-max-lag` of the servers of the group, by address, and the time of the
-    /// question; `None` if it is not known.
+    /// For each server of the group, by address: its `min-replicas-max-lag`, or `None` if it is not
+    /// known, and the time at which it was last read.
     lags: BTreeMap<String, (Option<Duration>, Moment)>,
-    /// The Sentinels have named the other servers.
+    /// True once the Sentinels have named the other servers, so that `lags` has every server of the
+    /// group.
     lags_known: bool,
-    /// Fault that was reported; it is not reported again until it changes.
+    /// Fault of the check that was last reported as an event; it is not reported again until it
+    /// changes.
     wrong: Option<String>,
-    /// Advice that was logged last.
+    /// Advice that was last logged as a warning; the same advice is not logged again.
     advised: Option<String>,
 }
 
 impl Last {
-    /// Returns the event for the present fault, if it is to be reported.
+    /// Remembers the present fault of the check. Returns an event if it differs from the one
+    /// before.
     fn change(&mut self, wrong: Option<String>) -> Option<NodeEvent> {
         if self.wrong == wrong {
             return None;
@@ -65,10 +69,10 @@ impl Last {
     }
 }
 
-/// Facts of a group from its Sentinels; empty for a lone server.
+/// Facts of a group that its Sentinels report; both are `None` for a server without Sentinels.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Group {
-    /// Shortest `down-after` of any Sentinel.
+    /// Shortest `down-after-milliseconds` of any Sentinel.
     pub(crate) down_after: Option<Duration>,
     pub(crate) replicas: Option<u32>,
 }
@@ -86,11 +90,12 @@ impl Judge {
         self.lock().clone()
     }
 
-    /// Returns the terms that are sent with a batch. Any server of the group may have been the
-    /// master before, so the largest L of all of them counts.
+    /// Returns the terms that are sent with each batch. Any server of the group may have been the
+    /// master before this one, so the largest failover window (L) of all of them counts.
     pub(crate) fn group_terms(&self) -> GroupTerms {
         let last = self.lock();
-        // A master that this node let vote has no larger lag than `max_lag`.
+        // This node lets no master vote whose lag is above `max_lag`, so no server of the group has
+        // a longer window than this.
         let longest = self.rule.max_lag + LAG_SLACK;
         let own = last.window.unwrap_or(self.rule.unread());
         let read = last.lags.values().filter_map(|(lag, _)| *lag);
@@ -106,13 +111,13 @@ impl Judge {
         }
     }
 
-    /// Checks that a server with these facts may vote; records for how long a replaced one may
-    /// write.
+    /// Checks by its facts that the master at the address `at` may vote, and remembers for how long
+    /// it may still write once it is replaced.
     pub(crate) fn accept(
         &self,
         at: &str,
         server: &ServerFacts,
-        group: Group,
+        (group, now): (Group, Moment),
         events: &broadcast::Sender<NodeSignal>,
     ) -> Result<(), NodeError> {
         let facts = min_replicas_facts(server);
@@ -127,9 +132,9 @@ impl Judge {
         last.advised = advice;
         last.master = Some(at.to_owned());
         if let Some(lag) = facts.max_lag {
-            // Kept for the time after this master is replaced: a server that is down cannot be
+            // The lag is needed after this master is replaced, when it may be down and cannot be
             // asked any more.
-            last.lags.insert(at.to_owned(), (Some(lag), Moment::default()));
+            last.lags.insert(at.to_owned(), (Some(lag), now));
         }
         last.facts = Some(facts);
         last.window = Some(verdict.window);
@@ -143,8 +148,8 @@ impl Judge {
         error.map_or(Ok(()), Err)
     }
 
-    /// Reads the settings of the other servers of the group. Servers that left the group are
-    /// removed; an empty list changes nothing, because then no Sentinel could be asked.
+    /// Reads the settings of the other servers of the group, and forgets servers that left it. An
+    /// empty list changes nothing, because it means that no Sentinel could be asked.
     pub(crate) async fn read_others(&self, servers: &[Endpoint], now: Moment) {
         if servers.is_empty() {
             return;
@@ -163,7 +168,7 @@ impl Judge {
         self.lock().lags_known = true;
         while let Some((at, lag)) = reads.next().await {
             let mut last = self.lock();
-            // The last answer of a server counts while it is silent.
+            // While a server does not answer, the lag that was last read from it counts.
             let known = last.lags.get(&at).and_then(|(lag, _)| *lag);
             last.lags.insert(at, (lag.or(known), now));
         }
@@ -191,7 +196,8 @@ fn min_replicas_facts(server: &ServerFacts) -> MinReplicasFacts {
 }
 
 /// Returns how many replicas must have acknowledged, and how recently (in seconds), before the
-/// server may grant: as set on the server, otherwise as required; none if the check is off.
+/// server may grant. The server's settings count, or those that this client requires if the server
+/// does not show its own. `(0, 0)` if the check is off.
 fn good_replicas(rule: &MinReplicasRule, facts: Option<&MinReplicasFacts>) -> (u32, u64) {
     let Some(facts) = facts.filter(|facts| facts.is_on()) else { return (0, 0) };
     let asked = match rule.policy {
@@ -248,13 +254,21 @@ mod tests {
             min_replicas_max_lag: Some(2),
             eviction: None,
         };
-        judge.accept("127.0.0.1:1", &facts, Group::default(), &events).unwrap();
-        // This server is now one of the others; no server listens there.
-        let endpoint = Endpoint::parse("redis://127.0.0.1:1").unwrap();
+        // The master of then has become one of the other servers of the group, and is frozen: it
+        // takes connections and answers nothing.
+        let frozen = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = frozen.local_addr().unwrap().to_string();
+        let then = Moment::default() + S(1_000);
+        judge.accept(&at, &facts, (Group::default(), then), &events).unwrap();
+        let endpoint = Endpoint::parse(&format!("redis://{at}")).unwrap();
         judge.lock().master = None;
-        judge.read_others(&[endpoint], Moment::default()).await;
-        let group_terms = judge.group_terms();
-        assert_eq!((group_terms.failover_window, group_terms.unread_window), (S(4), S(4)));
+        for (now, asked) in [(then + READ_EVERY - S(1), false), (then + READ_EVERY, true)] {
+            judge.read_others(std::slice::from_ref(&endpoint), now).await;
+            let came = tokio::time::timeout(Duration::from_millis(100), frozen.accept()).await;
+            assert_eq!(came.is_ok(), asked, "a lag that was read a moment ago is not read again");
+            let group_terms = judge.group_terms();
+            assert_eq!((group_terms.failover_window, group_terms.unread_window), (S(4), S(4)));
+        }
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Nodes: independent lock servers, one vote each.
 //!
-//! [`RedisNode`] is one server, [`SentinelNode`] a group that Sentinels watch, [`MemoryNode`] the
-//! memory of this process, for tests and embedded use. Other kinds implement
-//! [`spi::LockNode`]: see [`spi`].
+//! [`RedisNode`] is one server, [`SentinelNode`] a group that Sentinels watch, and [`MemoryNode`]
+//! lives in the memory of this process, for tests and embedded use. A program can add other kinds
+//! by implementing [`spi::LockNode`]; see [`spi`].
 
 mod event;
 mod failover;

@@ -1,10 +1,10 @@
 //! A group that Sentinels monitor, as one node with one vote.
 //!
-//! The master is never assumed. A majority of the known Sentinels has to name it, none of them
-//! under an older epoch than was accepted before; it has to report itself as master on the very
-//! connection that is then used; and its min-replicas check has to be as strong as required. After
-//! a doubt (time-out, `READONLY`, a lost connection, another master or epoch) the connection is
-//! dropped and all of this is asked again. See [`SentinelNode`].
+//! The node never assumes which server is the master. A majority of the known Sentinels has to name
+//! it, and none of them under an older epoch than was accepted before. The server has to report
+//! itself as master on the very connection that is then used. And its min-replicas check has to be
+//! as strong as required. After a doubt (time-out, `READONLY`, a lost connection, another master or
+//! epoch) the connection is dropped, and all of this is checked again. See [`SentinelNode`].
 
 mod builder;
 mod find;
@@ -48,20 +48,20 @@ use crate::time::Moment;
 /// a replaced master may still accept writes, and the quarantine after a failover is as long as the
 /// longest lease plus that bound. The error names the command that corrects it.
 ///
-/// **Permissions.** `sentinel-conf/` of the source has a profile for each user. At the Sentinels
-/// the documented minimal client profile is enough; if `SUBSCRIBE` is not allowed the node polls;
-/// if `SENTINEL MASTER` is not allowed, epochs and the lag rule cannot be checked. On the data
-/// servers `CONFIG GET` is used, if it is allowed, to read how strong the check is; otherwise
-/// `INFO` shows at least if it is on.
+/// **Permissions.** The directory `sentinel-conf/` of the source code has an ACL profile for each
+/// user. At the Sentinels the documented minimal client profile is enough. If the user may not
+/// `SUBSCRIBE`, the node only polls; if it may not send `SENTINEL MASTER`, epochs and the lag rule
+/// cannot be checked. On the data servers the node reads with `CONFIG GET`, if that is allowed, how
+/// strong the min-replicas check is; otherwise `INFO` shows at least whether it is on.
 ///
-/// **Durability.** All replicas are those that the Sentinels know, with those that are down, and
-/// any that is attached without being known; each is counted for itself (durability 3). A replica
-/// with priority 0 is waited for, too. A replica that left the group for good has to be removed
-/// from the Sentinels (`SENTINEL RESET`).
+/// **Durability.** [`Durability::AllReplicas`] waits for every replica that the Sentinels know,
+/// including those that are down, and for every replica that is attached to the master although the
+/// Sentinels do not know it (durability 3). A replica with priority 0 is waited for, too. A replica
+/// that left the group for good has to be removed from the Sentinels (`SENTINEL RESET`).
 ///
-/// **Requests.** To the Sentinels: every second (and after each event) the master's address, its
-/// facts and the other Sentinels. To the master: its identity and its min-replicas settings, on
-/// each new connection and every ten seconds of use.
+/// **Requests.** The node asks the Sentinels every second, and after each of their events, for the
+/// master's address, its facts and the other Sentinels. It asks the master for its identity and its
+/// min-replicas settings on each new connection and every ten seconds of use.
 ///
 /// [`NodeFault::MinReplicasMissing`]: crate::error::NodeFault::MinReplicasMissing
 pub struct SentinelNode {
@@ -70,12 +70,12 @@ pub struct SentinelNode {
 }
 
 impl SentinelNode {
-    /// Makes the node of a group, from the name that its Sentinels know it by and the Sentinels as
-    /// `host:port`, with the defaults of [`SentinelNode::builder`].
+    /// Makes the node of the group that its Sentinels know as `name`. `sentinels` are their
+    /// addresses as `host:port`. All other settings have the defaults of [`SentinelNode::builder`].
     ///
     /// # Errors
-    /// No name or no Sentinels, control characters, an address that is not `host:port`, the same
-    /// address twice, more than 16 of them.
+    /// The name is empty or has white space or control characters, an address is not `host:port` or
+    /// is given twice, or there is no Sentinel or more than 16.
     pub fn new<I>(name: impl Into<String>, sentinels: I) -> Result<Self, ConfigError>
     where
         I: IntoIterator,
@@ -84,9 +84,9 @@ impl SentinelNode {
         Self::builder(name, sentinels).build()
     }
 
-    /// Returns the settings of a group, from the name that its Sentinels know it by and the
-    /// Sentinels as `host:port`. Sentinels that are not given are learned; give at least those of
-    /// two machines.
+    /// Begins the settings of the group that its Sentinels know as `name`. `sentinels` are their
+    /// addresses as `host:port`. The node learns of Sentinels that are not given from those that
+    /// are, so give Sentinels on at least two machines.
     pub fn builder<I>(name: impl Into<String>, sentinels: I) -> SentinelNodeBuilder
     where
         I: IntoIterator,
@@ -95,7 +95,7 @@ impl SentinelNode {
         SentinelNodeBuilder::new(name.into(), sentinels.into_iter().map(Into::into))
     }
 
-    /// Returns the present knowledge of the group, for operators. Sends nothing.
+    /// Returns what the node knows about its group now, for operators. Sends no request.
     pub fn status(&self) -> SentinelStatus {
         let mut status = self.link.resolver().status();
         status.last_error = status.last_error.or_else(|| self.link.trouble());
@@ -117,7 +117,8 @@ impl LockNode for SentinelNode {
         Box::pin(self.link.barrier(after, level, deadline))
     }
 
-    /// One connection, on which the server answers in order.
+    /// Returns how many batches may be under way at once on the one connection, where the server
+    /// answers in order.
     fn depth(&self) -> usize {
         link::DEPTH
     }
@@ -131,7 +132,8 @@ impl LockNode for SentinelNode {
         self.name.clone()
     }
 
-    /// Known after the first contact, if the Sentinels report it (`SENTINEL MASTER`).
+    /// Returns the durations of a failover, once the Sentinels have reported their settings
+    /// (`SENTINEL MASTER`).
     fn failover(&self) -> Option<FailoverTimes> {
         self.link.resolver().failover()
     }

@@ -1,9 +1,10 @@
-//! Interface for kinds of nodes outside this crate: the trait, and the types of its messages.
+//! Interface for writing a kind of node outside this crate: the trait, and the types of its
+//! messages.
 //!
-//! Implement [`LockNode`], and run the contract suite of the package `palisade-testing`; a node
-//! needs nothing else. Each [`Op`] documents its meaning, [`MemoryNode`](crate::MemoryNode) is the
-//! reference, and a wrapper of another node forwards every method. Programs that only use nodes
-//! need nothing from here.
+//! To add a kind of node, implement [`LockNode`], and nothing else, and run the contract suite of
+//! the package `palisade-testing` on it. The documentation of each [`Op`] defines what a node has
+//! to do, and [`MemoryNode`](crate::MemoryNode) is the reference. A node that wraps another one
+//! forwards every method. Programs that only use nodes need nothing from this module.
 
 pub use super::event::NodeSignal;
 pub use super::lock_node::{BoxFuture, LockNode};

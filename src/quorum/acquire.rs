@@ -1,6 +1,7 @@
-//! One attempt to acquire: asks all nodes, decides at the majority, settles one token (locks 2, 3).
+//! One attempt to acquire a lock: decides by the answers of a majority, and settles one fencing
+//! token on it (locks 2, 3).
 //!
-//! The same machine serves the grants of an idempotency claim; see `record`.
+//! The same machine counts the grants of an idempotency claim; see `record`.
 
 use std::time::Duration;
 
@@ -12,91 +13,97 @@ use crate::quorum::{Answer, Machine, Progress};
 use crate::time::Moment;
 use crate::token::FencingToken;
 
-/// Answer of a node so far.
+/// What a node has answered to the attempt so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Vote {
     Silent,
-    /// Granted with this fence; not known (yet) to be at the agreed token.
+    /// Granted with this fence, which may still differ from the attempt's final token.
     Granted(u64),
-    /// Granted, and at the token that is being agreed on.
+    /// Granted, and the node's fence is the token on which a majority has to agree.
     Settled,
-    /// Granted at first, but refused the raise or failed at it.
+    /// Granted at first, but does not count for the token: the node refused to raise its fence or
+    /// is above the token (`None`), or the raise failed (`Some`).
     Fell(Option<NodeError>),
     Held {
         remaining: Option<Duration>,
         foreign: bool,
     },
-    /// Time left of the quarantine, and the state of the node's data at its beginning.
+    /// Time left of the node's quarantine, and how the node's data began: known, empty or lost.
     Quarantined(Duration, Began),
     Refused,
     Failed(NodeError),
 }
 
-/// Result of an attempt. With a token the lock is held until the end of the validity, which began
-/// with the send; without one, everything that may have been granted must be released.
+/// Result of an attempt. `Ok`: the lock is held until the end of the validity, which began when the
+/// attempt was sent. `Err`: the caller must release what nodes may have granted.
 pub type Outcome = Result<FencingToken, Loss>;
 
 type Step = Progress<Outcome>;
 
-/// Cause of a failed attempt.
+/// Reason for which an attempt acquired nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// A majority answered, and another owner has the lock.
+    /// A majority answered, and it did not grant: another owner has the lock, or several attempts
+    /// split the votes.
     Taken(Taken),
-    /// Too few answers that count.
+    /// Too few nodes gave an answer that counts. Contains the answer of each node.
     NoQuorum(Vec<NodeOutcome>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Asking,
-    /// A majority granted, but different values: one late answer may still make them equal.
+    /// A majority granted, but with different fences. Until this moment the machine waits for one
+    /// more answer, which may make the fences of a majority equal.
     Hedging(Moment),
     Raising(u64),
     Over,
 }
 
-/// The machine of one attempt.
+/// The state machine that decides one attempt.
 #[derive(Clone, Debug)]
 pub struct Acquire {
-    /// Op that raises a node to a token.
+    /// Op that raises the fence of a node to the token. Its token is set when it is sent.
     raise: Op,
     sent: Moment,
-    /// End of the validity: after it nothing may be won (invariant 1).
+    /// End of the lock's validity: an answer at this moment or later wins nothing (invariant 1 of
+    /// `quorum`).
     until: Moment,
-    /// Time for which the answers to a request are awaited, and `by`, the end of the wait for the
-    /// last request: a node that is silent then is counted as failed. Never later than `until`.
+    /// Time for which the answers to a request are awaited. The moment `by` is the end of this time
+    /// for the last request: a node that has not answered by then counts as failed. It is never
+    /// later than `until`.
     patience: Duration,
     by: Moment,
     votes: Vec<Vote>,
-    /// Largest fence that was granted.
+    /// Largest fence that a node granted in this attempt.
     largest: Option<u64>,
     phase: Phase,
 }
 
-/// Bounds of the wait for a straggler that could spare the raise round.
+/// Shortest and longest wait for one more answer, which may save the round trip that raises fences.
 const HEDGE: (Duration, Duration) = (Duration::from_micros(300), Duration::from_millis(5));
 
 impl Acquire {
-    /// Makes the machine of an attempt over `n` nodes, sent at `sent` and valid until `until`; each
-    /// request is awaited for `patience`. `raise` is sent, with the token set, to nodes that have
-    /// to be raised.
+    /// Makes the state machine of one attempt to acquire a lock on `n` nodes. The requests leave at
+    /// `sent`, and the lease, if it is won, ends at `until`. The answers to each request are
+    /// awaited for `patience`. `raise` is an op that raises a node's fence; its token is filled in
+    /// later.
     pub fn new(n: usize, sent: Moment, until: Moment, patience: Duration, raise: Op) -> Self {
         let (by, votes) = (until.min(sent + patience), vec![Vote::Silent; n]);
         Self { raise, sent, until, patience, by, votes, largest: None, phase: Phase::Asking }
     }
 
-    /// Returns the end of the wait for the last requests.
+    /// Returns the moment until which the answers to the last request are awaited.
     pub(super) fn by(&self) -> Moment {
         self.by
     }
 
-    /// Returns the largest fence that a node granted.
+    /// Returns the largest fence that a node granted in this attempt.
     pub fn largest(&self) -> Option<u64> {
         self.largest
     }
 
-    /// Returns the machine of the same attempt, without any answer.
+    /// Returns a machine for the same attempt that has seen no answer yet.
     pub(super) fn anew(&self) -> Self {
         Self::new(self.n(), self.sent, self.until, self.patience, self.raise.clone())
     }
@@ -113,8 +120,8 @@ impl Acquire {
         self.votes.len()
     }
 
-    /// Handles a grant that came while the others are being raised: an extra vote if its fence
-    /// fits.
+    /// Handles a grant that arrives while the fences of the other nodes are being raised. It is an
+    /// extra vote if the node's fence is equal to the token or can be raised to it.
     fn late_grant(&mut self, now: Moment, node: usize, fence: u64, token: u64) -> Step {
         if fence == token {
             self.votes[node] = Vote::Settled;
@@ -122,7 +129,7 @@ impl Acquire {
             self.by = self.until.min(now + self.patience);
             return self.raise_to(token, &[node]);
         } else {
-            // Above `token`: the node refuses a raise to a smaller value, so it can never be at
+            // The fence is above `token`. A node never lowers its fence, so it cannot agree on
             // `token`.
             self.votes[node] = Vote::Fell(None);
         }
@@ -211,10 +218,11 @@ impl Acquire {
         }
     }
 
-    /// Decides once a majority is out of reach: "taken" only if a majority answered (invariant 4).
+    /// Decides an attempt that can no longer be won: as "taken" if a majority answered, otherwise
+    /// as "no quorum" (invariant 4 of `quorum`).
     fn lose(&mut self, now: Moment) -> Step {
         let late = now >= self.by;
-        // A node that was to be raised and is silent does not answer any more.
+        // After the wait, a node that did not answer the raise does not count as having answered.
         let unraised = late && matches!(self.phase, Phase::Raising(_));
         let spoke = self.count(|v| match v {
             Vote::Granted(_) => !unraised,
@@ -223,7 +231,7 @@ impl Acquire {
         });
         let need = majority(self.n());
         if !late && spoke < need && spoke + self.silent() >= need {
-            // The late answers decide between "taken" and "no quorum".
+            // The answers that are still awaited decide between "taken" and "no quorum".
             return Step::Wait(self.by);
         }
         self.phase = Phase::Over;
@@ -244,9 +252,10 @@ impl Acquire {
         self.no_quorum()
     }
 
-    /// Returns when a majority could be free at the earliest. Nodes that granted are free, and
-    /// nodes that may still answer count as free; a node in quarantine is free when that ends; a
-    /// node that failed is not counted as free.
+    /// Returns the refusal with the earliest time at which a majority could be free. A node that
+    /// granted is free, because its grant is given back, and so is a node that may still answer. A
+    /// node in quarantine is free when the quarantine ends. A node that failed does not count as
+    /// free.
     fn taken(&self, late: bool) -> Taken {
         let need = majority(self.n());
         let mut busy: Vec<Option<Duration>> = Vec::new();
@@ -264,14 +273,15 @@ impl Acquire {
         let granted =
             self.count(|v| matches!(v, Vote::Granted(_) | Vote::Settled | Vote::Fell(None)));
         if !any_foreign && granted > self.n() - need {
-            // No owner can have a majority, whatever the other nodes answer: several attempts met,
-            // and all of them roll back.
+            // The nodes that did not grant are no majority, so no other owner can have one,
+            // whatever the silent nodes answer. Several attempts met, and each gives back what it
+            // was granted.
             return Taken { retry_after: Some(Duration::ZERO), foreign: false };
         }
         let free = granted + if late { 0 } else { self.silent() };
-        // A key without expiry sorts last.
+        // A key without an expiry may stay busy for ever, so it sorts last.
         busy.sort_by_key(|r| r.unwrap_or(Duration::MAX));
-        // The nodes that answered are a majority, so `busy` has that many entries.
+        // A majority of the nodes answered, so `busy` has at least `must_free` entries.
         let must_free = need.saturating_sub(free).max(1);
         Taken { retry_after: busy[must_free - 1], foreign: any_foreign }
     }
@@ -318,7 +328,7 @@ impl Machine for Acquire {
             }
             (Vote::Granted(_), Ok(_)) if raising.is_some() => Vote::Fell(None),
             (Vote::Granted(_), Err(e)) if raising.is_some() => Vote::Fell(Some(e.clone())),
-            // A repeated answer changes nothing.
+            // Any further answer of a node changes nothing.
             (vote, _) => vote.clone(),
         };
         self.votes[node] = vote;

@@ -1,7 +1,7 @@
-//! Pauses between the attempts of one caller.
+//! Pauses between the attempts of one caller to acquire.
 //!
-//! A wake-up hint from a node normally ends the pause; these are the pauses if no hint comes. The
-//! random seed is an argument.
+//! Normally a hint from a node ends the wait before the next attempt. The pauses apply if no hint
+//! comes. The seed of their random part is an argument, so that tests can repeat them.
 
 use std::time::Duration;
 
@@ -9,10 +9,11 @@ use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 
 use crate::error::ConfigError;
 
-/// Exponential pauses with jitter between attempts.
+/// Pauses between attempts that grow exponentially and have a random part (jitter).
 ///
-/// Defaults: 2 ms first, doubled up to 250 ms, each plus a random part of up to its own length, so
-/// that callers that met once do not meet again.
+/// By default the first pause is 2 ms, and each further pause is twice as long, up to 250 ms. To
+/// each is added a random part of up to its own length, so that callers whose attempts met once do
+/// not meet again.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RetryPolicy {
     min: Duration,
@@ -27,7 +28,8 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// Makes a policy of pauses from `min`, multiplied by `factor` up to `max`, always with jitter.
+    /// Makes a policy whose pauses begin with `min` and are multiplied by `factor` up to `max`. A
+    /// random part is always added.
     ///
     /// # Errors
     /// [`ConfigError`] unless `0 < min ≤ max ≤ 60 s` and `1 ≤ factor ≤ 100`.
@@ -55,7 +57,7 @@ impl RetryPolicy {
     }
 }
 
-/// Pauses of one caller, without end.
+/// The endless sequence of one caller's pauses.
 #[derive(Debug)]
 pub(crate) struct Delays {
     inner: ExponentialBackoff,
@@ -73,8 +75,9 @@ impl Iterator for Delays {
 impl TryFrom<backoff::ExponentialBackoff> for RetryPolicy {
     type Error = ConfigError;
 
-    /// Takes interval, multiplier and ceiling of a `backoff` policy. Its elapsed-time limit is not
-    /// used (set the lock's `acquire_timeout`), and the jitter is always that of this crate.
+    /// Takes the initial interval, the multiplier and the largest interval of a `backoff` policy.
+    /// The policy's limit of the elapsed time is not used (set the lock's `acquire_timeout`
+    /// instead), and the random part is always that of this crate.
     fn try_from(b: backoff::ExponentialBackoff) -> Result<Self, ConfigError> {
         let ceiling = b.max_interval.min(Duration::from_secs(60));
         Self::exponential(b.initial_interval, ceiling, b.multiplier as f32)

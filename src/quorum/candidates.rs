@@ -1,9 +1,9 @@
-//! The candidates of an election, as a majority of nodes lists them: decided from a read, or from
-//! the answers to a candidate that writes its entry.
+//! The candidates of an election, merged from the lists of a majority of nodes. The lists come from
+//! a read, or with the answers to a candidate that writes its own entry.
 //!
 //! A candidate whose entry is on a majority of the nodes is in at least one answer of any majority,
-//! and so is listed. One whose entry is on fewer may be listed, too: nothing is decided by the
-//! list.
+//! and so is always listed. A candidate whose entry is on fewer nodes may be listed, too. That does
+//! no harm, because nothing is decided by the list.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,27 +18,27 @@ use crate::token::OwnerToken;
 /// A candidate's entry, merged from the nodes that have it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate<W> {
-    /// Owner of the entry.
+    /// Owner token of the candidate that wrote the entry.
     pub owner: OwnerToken,
     /// Time until the last node drops the entry, unless it is written again.
     pub remaining: Duration,
-    /// The candidate's latest content.
+    /// Content that the candidate wrote last.
     pub content: W,
 }
 
-/// The machine of one read.
+/// The state machine of one read of the list.
 #[derive(Clone, Debug)]
 pub struct Listing<R> {
-    /// End of the wait for answers.
+    /// Moment until which answers are awaited.
     by: Moment,
     read: R,
     answers: Vec<Option<Result<Vec<Listed>, NodeError>>>,
 }
 
 impl<W, R: Fn(&[u8]) -> Option<(u64, W)>> Listing<R> {
-    /// Makes the machine of a read over `n` nodes; answers are awaited until `by`. `read` decodes
-    /// an entry and returns the number that orders the entries of one owner; an entry that it
-    /// cannot decode is left out.
+    /// Makes the machine of a read over `n` nodes, whose answers are awaited until `by`. `read`
+    /// decodes an entry, and returns its content with the number that orders the entries of one
+    /// owner. An entry that it cannot decode is left out.
     pub fn new(n: usize, by: Moment, read: R) -> Self {
         Self { by, read, answers: (0..n).map(|_| None).collect() }
     }

@@ -1,76 +1,79 @@
-//! Check that a node's clock runs as declared (clocks 4).
+//! Checks that a node's clock runs at the rate that the settings allow, and does not step (clocks
+//! 4).
 //!
-//! Call [`read`](ClockCheck::read) with each reading and [`objection`](ClockCheck::objection)
-//! after it. A clock that stepped makes leases shorter on its node than their holders believe, so
-//! the node's votes do not count for one `max_ttl`.
+//! The caller passes each reading of the clock to [`read`](ClockCheck::read), and then asks for the
+//! [`objection`](ClockCheck::objection). If a node's clock stepped, leases may end earlier there
+//! than their holders believe. So the node's votes do not count for one `max_ttl`.
 
 use std::time::Duration;
 
 use crate::error::{NodeError, NodeFault};
 use crate::time::{Drift, Moment};
 
-/// Most that a long silence may add to the change that a clock is allowed, besides `CRYSTAL`.
+/// Largest change of a clock that the declared drift can justify over a long time without readings,
+/// in addition to the drift of `CRYSTAL`.
 const WANDER_MAX: Duration = Duration::from_secs(1);
-/// Drift that a clock without NTP may have, however long the silence is.
+/// Drift of a clock without NTP. It is allowed for however long there was no reading.
 const CRYSTAL: Drift = Drift::from_ppm(100);
 
 /// One reading of a node's clock.
 #[derive(Clone, Copy, Debug)]
 struct Reading {
-    /// Bounds of (node's clock − our clock) in µs.
+    /// Lower and upper bound of the difference between the node's clock and the local clock, in µs.
     offset: (i128, i128),
-    /// Time of the answer.
+    /// Time at which the answer with this reading arrived.
     at: Moment,
 }
 
 impl Reading {
-    /// Returns by how many µs the node's clock certainly changed against ours since an earlier
-    /// reading.
+    /// Returns by how many µs the node's clock has certainly gained or lost against the local clock
+    /// since an earlier reading. A value of zero or less shows no change.
     fn change(&self, before: &Self) -> i128 {
         (self.offset.0 - before.offset.1).max(before.offset.0 - self.offset.1)
     }
 }
 
-/// A step of a node's clock.
+/// A step of a node's clock: a change that is larger than its drift can be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockStep {
     /// Size of the step in µs.
     pub micros: i128,
-    /// Time between the two readings that show it.
+    /// Time between the two readings that show the step.
     pub span: Duration,
 }
 
-/// Readings of one node's clock.
+/// The readings of one node's clock, and whether the node's votes count.
 #[derive(Clone, Debug)]
 pub struct ClockCheck {
     drift: Drift,
     ttl: Duration,
     max_ttl: Duration,
     last: Option<Reading>,
-    /// Two older readings, between one and two ttl old while the node is used: a clock that gains
-    /// little by little shows no step between neighbouring readings.
+    /// Two earlier readings. While the node is in use, the first is at most one ttl old and the
+    /// second between one and two. Against them a clock that gains little by little shows a step
+    /// that neighbouring readings do not show.
     anchors: [Option<Reading>; 2],
-    /// End of the time in which the node's votes do not count.
+    /// Time until which the node's votes do not count.
     discounted: Option<Moment>,
 }
 
 impl ClockCheck {
-    /// Makes the check of a clock with at most this drift, for leases of `ttl` and of `max_ttl` at
-    /// most.
+    /// Makes the check of a clock that may drift by at most `drift`. The caller's leases are `ttl`
+    /// long, and those of all clients at most `max_ttl`.
     pub fn new(drift: Drift, ttl: Duration, max_ttl: Duration) -> Self {
         Self { drift, ttl, max_ttl, last: None, anchors: [None; 2], discounted: None }
     }
 
-    /// Drops all readings: another server process has another clock.
+    /// Drops all readings, because another server process has another clock.
     pub fn restart(&mut self) {
         (self.last, self.anchors) = (None, [None; 2]);
     }
 
-    /// Takes a reading from a batch that was under way from `sent` to `received`. Returns the step
-    /// that the reading shows, if any.
+    /// Takes in the reading `micros` from a batch that was under way from `sent` to `received`.
+    /// Returns the step that the reading shows, if any.
     pub fn read(&mut self, micros: u64, sent: Moment, received: Moment) -> Option<ClockStep> {
         let us = |m: Moment| i128::from(m.as_nanos() / 1_000);
-        // The node read its clock at some time between send and receipt.
+        // The node read its clock at an unknown time between `sent` and `received`.
         let offset = (i128::from(micros) - us(received), i128::from(micros) - us(sent));
         let now = Reading { offset, at: received };
         let known = self.anchors.iter().chain([&self.last]).flatten();
@@ -87,15 +90,16 @@ impl ClockCheck {
         step
     }
 
-    /// Returns the reason for which the node's votes do not count at `now`, if there is one.
+    /// Returns the error because of which the node's votes do not count at `now`, if there is one.
     pub fn objection(&self, now: Moment) -> Option<NodeError> {
         let until = self.discounted.filter(|until| now < *until)?;
         let detail = format!("votes again in {:?}", until.since(now));
         Some(NodeError::maybe_executed(NodeFault::ClockJump, detail))
     }
 
-    /// Returns by how many µs the node's clock may change against ours in this time. Each lease
-    /// allows for the part that belongs to its ttl.
+    /// Returns by how many µs the node's clock may change against the local clock within `span`.
+    /// The drift during one ttl is always allowed, because the validity of each lease is shortened
+    /// by it.
     fn budget(&self, span: Duration) -> i128 {
         let wandered = self.drift.of(span).min(WANDER_MAX + CRYSTAL.of(span));
         let budget = wandered.max(self.drift.of(self.ttl));
@@ -116,8 +120,8 @@ mod tests {
         ClockCheck::new(Drift::DEFAULT, secs(10), secs(30))
     }
 
-    /// Reads the clock at `ms` of our time; the node's clock, in µs, starts at 1000 s. Returns true
-    /// if the node votes.
+    /// Takes in a reading at `ms` of the local time, when the node's clock shows 1000 s and
+    /// `micros` µs. Returns true if the node's votes count.
     fn votes(clock: &mut ClockCheck, ms: u64, micros: u64) -> bool {
         let step = clock.read(1_000_000_000 + micros, at(ms), at(ms));
         let objection = clock.objection(at(ms));
@@ -125,8 +129,9 @@ mod tests {
         objection.is_none()
     }
 
-    /// A line reads `0:0 1000:5 -> yes no`: at 0 ms the node's clock has gained 0 ms against ours,
-    /// at 1000 ms it has gained 5 ms; then, for each reading, if the node votes.
+    /// A line reads `0:0 1000:5 -> yes no`: at 0 ms the node's clock has gained 0 ms against the
+    /// local clock, and at 1000 ms it has gained 5 ms. Then follows, for each reading, whether the
+    /// node's votes count.
     #[test]
     fn a_step_discounts_for_one_max_ttl_and_drift_does_not() {
         let table = include_str!("testdata/clock.txt");
@@ -151,7 +156,7 @@ mod tests {
                 .step_by(10)
                 .find(|ms| !votes(&mut clock, *ms, ms * 1_000 + ms * gain_ppm / 1_000))
         };
-        // A ttl of 10 s allows for 100 ms.
+        // The validity of a lease of 10 s allows for a drift of 100 ms.
         assert_eq!(after(9_900), None, "a clock within the drift that was declared");
         let seen = after(12_000).expect("a lease would be shorter there than its holder believes");
         assert!(seen <= 20_000, "{seen} ms");
@@ -166,7 +171,7 @@ mod tests {
         let voted = (0..60_000_u64).step_by(10);
         let voted: Vec<u64> =
             voted.filter(|ms| votes(&mut clock, *ms, ms * 1_000 + stepped(*ms))).collect();
-        // For one max_ttl, 30 s, the node did not vote.
+        // The node's votes did not count for one `max_ttl`, which is 30 s.
         assert_eq!(voted.iter().filter(|ms| (5_000..35_000).contains(*ms)).count(), 0);
         assert_eq!(voted.len(), 500 + 2_500);
     }

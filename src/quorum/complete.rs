@@ -1,7 +1,8 @@
-//! Storing a result (phase 2 of consensus on a key, idempotency 2), and reading a stored one.
+//! Storing the result of an idempotency key (phase 2 of consensus on it, idempotency 2), and
+//! reading a stored result.
 //!
-//! A result is stored when a majority has accepted it under its ballot, and not before: with fewer,
-//! or after a refusal because of a higher ballot, it is *not known to be stored*.
+//! A result is stored once a majority has accepted it under its ballot. If fewer nodes accepted it,
+//! or the others refused it because they promised a higher ballot, it is *not known to be stored*.
 
 use std::time::Duration;
 
@@ -11,62 +12,66 @@ use crate::quorum::majority::majority;
 use crate::quorum::{Answer, Machine, Progress};
 use crate::time::Moment;
 
-/// First pause before nodes that failed are asked again; doubled each time.
+/// Pause before the nodes that failed are asked again for the first time. Each further pause is
+/// twice as long.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Error: a result is not known to be stored.
+/// The error of a completion whose result is not known to be stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unstored {
-    /// True if enough nodes promised a higher ballot to keep this one from a majority; false if too
-    /// few answered.
+    /// True if the nodes that refused the ballot leave no majority that could accept the result;
+    /// false if too few nodes answered.
     pub overtaken: bool,
     /// Answer of each node.
     pub nodes: Vec<NodeOutcome>,
 }
 
-/// The machine of phase 2.
+/// The state machine that stores a result on a majority (phase 2).
 #[derive(Clone, Debug)]
 pub struct Complete {
     op: Op,
     /// Time at which the machine gives up.
     end: Moment,
-    /// Time at which the nodes that gave no answer are asked again: the op is idempotent by ballot.
+    /// Time at which the nodes without an answer are asked again. The repetition is harmless,
+    /// because a node accepts the same ballot twice.
     again: Option<Moment>,
     pause: Duration,
     votes: Vec<NodeOutcome>,
-    /// The caller has looked into refusals by [`take_refusal`](Self::take_refusal).
+    /// True once the caller has asked for refusals by [`take_refusal`](Self::take_refusal).
     examined: bool,
 }
 
 impl Complete {
-    /// Makes the machine of a completion over `n` nodes, all of which were asked with `op`. It
-    /// gives up at `end`.
+    /// Makes the machine of a completion over `n` nodes, to all of which the caller has sent `op`.
+    /// The machine gives up at `end`.
     pub fn new(n: usize, op: Op, end: Moment) -> Self {
         let votes = vec![NodeOutcome::Silent; n];
         Self { op, end, again: None, pause: PAUSE, votes, examined: false }
     }
 
-    /// Returns true, once, if a node refused: it promised a higher ballot, or it gave its promise
-    /// of this ballot in an earlier data history. A renewal of the promise shows which of the two
-    /// it is, so a refused completion is decided at once, and may be continued after
-    /// [`renewed`](Self::renewed).
+    /// Returns true at the first call if a node has refused the result. Such a node either promised
+    /// a higher ballot, or made its promise in an earlier data history, which a renewal of the
+    /// claim repairs. So the machine decides at a refusal without asking again. The caller may then
+    /// renew the claim, call [`renewed`](Self::renewed), and go on with this machine.
     pub fn take_refusal(&mut self) -> bool {
         let first = !std::mem::replace(&mut self.examined, true);
         first && self.votes.contains(&NodeOutcome::Refused)
     }
 
-    /// Records that the promise was renewed: nodes that have not accepted are asked again.
+    /// Records that the claim was renewed: the nodes that have not accepted the result are asked
+    /// again.
     pub fn renewed(&mut self, now: Moment) {
         self.forget(|vote| *vote != NodeOutcome::Granted);
         self.again = Some(now);
     }
 
-    /// Sets these nodes to silent. Nodes that accepted keep their vote.
+    /// Marks the nodes whose vote satisfies `whom` as not having answered.
     fn forget(&mut self, whom: impl Fn(&NodeOutcome) -> bool) {
         self.votes.iter_mut().filter(|v| whom(v)).for_each(|v| *v = NodeOutcome::Silent);
     }
 
-    /// Asks again after a pause, if there is time, because too few nodes have answered.
+    /// Waits for a pause, and then asks the nodes without an answer again. Without time for another
+    /// pause it decides that the result is not known to be stored.
     fn ask_again(&mut self, now: Moment) -> Progress<Result<(), Unstored>> {
         match self.again {
             Some(at) if now < at => Progress::Wait(at),
@@ -93,11 +98,11 @@ impl Complete {
 }
 
 impl Machine for Complete {
-    /// `Ok`: a majority accepted, so this is the key's result.
+    /// `Ok` if a majority accepted, so that this is the key's result.
     type Decision = Result<(), Unstored>;
 
     fn on_reply(&mut self, now: Moment, node: usize, reply: &Answer) -> Progress<Self::Decision> {
-        // What was accepted stays accepted, whatever a repeated request is answered.
+        // A node that has accepted keeps the result, whatever it answers to a repeated request.
         if self.votes[node] != NodeOutcome::Granted {
             self.votes[node] = match reply {
                 Ok(Reply::Done) => NodeOutcome::Granted,
@@ -128,32 +133,33 @@ impl Machine for Complete {
     }
 }
 
-/// Result of looking up a key.
+/// Result of reading the record of an idempotency key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// A majority shows this record: it is the key's result.
+    /// A majority shows this record, so it is the key's result.
     Stored(StoredRecord),
-    /// A majority answered and no result is certain.
+    /// A majority answered, but no result is certain.
     Open {
-        /// Number of claims seen.
+        /// Number of claims of the key so far: the largest number that a node showed.
         attempt: u32,
-        /// Longest lease that runs.
+        /// Time left of the lease that ends last; `None` if no claim's lease runs.
         lease: Option<Duration>,
-        /// A result is on too few nodes to be certain.
+        /// True if a result is stored, but on too few nodes to be certain.
         partial: bool,
-        /// Highest ballot that was promised.
+        /// Highest ballot that a node has promised.
         promised: u64,
-        /// Set if too few nodes know of every claim of the key: the time for which that will be so
-        /// of keys without a birth, by the nodes that answered.
+        /// Set if too few of the nodes that answered certainly know every claim of the key, because
+        /// some lost data. Contains the time after which enough of them will, for keys whose birth
+        /// (the time of the request) is not known.
         forgotten: Option<Duration>,
     },
-    /// The key was used with another fingerprint.
+    /// The key was used with another fingerprint, so for another request.
     Mismatch,
-    /// Too few answers.
+    /// Too few nodes answered. Contains the answer of each node.
     NoQuorum(Vec<NodeOutcome>),
 }
 
-/// Answer of a node.
+/// What a node has answered to the lookup so far.
 #[derive(Clone, Debug)]
 enum Seen {
     Silent,
@@ -162,16 +168,16 @@ enum Seen {
     Failed(NodeError),
 }
 
-/// The machine of a lookup.
+/// The state machine of one lookup.
 #[derive(Clone, Debug)]
 pub struct Look {
-    /// End of the wait for answers.
+    /// Moment until which answers are awaited.
     by: Moment,
     votes: Vec<Seen>,
 }
 
 impl Look {
-    /// Makes the machine of a lookup on `n` nodes; answers are awaited until `by`.
+    /// Makes the machine of a lookup on `n` nodes, whose answers are awaited until `by`.
     pub fn new(n: usize, by: Moment) -> Self {
         Self { by, votes: vec![Seen::Silent; n] }
     }
@@ -187,7 +193,8 @@ impl Look {
         self.votes.iter().filter(|v| f(v)).count()
     }
 
-    /// Returns the time until a majority knows every key again; `None` if one does.
+    /// Returns the time after which a majority certainly knows every claim of the key again; `None`
+    /// if a majority already does.
     fn forgotten(&self) -> Option<Duration> {
         let unsure = self.votes.iter().filter_map(|v| match v {
             Seen::State(_, unsure) => Some(*unsure),
@@ -233,7 +240,8 @@ impl Machine for Look {
             return Progress::Decided(Found::Mismatch);
         }
         if let Some(sure) = shown().find(|r| shown().filter(|x| x == r).count() >= need) {
-            // One mismatch is enough: the stored result may be that of another request.
+            // One mismatch is enough to withhold the result, because it may belong to another
+            // request.
             let stored = || Found::Stored(sure.clone());
             return Progress::Decided(if mismatches > 0 { Found::Mismatch } else { stored() });
         }
@@ -244,8 +252,9 @@ impl Machine for Look {
         if states + mismatches < need {
             return Progress::Decided(Found::NoQuorum(self.outcomes()));
         }
-        // As for a claim: a key that only a minority has, under another fingerprint, was never the
-        // only claim of a request, as long as a majority knows of all claims and shows no result.
+        // As for a claim, a mismatch on a minority does not count if a majority knows every claim
+        // of the key and shows no result: the claim with the other fingerprint then never had a
+        // majority.
         if mismatches > 0
             && (states < need || shown().next().is_some() || self.forgotten().is_some())
         {

@@ -1,13 +1,15 @@
-//! One attempt to extend (renewal 1, 9).
+//! One attempt to extend a lease (renewal 1, 9).
 //!
-//! The new validity counts from the extension's own send. It needs a majority before the old
-//! validity ends *and* before the new one ends. An extension never revives a lease and never
-//! releases one.
+//! The new validity counts from the moment at which the extension was sent. A majority must confirm
+//! the extension before the old validity ends *and* before the new one ends. An extension never
+//! revives a lease that has ended, and never releases one.
 //!
-//! The caller sends the requests of [`ask_all`](Extend::ask_all) first. A node is asked a second
-//! time if that can help: with the name of its quarantine, once that is known, or with the same
-//! request, once its clock is known. A clock that stepped forward may have ended the lease, and its
-//! holder must not learn that only from the next renewal.
+//! The caller first sends the requests of [`ask_all`](Extend::ask_all). Two answers lead to a
+//! second request to the same node. If the node is in quarantine, the second request names that
+//! quarantine, provided that the holder may name it. If the request was past its deadline by the
+//! node's clock, it is repeated once, because the answer has shown what that clock is: it may have
+//! stepped forward and ended the lease, and the holder must not learn that only from the next
+//! renewal.
 
 use std::time::Duration;
 
@@ -21,62 +23,64 @@ use crate::time::Moment;
 /// Result of an extension.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Extension {
-    /// Held until this new deadline.
+    /// The lease is held until this new deadline.
     Until(Moment),
-    /// A majority belongs to another owner, or no majority can ever confirm the lease again.
+    /// A majority answered that another owner has the name, or no majority can ever confirm the
+    /// lease again.
     Lost,
-    /// Too few answers; the old deadline holds.
+    /// Too few nodes confirmed, so the old deadline stays. Contains the answer of each node.
     Unknown(Vec<NodeOutcome>),
 }
 
-/// Times of one extension.
+/// Times that limit one extension.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
-    /// End of the current validity: an answer after it counts for nothing (invariant 3).
+    /// End of the present validity: a later answer counts for nothing (invariant 3 of `quorum`).
     pub old: Moment,
-    /// End of the new validity.
+    /// End of the validity that this extension brings.
     pub new: Moment,
-    /// End of the wait for stragglers.
+    /// Moment until which answers are awaited.
     pub deadline: Moment,
-    /// Longest lease of any client: the base of each quarantine.
+    /// Longest lease of any client; each quarantine is at least this long.
     pub max_ttl: Duration,
 }
 
-/// The machine of one extension.
+/// The state machine that decides one extension.
 #[derive(Clone, Debug)]
 pub struct Extend<K> {
-    /// Op that extends the lease on a node, without the name of a quarantine.
+    /// Op that extends the lease on a node. It names no quarantine yet.
     op: Op,
     times: Times,
-    /// Returns what is known of the lease and of a node, by number; called for each request and
-    /// answer.
+    /// Returns what is known of the lease and of the node with this number. It is called again for
+    /// each request and each answer.
     known: K,
     votes: Vec<NodeOutcome>,
-    /// Nodes, by bit, that were asked again because the first request was past its deadline there.
+    /// Bit set of the nodes that were asked again because the first request was past its deadline
+    /// there.
     late: u32,
-    /// Nodes, by bit, that were asked with the name of their quarantine.
+    /// Bit set of the nodes that were asked with the name of their quarantine.
     reasserted: u32,
-    /// Nodes, by bit, that will not confirm the lease any more: their quarantine lasts past the
-    /// lease's end, and their earlier confirmation does not allow to re-assert the lease. Only a
-    /// new confirmation by the node would change that.
+    /// Bit set of the nodes that will not confirm the lease any more: their quarantine ends after
+    /// the lease, and what they confirmed earlier does not allow the holder to name it.
     shut: u32,
 }
 
 impl<K: Fn(usize) -> Known> Extend<K> {
-    /// Makes the machine of an extension by `op` over `n` nodes.
+    /// Makes the machine of an extension over `n` nodes, each of which is asked with `op`.
     pub fn new(n: usize, op: Op, times: Times, known: K) -> Self {
         let times = Times { deadline: times.deadline.min(times.old), ..times };
         let votes = vec![NodeOutcome::Silent; n];
         Self { op, times, known, votes, late: 0, reasserted: 0, shut: 0 }
     }
 
-    /// Returns the first requests, to all nodes.
+    /// Returns the first request to each node.
     pub fn ask_all(&self, now: Moment) -> Vec<(usize, Op)> {
         (0..self.votes.len()).map(|node| (node, self.ask(node, now))).collect()
     }
 
-    /// Returns the request to a node, with the name of the quarantine that the node reported last:
-    /// a node of the minority may have reported it only after the last renewal was decided.
+    /// Returns the request to a node. It names the quarantine that the node reported last, if the
+    /// holder may name it. A node outside the majority may have reported it only after the last
+    /// renewal was decided.
     fn ask(&self, node: usize, now: Moment) -> Op {
         self.naming((self.known)(node).reassert(now, self.times.max_ttl))
     }
@@ -89,7 +93,8 @@ impl<K: Fn(usize) -> Known> Extend<K> {
         op
     }
 
-    /// Returns the second request to a node that gave this answer, if one is to be sent at once.
+    /// Takes in a node's answer, and returns the second request to this node, if one has to be
+    /// sent.
     fn ask_again(&mut self, now: Moment, node: usize, reply: &Answer) -> Option<Op> {
         let bit = 1 << node;
         self.shut &= !bit;
@@ -114,9 +119,9 @@ impl<K: Fn(usize) -> Known> Extend<K> {
         Some(self.naming(Some(*id)))
     }
 
-    /// Decides that too few have answered, or that no majority can ever confirm the lease again,
-    /// because nodes are shut. A node that refuses does not count as shut: it may have granted an
-    /// attempt that will be rolled back.
+    /// Decides an extension that was not confirmed: as lost if the nodes that are not in `shut` are
+    /// no majority, otherwise as unknown. A node that refused is not in `shut`, because it may have
+    /// granted an attempt that will be rolled back.
     fn undecided(&self) -> Progress<Extension> {
         let n = self.votes.len();
         if n - (self.shut.count_ones() as usize) < majority(n) {
@@ -139,8 +144,8 @@ impl<K: Fn(usize) -> Known> Machine for Extend<K> {
         }
         self.votes[node] = match reply {
             Ok(Reply::Done) => NodeOutcome::Granted,
-            // The lease was forgotten, not given to another owner: neither a vote nor a proof of a
-            // loss.
+            // The node may have forgotten the lease, but did not give it to another owner. So this
+            // is neither a confirmation nor a proof that the lease is lost.
             Ok(Reply::Quarantined { remaining, began, .. }) => {
                 NodeOutcome::quarantined(*remaining, *began)
             }

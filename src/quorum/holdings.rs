@@ -1,8 +1,10 @@
-//! The nodes that hold something of one attempt, by the answers to it and to its renewals.
+//! Which nodes may hold the lock or the claim of one attempt, derived from their answers to the
+//! attempt and to its renewals.
 //!
-//! A release must go to each node that may hold something and to no other ([`Holdings::may_hold`]);
-//! a renewal may name a quarantine only on a node that confirmed enough ([`Known::reassert`]).
-//! Answers may come late and in any order, so each is recorded with the number of its round.
+//! A release must go to each node that may hold something of the attempt, and to no other node
+//! ([`Holdings::may_hold`]). A renewal may name a node's quarantine only if that node had confirmed
+//! the lease for long enough ([`Known::reassert`]). Answers may arrive late and in any order, so
+//! each is recorded with the number of its round: 0 for the grant, then 1 for the first renewal.
 
 use std::time::Duration;
 
@@ -10,60 +12,66 @@ use crate::op::{QuarantineId, Reply};
 use crate::quorum::Answer;
 use crate::time::Moment;
 
-/// A quarantine as a node reported it.
+/// A quarantine of a node, as the node reported it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quarantine {
-    /// Name of the quarantine.
+    /// Name by which an extension refers to the quarantine.
     pub id: QuarantineId,
-    /// End of the quarantine; late by at most the time that the answer took.
+    /// End of the quarantine by the local clock. It is too late by at most the time for which the
+    /// node's answer was under way.
     pub ends: Moment,
 }
 
-/// What is known of a lease and of one of its nodes.
+/// What is known of a lease, and of one of the nodes that may hold it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Known {
     /// End of the lease's validity.
     pub until: Moment,
-    /// Time until which the node certainly keeps what it confirmed; zero if it confirmed nothing.
+    /// Time until which the node certainly keeps the lease that it confirmed; zero if it confirmed
+    /// none.
     pub confirmed_until: Moment,
-    /// Quarantine that the node reported last.
+    /// Quarantine that the node reported last, if it reported any.
     pub quarantine: Option<Quarantine>,
 }
 
 impl Known {
-    /// Returns true if the holder may name the quarantine of the node, so that its extension counts
-    /// there (quarantine 6): if the node's confirmation lasts past the moment at which a replaced
-    /// master has certainly stopped granting. Otherwise that master could give the lock to another
-    /// owner.
+    /// Returns true if the holder's extension may name this quarantine of the node, so that it
+    /// counts although the node may have forgotten the lease (quarantine 6). For this the node must
+    /// have confirmed the lease until after the moment at which the master before it has certainly
+    /// stopped granting. Otherwise that earlier master could give the lock to another owner.
     pub fn may_reassert(&self, quarantine: Quarantine, max_ttl: Duration) -> bool {
-        // A quarantine is at least max_ttl + L long; for a longer one `stopped` is later, which is
-        // safe.
+        // A quarantine is at least max_ttl + L long, where L is the time for which a replaced
+        // master may still grant. In a longer quarantine `stopped` is later than necessary, which
+        // is safe.
         let stopped = quarantine.ends - max_ttl;
         stopped < self.confirmed_until
     }
 
-    /// Returns the quarantine that an extension names: the one that the node reported last, while
-    /// it lasts and if the holder may name it.
+    /// Returns the quarantine that an extension names: the one that the node reported last, if it
+    /// has not ended and the holder may name it.
     pub fn reassert(&self, now: Moment, max_ttl: Duration) -> Option<QuarantineId> {
         let last = self.quarantine.filter(|quarantine| now < quarantine.ends)?;
         self.may_reassert(last, max_ttl).then_some(last.id)
     }
 }
 
-/// What one node holds of an attempt.
+/// What one node may hold of the attempt.
 #[derive(Clone, Debug)]
 struct Holding {
-    /// The node's first answer has come, or has no meaning any more because an extension was sent.
+    /// True once the node's first answer has arrived. Also true once an extension was sent to the
+    /// node, because from then on the first answer does not show what the node holds.
     answered: bool,
     may_hold: bool,
     confirmed_until: Moment,
-    /// Round and data history of the node's last confirmation.
+    /// Number of the round in which the node confirmed the lease last, and the node's data history
+    /// at that time.
     confirmed_in: Option<(u64, QuarantineId)>,
-    /// Round of the node's last answer in quarantine, and that quarantine.
+    /// Number of the round in which the node last answered that it is in quarantine, and that
+    /// quarantine.
     quarantine: Option<(u64, Quarantine)>,
 }
 
-/// State of one attempt on each node.
+/// What each node may hold of one attempt.
 #[derive(Clone, Debug)]
 pub struct Holdings {
     nodes: Vec<Holding>,
@@ -72,7 +80,7 @@ pub struct Holdings {
 }
 
 impl Holdings {
-    /// Makes the holdings of `n` nodes, all of which are about to be asked for a grant.
+    /// Makes the state of `n` nodes, all of which are about to be asked for a grant.
     pub fn new(n: usize) -> Self {
         let holding = Holding {
             answered: false,
@@ -84,20 +92,20 @@ impl Holdings {
         Self { nodes: vec![holding; n], rounds: 0 }
     }
 
-    /// Begins a renewal; returns the number of its round.
+    /// Begins a renewal, and returns the number of its round.
     pub fn next_round(&mut self) -> u64 {
         self.rounds += 1;
         self.rounds
     }
 
-    /// Records that an extension is sent to the node: it may create the key there again, and a
-    /// first answer that comes after this does not show what the extension did.
+    /// Records that an extension is sent to the node. The extension may create the key there again,
+    /// so an answer to the first request that arrives later does not show what the node holds.
     pub fn extended(&mut self, node: usize) {
         (self.nodes[node].may_hold, self.nodes[node].answered) = (true, true);
     }
 
-    /// Records an answer of this round, which confirms until `until` if it is a grant; `at` and
-    /// `history` are the time of the answer and the data history that gave it.
+    /// Records the node's answer to the request of this round. If it is a grant, it confirms the
+    /// lease until `until`. The answer arrived at `at`, and `history` is the node's data history.
     pub fn answered(
         &mut self,
         node: usize,
@@ -123,9 +131,9 @@ impl Holdings {
         }
     }
 
-    /// Records that the node has begun the data history of this quarantine. Returns true if its
-    /// last confirmation is of an earlier history; then the next extension names the quarantine, if
-    /// it may.
+    /// Records that the node has begun the data history to which this quarantine belongs. Returns
+    /// true if the node last confirmed the lease in an earlier data history. The next extension
+    /// then names the quarantine, if the holder may name it.
     pub fn switched(&mut self, node: usize, quarantine: Quarantine) -> bool {
         let of = &mut self.nodes[node];
         let before = of.confirmed_in.is_some_and(|(_, history)| history != quarantine.id);
@@ -135,7 +143,7 @@ impl Holdings {
         before
     }
 
-    /// Returns true if the node may hold something of the attempt.
+    /// Returns true if the node may hold the lock or the claim of the attempt.
     pub fn may_hold(&self, node: usize) -> bool {
         self.nodes[node].may_hold
     }
@@ -161,9 +169,10 @@ mod tests {
         QuarantineId { history, since: 1 }
     }
 
-    /// One node. A line reads `yes@1 ext no@2 -> holds until 100`; a word is an event (`yes`, `no`,
-    /// `fault`, `unsent` and `quarantined` are answers at that time, `yes.2` one to the second
-    /// renewal; `ext` is an extension that is sent, `switch` another data history).
+    /// One node. A line reads `yes@1 ext no@2 -> holds until 100`: events at a time in ms, then the
+    /// state of the node. `yes`, `no`, `fault`, `unsent` and `quarantined` are answers (`yes.2`
+    /// answers the second renewal). With `ext` an extension is sent, and with `switch` the node
+    /// begins another data history.
     #[test]
     fn what_a_node_holds() {
         let table = include_str!("testdata/holdings.txt");
@@ -214,7 +223,8 @@ mod tests {
         }
     }
 
-    /// Ends of the quarantine and of what was confirmed, in ms; leases are at most 20 ms long.
+    /// Each row has the end of the quarantine, the end of what the node confirmed and the present
+    /// time, all in ms, and whether the quarantine is named. Leases are at most 20 ms long.
     #[test]
     fn a_quarantine_is_named_only_by_who_outlasts_the_replaced_master() {
         for (ends, confirmed, now, named) in [

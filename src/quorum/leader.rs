@@ -1,15 +1,15 @@
-//! The leader of an election, as a majority of nodes sees it: a read that does not wait for the
+//! Who leads an election, by the answers of a majority of nodes. The read does not wait for the
 //! slowest node.
 //!
-//! The answers are not taken at one instant. Three facts make the verdicts sound all the same:
-//! 1. An owner that leads throughout the read is reported by each node of its majority. So if every
-//!    answer that could still matter has come and no owner has a majority, there was a moment
+//! The nodes do not answer at one instant. The results are right all the same, for three reasons:
+//! 1. An owner that leads throughout the read is reported by each node of its majority. So if no
+//!    owner has a majority, and no answer that is still awaited can change that, there was a moment
 //!    without a leader: *vacant* is true.
-//! 2. Metadata (the proclaimed value) that was written to a majority is on some node of any
-//!    majority that names its owner, and it is numbered: the highest number is never older than
-//!    that write.
-//! 3. A node that may have forgotten (quarantine) or did not answer counts for every owner and for
-//!    none: it can prevent a decision, never make one.
+//! 2. The leader's metadata, which contain the proclaimed value, are numbered. Metadata that were
+//!    written to a majority are on some node of every majority that names the leader. So the
+//!    metadata with the highest number are never older than these.
+//! 3. A node that did not answer, or that may have forgotten a lock (quarantine), may name any
+//!    owner or none. It can prevent a decision, but never cause one.
 
 use std::time::Duration;
 
@@ -20,57 +20,58 @@ use crate::quorum::{Answer, Machine, Progress};
 use crate::time::Moment;
 use crate::token::OwnerToken;
 
-/// Answer of one node.
+/// What one node has answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum OwnerReport<W> {
-    /// The key is one of our locks.
+    /// The key holds a lock of this library.
     Held {
         /// Owner of the lock.
         owner: OwnerToken,
-        /// Time until the lock expires on that node.
+        /// Time until the lock expires on this node.
         remaining: Duration,
-        /// The owner's own metadata with its number; metadata of another owner is left out.
+        /// Metadata that this owner published, with their number. Metadata of another owner are
+        /// left out.
         content: Option<(u64, W)>,
     },
-    /// No value, or another program's value: no owner of ours leads by this node.
+    /// The key has no value, or a value of another program, so by this node no owner leads.
     Absent,
-    /// The lock may have been forgotten, or have ended early by this node's clock, for this time;
-    /// and the state of the node's data at the beginning of the quarantine.
+    /// Time for which this node may have forgotten the lock, or may have ended it early, and how
+    /// the node's data began: known, empty or lost.
     Quarantined(Duration, Began),
-    /// No answer that counts.
+    /// The node gave no answer that counts.
     Failed(NodeError),
 }
 
-/// Result of the answers so far.
+/// What the answers so far show about the leader.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sight<W> {
-    /// A majority names one owner, which has published metadata.
+    /// A majority names one owner, and that owner has published metadata.
     Leads {
-        /// Latest metadata of the leader.
+        /// Metadata that the leader published last.
         content: W,
-        /// Time until fewer than a majority name the leader, unless it renews.
+        /// Time after which fewer nodes than a majority name the leader, unless it renews.
         remaining: Duration,
     },
-    /// A majority names one owner, which has not published metadata yet.
+    /// A majority names one owner, but no node shows metadata of that owner.
     Mute,
-    /// No owner has a majority.
+    /// No owner has a majority, so there is no leader.
     Vacant,
-    /// Too few answers that count.
+    /// Too few nodes gave an answer that counts. Contains the answer of each node.
     NoQuorum(Vec<NodeOutcome>),
 }
 
-/// The machine of one read.
+/// The state machine of one read of the leader.
 #[derive(Clone, Debug)]
 pub struct Leading<W, R> {
-    /// End of the wait for answers.
+    /// Moment until which answers are awaited.
     by: Moment,
     read: R,
     answers: Vec<Option<OwnerReport<W>>>,
 }
 
 impl<W: Clone, R: Fn(OwnerToken, &Holder) -> Option<(u64, W)>> Leading<W, R> {
-    /// Makes the machine of a read over `n` nodes; answers are awaited until `by`. `read` returns
-    /// the owner's own metadata, with its number, from a node's answer; it must refuse metadata
+    /// Makes the machine of a read over `n` nodes, whose answers are awaited until `by`. `read`
+    /// returns an owner's metadata with their number from a node's answer. It must refuse metadata
     /// that another owner left behind.
     pub fn new(n: usize, by: Moment, read: R) -> Self {
         Self { by, read, answers: (0..n).map(|_| None).collect() }
@@ -101,7 +102,7 @@ impl<W: Clone, R: Fn(OwnerToken, &Holder) -> Option<(u64, W)>> Leading<W, R> {
         }
     }
 
-    /// Returns the owner that most nodes name, and the number of these nodes.
+    /// Returns the largest number of nodes that name the same owner, and that owner.
     fn favourite(&self) -> (usize, Option<OwnerToken>) {
         let mut owners: Vec<OwnerToken> = self.held().map(|(owner, ..)| owner).collect();
         owners.sort_unstable();
@@ -123,7 +124,7 @@ impl<W: Clone, R: Fn(OwnerToken, &Holder) -> Option<(u64, W)>> Leading<W, R> {
         content.max_by_key(|(number, _)| *number).map(|(_, w)| w.clone())
     }
 
-    /// Returns the time until fewer than a majority name the leader.
+    /// Returns the time after which fewer than `need` nodes name the leader.
     fn remaining_of(&self, leader: OwnerToken, need: usize) -> Duration {
         let of_leader = self.held().filter(|(owner, ..)| *owner == leader);
         let mut rests: Vec<Duration> = of_leader.map(|(_, rest, _)| rest).collect();
@@ -163,7 +164,7 @@ impl<W: Clone, R: Fn(OwnerToken, &Holder) -> Option<(u64, W)>> Machine for Leadi
                     Sight::Leads { content, remaining: self.remaining_of(owner, need) }
                 }
                 None if last => Sight::Mute,
-                // A node that is still silent may have the metadata.
+                // A node that has not answered yet may have the leader's metadata.
                 None => return Progress::Wait(self.by),
             }
         } else if votes + unknown < need {
@@ -185,8 +186,9 @@ mod tests {
     use super::*;
     use crate::op::{Began, QuarantineId};
 
-    /// One letter per node: `a`/`b` held without metadata, `a1` with metadata number 1, `-` absent,
-    /// `k` kept, `q` quarantined, `x` failed, `.` silent.
+    /// One word per node: `a` or `b` is held by this owner without metadata, `a1` held with
+    /// metadata number 1, `-` absent, `k` kept after a handover, `q` quarantined, `x` failed, `.`
+    /// silent.
     fn reply(cell: &str, node: usize) -> Option<Result<Reply, NodeError>> {
         let held = |owner: u128, content: &str| Holder {
             owner: Some(OwnerToken::from_random(owner)),

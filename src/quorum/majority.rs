@@ -1,4 +1,5 @@
-//! Majorities. Their only property that is used: any two of them share a node.
+//! Majorities of the nodes. The algorithms use only one property of them: any two majorities share
+//! a node.
 
 /// Returns the smallest number of nodes such that any two sets of that size share a node: `n / 2 +
 /// 1`.
@@ -8,21 +9,21 @@ pub const fn majority(n: usize) -> usize {
 
 const _: () = assert!(majority(1) == 1 && majority(4) == 3 && majority(5) == 3);
 
-/// Running count of a vote by yes and no.
+/// Count of the votes so far, by yes and no.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VoteCount {
-    /// Number of nodes that vote.
+    /// Number of nodes that have a vote.
     pub n: usize,
     /// Number of nodes that said yes.
     pub yes: usize,
-    /// Number of nodes that will not say yes any more.
+    /// Number of nodes that cannot say yes any more.
     pub no: usize,
 }
 
-/// Three-valued result of a vote.
+/// Result of a vote that may still be open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VoteResult {
-    /// Both results are still possible.
+    /// The vote can still be won or lost.
     Pending,
     /// A majority said yes.
     Won,

@@ -1,22 +1,26 @@
-//! The quorum core: pure machines that decide by the answers of a majority.
+//! The quorum core: pure state machines, each of which decides one operation by the answers of a
+//! majority of the nodes.
 //!
-//! Each operation has a machine, and all have one shape:
+//! Each operation has a machine of its own. All machines have this shape:
 //!
 //! ```text
 //!  replies ─▶ on_reply(now, node, reply) ─▶ Progress ─▶ Wait(until) · Send(ops, until)
 //!  timers  ─▶ on_time(now)               ─▶ Progress ─▶ Decided(result)
 //! ```
 //!
-//! No clock, no socket, no randomness: time is an argument of every input, so that whole histories
-//! run in a test. Invariants upheld here (the rules are in `docs/design/`):
-//! 1. A win needs a majority of grants **and** one fencing token on a majority, both before
-//!    `send + validity` (locks 2, 3).
-//! 2. A token is either a value that a majority granted, or the largest granted, raised on a
-//!    majority under the owner check (locks 3).
-//! 3. An extension counts from its own send, and only if a majority answered before the old
-//!    validity ended (renewal 1). A failed extension releases nothing.
-//! 4. "Taken" is answered only when a majority answered; otherwise it is "no quorum" with causes
-//!    (locks 7).
+//! The machines use no clock, no socket and no randomness. Every input carries its time as an
+//! argument, so a test can run whole histories of answers. The machines uphold these invariants
+//! (the rules in parentheses are in `docs/design/`):
+//! 1. An attempt is won only by a majority of grants **and** one fencing token on a majority, both
+//!    before `send + validity` (locks 2, 3).
+//! 2. A token is either a value that a majority granted, or the largest granted value after a
+//!    majority has been raised to it. A node accepts the raise only from the lock's owner (locks
+//!    3).
+//! 3. The validity of an extension counts from the moment at which it was sent, and only if a
+//!    majority answered before the old validity ended (renewal 1). A failed extension releases
+//!    nothing.
+//! 4. The caller is told "taken" only if a majority answered. Otherwise it is told "no quorum",
+//!    with the answer of each node (locks 7).
 
 use crate::error::NodeError;
 use crate::op::{Op, Reply};
@@ -38,32 +42,32 @@ pub mod release;
 mod tables;
 pub mod vote;
 
-/// Reply of a node, or the reason for which there is none.
+/// A node's reply to one op, or the error if no reply came or the reply does not count.
 pub type Answer = Result<Reply, NodeError>;
 
-/// Next step of a machine.
+/// Next step of a machine, which the machine's caller carries out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress<D> {
-    /// Do nothing until the next reply, or until this moment.
+    /// Do nothing until the next reply or until this moment, whichever is earlier.
     Wait(Moment),
-    /// Send these ops to these nodes, then wait until this moment.
+    /// Send each op to the node with this number, then wait until this moment.
     Send(Vec<(usize, Op)>, Moment),
     /// The machine has decided, and needs nothing more.
     Decided(D),
 }
 
-/// A machine that decides one operation by the nodes' answers.
+/// A state machine that decides one operation by the nodes' answers.
 ///
-/// The caller has sent the first requests to the nodes. It calls [`on_time`](Self::on_time) to
-/// begin, and again at each moment that the machine named; it passes every reply to
-/// [`on_reply`](Self::on_reply), and stops at [`Progress::Decided`].
+/// The caller sends the first requests to the nodes before it uses the machine. It then calls
+/// [`on_time`](Self::on_time) to begin, and again at each moment that a step names. It passes every
+/// reply to [`on_reply`](Self::on_reply), and stops at [`Progress::Decided`].
 pub trait Machine {
-    /// Result of the machine.
+    /// What the machine decides: the result of the operation.
     type Decision;
 
-    /// Takes in a node's answer, or its failure.
+    /// Takes in a reply or an error of the node with this number, and returns the next step.
     fn on_reply(&mut self, now: Moment, node: usize, reply: &Answer) -> Progress<Self::Decision>;
 
-    /// Takes in that it is `now`.
+    /// Takes in that the time is `now`, and returns the next step.
     fn on_time(&mut self, now: Moment) -> Progress<Self::Decision>;
 }

@@ -1,16 +1,18 @@
-//! One claim of an idempotency key over the nodes (idempotency 1): phase 1 of consensus on the
-//! key's result, with the fencing token as ballot.
+//! One claim of an idempotency key over the nodes (idempotency 1). It is phase 1 of consensus on
+//! the key's result, and the fencing token is the ballot.
 //!
 //! ```text
-//!  a majority shows one record ─▶ Replay      any record at all ─▶ Repair, never the handler
-//!  a majority of nodes that forgot nothing grants, one token settled on it ─▶ Promised
-//!  a majority grants, but too few of them remember ─▶ Promised, forgotten, once all have spoken
+//!  a majority shows the same record ─▶ Replay    fewer nodes show one ─▶ Repair, never the handler
+//!  a majority of nodes that remember every claim grants, with one token ─▶ Promise
+//!  a majority grants, but too few of it remember every claim
+//!               ─▶ Promise marked `forgotten`, once no node is silent or the wait is over
 //! ```
 //!
-//! Invariants: 1. without a majority's promise nothing is promised; 2. a record seen anywhere is
-//! replayed, repaired or adopted; 3. a node that forgot does not count towards "no record"; 4. all
-//! of it before the validity ends; 5. another fingerprint seen anywhere is a mismatch, and no
-//! result of another request is shown.
+//! Invariants: 1. Nothing is promised without a majority. 2. A record that any node shows is
+//! replayed, repaired or adopted. 3. A node that may have forgotten claims does not count towards
+//! "there is no record". 4. All answers that count come before the validity ends. 5. Where any node
+//! shows another fingerprint, no result is replayed, repaired or adopted, because it may belong to
+//! another request.
 
 mod forgotten;
 #[cfg(test)]
@@ -27,18 +29,19 @@ use crate::quorum::{Answer, Machine, Progress};
 use crate::time::Moment;
 use crate::token::FencingToken;
 
-/// Time after which to ask again while an owner is storing its result.
+/// Time after which to claim again while the owner of another claim is storing its result.
 const SOON: Duration = Duration::from_millis(20);
 
-/// Reason for which there is no promise. What was granted must be given back.
+/// Reason for which a majority promised nothing. The caller must give back what single nodes
+/// granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Denied {
-    /// This is the key's result, for good; `None` if it was too large to be kept.
+    /// This is the key's final result; `None` if it was too large to be kept.
     Replay(Option<Arc<[u8]>>),
-    /// A result was seen, but not on a majority: claim again with `force`, and complete the record
-    /// that this claim finds, or else this one.
+    /// A result was seen, but not on a majority. The caller has to claim the key again with
+    /// `force`, and to complete the record that the new claim finds, or this one if it finds none.
     Repair(StoredRecord),
-    /// The claim was refused.
+    /// The claim was refused for this reason.
     Refused(Refusal),
 }
 
@@ -48,61 +51,64 @@ fn refused(refusal: Refusal) -> Step {
     Step::Decided(Err(Denied::Refused(refusal)))
 }
 
-/// Promise of a majority.
+/// What a majority of the nodes promised to a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Promise {
-    /// The settled ballot.
+    /// Ballot of the claim: the fencing token on which a majority agrees.
     pub token: FencingToken,
-    /// Number of claims that the key has seen, this one included.
+    /// Number of claims of the key so far, this one included.
     pub attempt: u32,
-    /// The result that must be completed instead of a new one.
+    /// Result of an earlier claim, which must be completed instead of a new result.
     pub adopt: Option<StoredRecord>,
-    /// Steps that earlier attempts finished: those under the highest ballot among the promises, and
-    /// of these the longest list. It includes all steps that a majority has.
+    /// Handler steps that earlier attempts finished: of the lists that the promising nodes have,
+    /// those under the highest ballot, and of these the longest. It includes all steps that a
+    /// majority has.
     pub steps: Option<StoredSteps>,
-    /// Set if too few of the nodes know of every claim of the key, so that "no record" is not
-    /// certain.
+    /// Set if too few of the nodes certainly know every claim of the key, because some lost data.
+    /// Then it is not certain that there is no record.
     pub forgotten: Option<Forgetting>,
 }
 
-/// Reason for which a majority cannot answer "never seen".
+/// Reason for which a majority cannot answer that a key was never claimed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forgetting {
-    /// Time for which that will be so of keys without a birth.
+    /// Time after which a majority certainly knows every claim again, for keys whose birth (the
+    /// time of the request) is not known.
     pub remaining: Duration,
-    /// Losses of all nodes that granted and do not remember, without duplicates; empty if one of
-    /// these nodes did not report which loss it was.
+    /// Losses of data on the nodes that granted but may have forgotten a claim, without duplicates.
+    /// Empty if one of these nodes did not report its loss.
     pub losses: Vec<Loss>,
-    /// Nodes without which too few know, because their data began empty and no operator confirmed
-    /// that they are new. Empty if there would be too few even with them.
+    /// Nodes whose data began empty, and that no operator confirmed as new. If they were known to
+    /// be new, enough nodes would know every claim. Empty if there would still be too few.
     pub fresh: Vec<usize>,
-    /// Enough nodes would know if those that gave no answer do.
+    /// True if enough nodes would know every claim if the nodes that gave no answer did.
     pub unheard: bool,
 }
 
 /// Reason for which a claim was not granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Another owner's claim runs.
+    /// The claim of another owner is running.
     InFlight {
-        /// Time until a majority could be free, if that claim is not renewed; short while a result
-        /// is being stored.
+        /// Time until a majority could be free if the running claim is not renewed. It is at most
+        /// 20 ms while the owner is storing a result.
         retry_after: Duration,
     },
-    /// Several claims met and none has a majority: try again, at the latest after `retry_after`.
+    /// Several claims met, and none has a majority. The caller may try again at once, and should at
+    /// the latest after `retry_after`.
     Contended {
-        /// Time until a majority could be free if nothing is given back.
+        /// Time until a majority could be free if no other claim is given back.
         retry_after: Duration,
     },
-    /// The key was used with another fingerprint.
+    /// The key was used with another fingerprint, so for another request.
     Mismatch,
-    /// The request is older than the retention: a record of it may be gone.
+    /// The request is older than the retention of the key, so a record of it may have expired.
     TooOld,
-    /// Too few answers that count.
+    /// Too few nodes gave an answer that counts. Contains the answer of each node.
     NoQuorum(Vec<NodeOutcome>),
 }
 
-/// Answer of a node to the claim.
+/// What a node has answered to the claim so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Vote {
     Silent,
@@ -117,34 +123,36 @@ enum Vote {
     InFlight(Duration),
     Mismatch,
     TooOld,
-    /// Time left of the quarantine, and the state of the node's data at its beginning.
+    /// Time left of the node's quarantine, and how the node's data began: known, empty or lost.
     Quarantined(Duration, Began),
     Refused,
     Failed(NodeError),
 }
 
-/// The machine of one claim.
+/// The state machine that decides one claim.
 #[derive(Clone, Debug)]
 pub struct Record {
     votes: Vec<Vote>,
-    /// Record to adopt: the one with the highest ballot among the promises.
+    /// Record to adopt: of the records that came with grants, the one with the highest ballot.
     adopt: Option<StoredRecord>,
-    /// Steps with the highest ballot among the promises, the longest list of it.
+    /// Finished steps: of the lists that came with grants, the longest under the highest ballot.
     steps: Option<StoredSteps>,
-    /// Settles one token over the grants that count.
+    /// Machine that settles one token over the grants that count.
     grants: Acquire,
-    /// Grants of nodes that forgot count too: the promise will be `forgotten`.
+    /// True once the grants of nodes that may have forgotten claims count too. The promise will
+    /// then be marked `forgotten`.
     relaxed: bool,
-    /// The grants are no majority, or settle on no token.
+    /// True once the grants can no longer become a majority with one token.
     lost: bool,
-    /// Token on which the grants agree, while other nodes may still show a result.
+    /// Token on which the grants of a majority agree. It is set while the nodes that have not
+    /// answered may still show a result.
     won: Option<FencingToken>,
 }
 
 impl Record {
-    /// Makes the machine of a claim over `n` nodes, sent at `sent` and valid until `until`; each
-    /// request is awaited for `patience`. `raise` is sent, with the ballot set, to nodes that have
-    /// to be raised.
+    /// Makes the machine of a claim over `n` nodes, sent at `sent` and valid until `until`. The
+    /// answers to each request are awaited for `patience`. `raise` is the op that raises a node's
+    /// promise; the machine sets its ballot.
     pub fn new(n: usize, sent: Moment, until: Moment, patience: Duration, raise: Op) -> Self {
         Self {
             votes: vec![Vote::Silent; n],
@@ -157,7 +165,7 @@ impl Record {
         }
     }
 
-    /// Returns the largest fence that a node granted.
+    /// Returns the largest fence that a node granted to this claim.
     pub fn largest(&self) -> Option<u64> {
         let granted = self.votes.iter().filter_map(|v| match v {
             Vote::Granted { fence, .. } => Some(*fence),
@@ -216,7 +224,7 @@ impl Record {
         self.count(|v| *v == Vote::Silent)
     }
 
-    /// Returns true if a silent node may still answer.
+    /// Returns true if a node that has not answered may still do so.
     fn awaits(&self, now: Moment) -> bool {
         self.silent() > 0 && now < self.by()
     }
@@ -225,8 +233,8 @@ impl Record {
         majority(self.votes.len())
     }
 
-    /// Returns the records that nodes showed, each with the number of nodes that show exactly this
-    /// one.
+    /// Returns the records that nodes showed, each with the number of nodes that showed an equal
+    /// record.
     fn shown(&self) -> impl Iterator<Item = (&StoredRecord, usize)> {
         let shown = self.votes.iter().filter_map(|v| match v {
             Vote::Completed(record) => Some(record),
@@ -241,7 +249,8 @@ impl Record {
             return Some(refused(Refusal::Mismatch));
         }
         // A record on a majority is the result, even if a repair is writing it again under a higher
-        // ballot. But one mismatch is enough: the result may be that of another request.
+        // ballot. But one node with another fingerprint is enough to withhold the result, because
+        // it may belong to another request.
         if let Some((record, _)) = self.shown().find(|(_, same)| *same >= self.need()) {
             return Some(if mismatches > 0 {
                 refused(Refusal::Mismatch)
@@ -256,7 +265,8 @@ impl Record {
         self.count(|v| *v == Vote::Mismatch)
     }
 
-    /// Judges every grant so far again, those of nodes that forgot included.
+    /// Counts all grants so far once more, this time with those of nodes that may have forgotten
+    /// claims.
     fn relax(&mut self, now: Moment) -> Progress<acquire::Outcome> {
         self.relaxed = true;
         self.grants = self.grants.anew();
@@ -266,7 +276,8 @@ impl Record {
                 Vote::Silent => continue,
                 Vote::Granted { fence, .. } => Ok(Reply::Granted { fence: *fence }),
                 Vote::InFlight(remaining) => Ok(Reply::InFlight { remaining: *remaining }),
-                // Neither a grant nor an owner; the content of the reply does not matter.
+                // The node neither granted nor has a running claim. Any other reply tells `grants`
+                // this.
                 _ => Ok(Reply::Mismatch),
             };
             let next = self.grants.on_reply(now, node, &reply);
@@ -285,15 +296,15 @@ impl Record {
         match step {
             Progress::Wait(at) if !self.lost => Step::Wait(at),
             Progress::Send(asks, by) => Step::Send(asks, by),
-            // Too few nodes remember: a node that has not answered yet may have the result that
-            // these nodes forgot.
+            // Too few nodes remember every claim. So a node that has not answered yet may have the
+            // result that the others forgot.
             Progress::Decided(Ok(token)) if self.relaxed && self.awaits(now) => {
                 self.won = Some(token);
                 Step::Wait(self.by())
             }
-            // A majority that remembers never saw the key: a key that only a minority has, under
-            // another fingerprint, was never the only claim of a request. Without such a majority
-            // it may have been.
+            // If a majority that remembers every claim never saw the key, then no claim with the
+            // other fingerprint had a majority, and the mismatch does not count. Otherwise one may
+            // have had.
             Progress::Decided(Ok(_))
                 if self.mismatches() > 0 && (self.relaxed || self.adopt.is_some()) =>
             {
@@ -315,8 +326,8 @@ impl Record {
         }
     }
 
-    /// Returns the largest attempt number: an earlier run had the grants of a majority, which
-    /// shares a node with ours.
+    /// Returns the largest number of claims that a node counted. Each earlier attempt that ran had
+    /// grants of a majority, which shares a node with the majority of this claim.
     fn attempt(&self) -> u32 {
         let counts = self.votes.iter().map(|v| match v {
             Vote::Granted { attempt, .. } => *attempt,
@@ -325,7 +336,7 @@ impl Record {
         counts.max().unwrap_or(0).max(1)
     }
 
-    /// Returns the refusal that follows from the answers when nothing is promised.
+    /// Returns the refusal that the answers result in when nothing is promised.
     fn refuse(&self, now: Moment) -> Step {
         let (need, silent) = (self.need(), self.silent());
         let granted = self.count(|v| matches!(v, Vote::Granted { .. }));
@@ -338,7 +349,7 @@ impl Record {
         let may = |have: usize| have + silent >= need;
         let open = spoke < need || may(same) || may(mismatched);
         if self.awaits(now) && spoke + silent >= need && open {
-            // The late answers decide which refusal it is.
+            // The answers that are still awaited decide which refusal it is.
             return Step::Wait(self.by());
         }
         if spoke < need {
@@ -348,7 +359,8 @@ impl Record {
             return refused(Refusal::Mismatch);
         }
         if let Some((best, _)) = self.shown().max_by_key(|(r, _)| r.token) {
-            // While leases run on other nodes, the owner is storing its result now.
+            // If leases still run on other nodes, the owner of the claim is storing the result now.
+            // The caller should ask again soon, at the latest when the shortest lease ends.
             return match leases.iter().min() {
                 Some(left) => refused(Refusal::InFlight { retry_after: SOON.min(*left) }),
                 None if completed + granted >= need => {
@@ -361,8 +373,8 @@ impl Record {
             return refused(Refusal::TooOld);
         }
         let running = leases.len();
-        // As for locks: nodes in quarantine are free when that ends, and nodes that failed are not
-        // counted as free.
+        // As for locks, a node in quarantine is free when the quarantine ends, and a node that
+        // failed does not count as free.
         leases.extend(self.votes.iter().filter_map(Vote::quarantine));
         leases.sort_unstable();
         let failed = self.count(|v| matches!(v, Vote::Failed(_)));
@@ -397,8 +409,8 @@ impl Machine for Record {
 
     fn on_reply(&mut self, now: Moment, node: usize, reply: &Answer) -> Step {
         if self.votes[node] != Vote::Silent {
-            // This is the answer to a raise; a record that appeared since the grant must be
-            // adopted.
+            // This is the answer to a raise. If it shows a record that appeared since the node's
+            // grant, that record must be adopted.
             if let Ok(Reply::Completed(record)) = reply {
                 self.see(record);
             }

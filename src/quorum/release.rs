@@ -1,5 +1,5 @@
-//! Result of a release (renewal 5, 6): the release goes by token to all nodes; their answers
-//! decide.
+//! The result of a release (renewal 5, 6). The caller sends the release, with the owner token, to
+//! each node that may have the lock, and their answers decide.
 
 use crate::error::{NodeError, NodeOutcome};
 use crate::op::Reply;
@@ -7,23 +7,23 @@ use crate::quorum::majority::majority;
 use crate::quorum::{Answer, Machine, Progress};
 use crate::time::Moment;
 
-/// Answer of a majority to a release.
+/// What a majority of the nodes answered to a release.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// A majority still held our token and deleted it.
+    /// A majority still held the lock for our owner token, and deleted it.
     Released,
-    /// The lock does not exist on a majority any more.
+    /// The lock was not on a majority any more, and no other owner has it on a majority.
     Gone,
-    /// Another owner has the lock on a majority.
+    /// A majority answered that another owner has the lock.
     Other,
-    /// Too few answers.
+    /// Too few nodes answered. Contains the answer of each node.
     Unknown(Vec<NodeOutcome>),
 }
 
-/// The machine of one release.
+/// The state machine that decides one release.
 #[derive(Clone, Debug)]
 pub struct Release {
-    /// End of the wait for answers.
+    /// Moment until which answers are awaited.
     by: Moment,
     votes: Vec<Vote>,
 }
@@ -38,12 +38,12 @@ enum Vote {
 }
 
 impl Release {
-    /// Makes the machine of a release over `n` nodes; answers are awaited until `by`.
+    /// Makes the machine of a release over `n` nodes, whose answers are awaited until `by`.
     pub fn new(n: usize, by: Moment) -> Self {
         Self { by, votes: vec![Vote::Silent; n] }
     }
 
-    /// Records that the node certainly never had the lock, and is not asked.
+    /// Records that the node certainly never had the lock, and so is not sent the release.
     pub fn never_granted(&mut self, node: usize) {
         self.votes[node] = Vote::Absent;
     }
@@ -72,8 +72,9 @@ impl Machine for Release {
         self.on_time(now)
     }
 
-    /// Decides by the answers so far. A majority of "deleted" proves the hold; a minority that
-    /// never granted answers "absent", which must not hide that proof.
+    /// Decides by the answers so far. If a majority answers "deleted", the lock was held until
+    /// then. A node of the minority that never granted the lock answers "absent", which must not
+    /// hide this.
     fn on_time(&mut self, now: Moment) -> Progress<Found> {
         let n = self.votes.len();
         let need = majority(n);
@@ -87,8 +88,8 @@ impl Machine for Release {
                 Vote::Failed(_) => {}
             }
         }
-        // Nodes that are silent or failed may complete a majority that held the lock, or may answer
-        // "other".
+        // A node that is silent or failed may have held the lock, too, so it counts as one that
+        // did.
         let held = n - absent - other >= need;
         Progress::Decided(if deleted >= need {
             Found::Released

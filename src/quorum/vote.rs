@@ -1,11 +1,11 @@
-//! Rules that decide if an answer counts as a vote, before any machine receives it. They depend on
-//! the node that gave the answer, not on the operation.
+//! Rules that decide whether a node's answer counts as a vote, before any machine receives it. They
+//! depend on the state of the node that gave the answer.
 //!
-//! - A node whose clock stepped does not vote (renewal 8).
-//! - A fencing token that no honest node can have given is refused (locks 6).
-//! - A node in quarantine does not answer who holds a name, unless it certainly knows (quarantine
-//!   9).
-//! - Two addresses of one server are one vote (overview 8).
+//! - A grant of a node whose clock stepped does not count (renewal 8).
+//! - A fencing token that no node with a right clock can have given is refused (locks 6).
+//! - A node in quarantine is no witness of who holds a name, unless its data certainly show it
+//!   (quarantine 9).
+//! - If two addresses lead to one server, that server has one vote (overview 8).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,28 +15,28 @@ use crate::op::{Facts, Holder, Reply, Terms};
 use crate::quorum::Answer;
 use crate::time::{FENCE_SLACK, token_lead};
 
-/// Knowledge of a node by which its answers are judged.
+/// What is known of a node when its answer is judged.
 #[derive(Clone, Copy, Debug)]
 pub struct Witness<'a> {
-    /// Facts of the node from the same batch; `None` if it reported none.
+    /// Facts that the node reported in the same batch; `None` if it reported none.
     pub facts: Option<&'a Facts>,
-    /// Reason for which the node's votes do not count, if there is one.
+    /// Error because of which the node's votes do not count, if there is one.
     pub objection: Option<&'a NodeError>,
-    /// Bounds that all clients of the node agree on.
+    /// Longest lease and largest clock error, on which all clients of the node must agree.
     pub terms: &'a Terms,
     /// This machine's wall clock, in µs since 1970.
     pub wall_micros: u64,
 }
 
 impl Witness<'_> {
-    /// Returns the answer, or the error that it counts as. `votes`: a grant makes its caller a
-    /// holder or keeps it one.
+    /// Returns the answer, or the error that it counts as. `votes` is true if a grant makes the
+    /// caller a holder or keeps it one.
     pub fn judge(&self, reply: Answer, votes: bool) -> Answer {
         let reply = reply?;
         if let Some(error) = self.objection {
-            // The node executed the op, but its grant does not count as a vote. A refusal counts:
-            // it can only make the caller more careful. "The name is free" does not count either:
-            // if a clock stepped forward, a lease has ended early.
+            // The node executed the op, but its grant does not count as a vote. The answer that the
+            // name is free does not count either, because a clock that stepped forward ended leases
+            // early. A refusal counts: it can only make the caller more careful.
             if votes && reply.is_grant() || reply == Reply::Holder(None) {
                 return Err(error.clone());
             }
@@ -52,23 +52,25 @@ impl Witness<'_> {
         }
     }
 
-    /// Returns true if no honest node can have given this token, provided that this machine's clock
-    /// is right.
+    /// Returns true if no node with a right clock can have given this token, provided that this
+    /// machine's clock is right.
     fn is_ahead(&self, fence: u64) -> bool {
         let lead = token_lead(self.terms.clock_error) + FENCE_SLACK;
         let lead = u64::try_from(lead.as_micros()).unwrap_or(u64::MAX);
         fence > self.wall_micros.saturating_add(lead)
     }
 
-    /// Returns the answer that replaces one that may be of an earlier data history. A node in
-    /// quarantine may have forgotten who holds the name, so "free" proves nothing, and a holder
-    /// counts only if the key was certainly written in this history. That is certain if its rest
-    /// and the age of the history exceed the longest lease of any client plus 2E: an earlier server
-    /// of the node, which set the key's end, may have had a clock 2E ahead of this one's.
+    /// Returns the answer `Quarantined` in place of an answer about the holder that may show an
+    /// earlier data history; `None` if the answer counts. A node in quarantine may have forgotten
+    /// who holds the name, so its answer that the name is free proves nothing. A holder that it
+    /// shows counts only if the key was certainly written in this data history. That is certain if
+    /// the key's remaining time plus the age of the data history is longer than the longest lease
+    /// of any client plus 2E: an older key may have got its expiry from an earlier server of the
+    /// node, whose clock was 2E ahead of this server's.
     fn old_data(&self, holder: Option<&Holder>) -> Option<Reply> {
         let facts = self.facts.filter(|f| !f.quarantine.is_zero())?;
         let age = facts.quarantine_len.saturating_sub(facts.quarantine);
-        // Other clients ask for a longer quarantine if their leases are longer.
+        // If a quarantine is longer than this client asked for, another client has longer leases.
         let longer = facts.quarantine_len.saturating_sub(facts.quarantine_asked);
         let longest = self.terms.max_ttl + longer + 2 * self.terms.clock_error;
         let rest = holder.and_then(|h| h.remaining);
@@ -79,18 +81,18 @@ impl Witness<'_> {
     }
 }
 
-/// Server processes that have answered in one round, by node.
+/// The server processes that answered in one round, by the number of the node.
 #[derive(Clone, Debug)]
 pub struct Servers(Vec<Option<Arc<str>>>);
 
 impl Servers {
-    /// Makes the record of `n` nodes, none of which has answered.
+    /// Makes the list for `n` nodes, none of which has answered yet.
     pub fn new(n: usize) -> Self {
         Self(vec![None; n])
     }
 
-    /// Returns the answer, or the error that it counts as because of this server process. Two
-    /// addresses of one server are one vote, that of the first to answer.
+    /// Returns the answer, or an error if the same server process has already answered for another
+    /// node: two addresses of one server have one vote, that of the first to answer.
     pub fn admit(&mut self, node: usize, server: Option<&Arc<str>>, reply: Answer) -> Answer {
         let Some(server) = server else { return reply };
         let same =
@@ -114,8 +116,8 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
     const TERMS: Terms = Terms { max_ttl: Duration::from_secs(6), clock_error: SECOND };
 
-    /// Returns the facts of a node whose quarantine of 10 s (or longer, as others have asked) began
-    /// this many seconds ago; `None`: it is over.
+    /// Returns the facts of a node whose quarantine began `age` seconds ago; `None` if it is over.
+    /// The quarantine is 10 s long, and `others` seconds longer if other clients asked for that.
     fn facts(age: Option<u32>, others: u32) -> Facts {
         let len = (10 + others) * SECOND;
         Facts {
@@ -138,8 +140,9 @@ mod tests {
         Holder { owner: None, fence: 1, remaining: Some(rest), meta: None }
     }
 
-    /// A line reads `grant=1000 stepped -> ClockJump`: the answer, what is known of the node, and
-    /// the judged answer. Tokens are ms of this machine's clock, which shows 1000 s; E is 1 s.
+    /// A line reads `grant=1000 stepped -> ClockJump`: a node's answer, the state of the node, and
+    /// what the answer counts as. Tokens are ms of this machine's clock, which shows 1000 s; E is 1
+    /// s.
     #[test]
     fn an_answer_is_worth_what_its_node_is() {
         let stepped = NodeError::maybe_executed(NodeFault::ClockJump, "");
@@ -164,7 +167,7 @@ mod tests {
                 terms: &TERMS,
                 wall_micros: 1_000_000_000,
             };
-            // A release is no vote: its answer counts, whatever the clock shows.
+            // A release is no vote, so its answer counts even if the node's clock stepped.
             let got = match witness.judge(Ok(reply.clone()), node != "released") {
                 Ok(judged) if judged == reply => "counts".to_owned(),
                 Ok(Reply::Quarantined { .. }) => "quarantined".to_owned(),
@@ -178,7 +181,8 @@ mod tests {
     #[test]
     fn in_quarantine_a_holder_counts_only_if_it_was_written_since() {
         let (just, more) = (Duration::from_secs(5), Duration::from_millis(5_001));
-        // With 6 s + 2E of an earlier lease, 3 s of which have passed, 5 s may be left.
+        // An earlier lease may have had 6 s + 2E when the quarantine began. Now, 3 s later, 5 s of
+        // it may be left.
         for (age, others, rest, counted) in [
             (None, 0, None, true),
             (None, 0, Some(SECOND), true),

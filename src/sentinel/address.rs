@@ -1,4 +1,4 @@
-//! A server's address, as Sentinels report it and people write it.
+//! Addresses of servers, as Sentinels report them and people write them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,7 +17,8 @@ pub(crate) struct Address {
 }
 
 impl Address {
-    /// Makes an address from parts that a server sent; `None` for an empty host or port 0.
+    /// Makes an address from parts that a server sent; `None` for port 0, and for a host that is
+    /// empty, too long, or has white space or control characters.
     pub(crate) fn new(host: &str, port: u16) -> Option<Self> {
         let bad = host.is_empty() || port == 0;
         let odd = host.len() > HOST_MAX || host.contains(char::is_whitespace) || !is_plain(host);
@@ -47,8 +48,8 @@ impl Address {
     }
 }
 
-/// Returns the part of an invalid address that may be shown: text before an `@` may be a password,
-/// and so may text in place of a port.
+/// Returns the part of an invalid address that may be shown. Text before an `@` may be a password,
+/// and so may text in the place of a port.
 fn shown(text: &str) -> String {
     let is_scheme = |s: &str| s.bytes().all(|b| b.is_ascii_alphabetic());
     let (secret, rest) = text.rsplit_once('@').unwrap_or(("", text));

@@ -25,11 +25,13 @@ pub(crate) struct Inquiry {
     pub(crate) access: Access,
     /// Time for each Sentinel to answer, connecting included.
     pub(crate) within: Duration,
-    /// Addresses at which this client reaches those that Sentinels report.
+    /// Where this client reaches the addresses that Sentinels report; an address that is not in the
+    /// map is used as it is.
     pub(crate) map: BTreeMap<Address, Address>,
 }
 
-/// The connections to the Sentinels and the state of discovery. One round at a time.
+/// The connections to the Sentinels and the state of discovery. It runs one round of questions at a
+/// time.
 pub(crate) struct Asker {
     inquiry: Inquiry,
     machine: Discovery,
@@ -45,7 +47,8 @@ pub(crate) struct Round {
     pub(crate) decision: Result<Master, NodeError>,
     pub(crate) known: usize,
     pub(crate) reachable: usize,
-    /// So many Sentinels report the master down that at least one must be right: ask again soon.
+    /// More Sentinels than a minority report the master as down or in a failover, so at least one
+    /// must be right: the next round comes sooner.
     pub(crate) troubled: bool,
 }
 
@@ -70,8 +73,9 @@ impl Asker {
         }
     }
 
-    /// Asks all known Sentinels, then those that the answers named, and decides. Takes at most
-    /// twice the deadline of one Sentinel. `hurry`: a caller waits for the decision.
+    /// Asks all known Sentinels, then those that were learned from the answers, and decides which
+    /// server is the master. Takes at most twice the deadline of one Sentinel. `hurry`: a caller
+    /// waits for the decision.
     pub(crate) async fn round(&mut self, hurry: bool) -> Round {
         let first: Vec<Address> = self.machine.sentinels().to_vec();
         let mut answers = self.ask(&first, Vec::new(), hurry).await;
@@ -117,7 +121,8 @@ impl Asker {
         for (at, named) in answers {
             match named {
                 Some(named) => lists.push(named),
-                // A late answer must not be taken for the answer to the next question.
+                // Nothing may be asked on the connection any more, because a late answer could be
+                // taken for the answer to the next question.
                 None => drop(open.remove(&at)),
             }
         }
@@ -127,13 +132,17 @@ impl Asker {
         Replicas { reported, agreed: agreed.into_iter().map(reached).collect() }
     }
 
-    /// Adds the answers of `whom` to `answers`, in the order in which they came. In a hurry, once
-    /// the answers so far decide, the other Sentinels get another fifth of the deadline: one might
-    /// know of a higher epoch, but a frozen minority must not delay every caller. A minority that
-    /// was also silent in the last round gets a fifth while nothing is decided, because the others
-    /// may be in the middle of a switch and will soon answer otherwise, and no more time once it is
-    /// decided. Otherwise each has its whole deadline, so that a distant Sentinel gets connected at
-    /// all. A connection whose answer is not awaited is dropped with its future.
+    /// Asks the Sentinels `whom`, and adds their answers to `answers` in the order in which they
+    /// come. Without `hurry`, each Sentinel has its whole deadline, so that a distant one gets
+    /// connected at all. In a hurry, a frozen minority must not delay every caller:
+    /// - Once the answers so far decide, the other Sentinels get another fifth of the deadline,
+    ///   because one of them might know of a higher epoch.
+    /// - Sentinels that were silent in the last round, if they are a minority, get no more time
+    ///   once all others have answered and a decision is made. While none is made they get a fifth,
+    ///   because the others may be in the middle of a switch and will soon answer otherwise.
+    /// - In all other cases each Sentinel has its whole deadline.
+    ///
+    /// A connection whose answer is not awaited is dropped with its future.
     async fn ask(
         &mut self,
         whom: &[Address],
@@ -194,7 +203,8 @@ async fn ask_one(
     let exchange = timeout(*within, async {
         if let Some(mut conn) = conn {
             let answer = conn.ask(at, name).await;
-            // A kept connection that broke proves nothing about the Sentinel: it is opened again.
+            // That a kept connection broke proves nothing about the Sentinel, so a new one is
+            // opened.
             if !matches!(answer.reply, SentinelReply::Failed(Trouble::Unreachable, _)) {
                 return (answer, Some(conn));
             }
@@ -262,7 +272,7 @@ mod tests {
         let list = |ports: &[u16]| ports.iter().map(|p| at(*p)).collect::<Vec<_>>();
         let three = vec![list(&[1, 2]), list(&[2, 9, 9, 9]), list(&[2, 1])];
         assert_eq!(named_by_most(three, 3), BTreeSet::from([at(1), at(2)]));
-        // Those that do not answer count too.
+        // Sentinels that do not answer count for the majority, too.
         assert!(named_by_most(vec![list(&[1])], 3).is_empty());
         assert_eq!(named_by_most(vec![list(&[1])], 1), BTreeSet::from([at(1)]));
     }

@@ -20,7 +20,8 @@ use crate::dial::{Line, Place, dial};
 use crate::shown::Secrets;
 use crate::tls::{self, Tls};
 
-/// Events that may announce a change of the group. Hints only: messages may be lost.
+/// Channels of a Sentinel whose events may announce a change of the group. They are hints only,
+/// because messages may be lost.
 const CHANNELS: [&str; 8] = [
     "+switch-master",
     "+sdown",
@@ -37,9 +38,9 @@ const CHANNELS: [&str; 8] = [
 pub(crate) struct Access {
     pub(crate) username: Option<String>,
     pub(crate) password: Option<String>,
-    /// `None`: plain TCP.
+    /// TLS to the Sentinels, or `None` for plain TCP.
     pub(crate) tls: Option<Tls>,
-    /// Name expected in the certificate, if it is not the host.
+    /// Name that is expected in the Sentinels' certificates, if it is not the host.
     pub(crate) tls_name: Option<Arc<str>>,
 }
 
@@ -55,7 +56,7 @@ impl fmt::Debug for Access {
 }
 
 impl Access {
-    /// Returns login and transport, without an address.
+    /// Returns login and transport of the Sentinels; the address in it is a placeholder.
     pub(crate) fn endpoint(&self) -> Endpoint {
         let tls = self.tls.clone().map(|tls| tls.named(self.tls_name.as_ref()));
         let mut like = Endpoint::over(tls);
@@ -88,8 +89,8 @@ impl Access {
     }
 }
 
-/// An open connection. Dropped after any time-out or error: a late answer must never be taken for
-/// the answer to the next question.
+/// An open connection to a Sentinel. It is dropped after any time-out or error, because a late
+/// answer must never be taken for the answer to the next question.
 pub(crate) struct SentinelConn {
     handle: Line,
     id: Option<Box<str>>,
@@ -98,13 +99,13 @@ pub(crate) struct SentinelConn {
 /// Result of the subscription on a new connection.
 pub(crate) enum Subscription {
     Events,
-    /// The user may not subscribe: polling has to suffice.
+    /// The Sentinel refused the subscription, for this reason, so it is only polled.
     PollOnly(String),
 }
 
 impl SentinelConn {
-    /// Connects, subscribes, and asks for the Sentinel's id. The caller bounds the whole time;
-    /// `within` bounds every single answer too.
+    /// Connects, subscribes, and asks for the Sentinel's id. `within` bounds the wait for each
+    /// answer; the caller has to bound the whole time.
     pub(crate) async fn open(
         at: &Address,
         name: &Arc<str>,
@@ -166,16 +167,17 @@ impl SentinelConn {
     }
 }
 
-/// Returns the addresses in `SENTINEL REPLICAS`; a replica without an address cannot be reached
-/// anyway.
+/// Returns the addresses in an answer to `SENTINEL REPLICAS`. A replica without an address is left
+/// out, because it cannot be reached anyway.
 fn places(answer: &Value) -> Vec<Address> {
     let Value::Array(items) = answer else { return Vec::new() };
     let place = |f: &Fields| Address::new(f.get("ip")?, f.get("port")?.parse().ok()?);
     items.iter().filter_map(fields).filter_map(|f| place(&f)).collect()
 }
 
-/// Judges an answer. One that contains garbage does not count: without its epoch it would be a vote
-/// that no higher epoch can outdate. Only a user that may not read the facts decides without them.
+/// Makes one answer out of a Sentinel's three replies. If a reply contains garbage, the answer does
+/// not count: without its epoch it would be a vote that no higher epoch can make stale. Only if the
+/// user may not read the facts does the answer count without them.
 fn judged(
     facts: RedisResult<Value>,
     address: RedisResult<Value>,
@@ -204,7 +206,8 @@ fn judged(
         Err(e) => return failed(&e),
     };
     let peers = match peers {
-        // A peer without an address cannot be asked; the facts count it all the same.
+        // A peer without an address is left out, because it cannot be asked. The number of
+        // Sentinels in `facts` still includes it.
         Ok(Value::Array(items)) => match items.iter().map(fields).collect::<Option<Vec<_>>>() {
             Some(all) => all.iter().filter_map(peer).collect(),
             None => return strange("SENTINEL SENTINELS is not a list of Sentinels"),
@@ -216,7 +219,8 @@ fn judged(
     SentinelReply::Master { at, facts, peers }
 }
 
-/// Returns host and port, which must be texts: a conversion would cut a number to the port's width.
+/// Returns the master's address. Host and port must be texts: the conversion of a number would cut
+/// it to the width of a port.
 fn master_address(value: &Value) -> Option<Address> {
     let Value::Array(items) = value else { return None };
     let [host, port] = items.as_slice() else { return None };
@@ -231,7 +235,8 @@ fn own_id(
     match answer {
         Ok(id) => match text(&id) {
             Some(id) if !id.is_empty() => Ok(Some(id.into())),
-            // Without its id one Sentinel under two addresses would count twice.
+            // An id that cannot be read is an error: without it, one Sentinel under two addresses
+            // would count twice.
             _ => Err((Trouble::Strange, "SENTINEL MYID is not an id".into())),
         },
         Err(e) if e.is_timeout() || e.is_io_error() => Err(trouble(&e, secrets)),
@@ -249,8 +254,8 @@ fn text(value: &Value) -> Option<&str> {
     }
 }
 
-/// Returns names with their values, all of them texts, from a map or a flat list. No name may occur
-/// twice, because it would be unknown which value counts.
+/// Returns names with their values, all of them texts, from a map or a flat list; `None` if it is
+/// not so. No name may occur twice, because it would be unknown which value counts.
 pub(crate) fn fields(value: &Value) -> Option<Fields> {
     let pairs: Vec<(&Value, &Value)> = match value {
         Value::Map(pairs) => pairs.iter().map(|(name, value)| (name, value)).collect(),
@@ -288,9 +293,9 @@ fn peer(f: &Fields) -> Option<Peer> {
     Some(Peer { at, id })
 }
 
-/// Returns true if the push may announce a change of the group. `+switch-master` begins with the
-/// group's name, the others with the instance's kind and name and, for a Sentinel or replica, the
-/// group after `@`. A lost connection counts too.
+/// Returns true if the push may announce a change of the group `name`. The message of
+/// `+switch-master` begins with the group's name. The others begin with the instance's kind and
+/// name and, for a Sentinel or replica, have the group after `@`. A lost connection counts, too.
 fn concerns(push: &PushInfo, name: &str) -> bool {
     if push.kind == PushKind::Disconnection {
         return true;
@@ -303,7 +308,8 @@ fn concerns(push: &PushInfo, name: &str) -> bool {
     payload.split(' ').any(|word| word == name)
 }
 
-/// Returns the error as `trouble` does, with a hint if TLS, or its absence, may be the cause.
+/// Returns what `trouble` returns for the error, with a hint if TLS, or its absence, may be the
+/// cause.
 fn no_connection(e: &RedisError, with_tls: bool, secrets: &Secrets) -> (Trouble, Box<str>) {
     let (kind, detail) = trouble(e, secrets);
     let hint = match kind {

@@ -3,8 +3,8 @@
 //! One Sentinel's answer is not enough: a Sentinel that is cut off together with the old master
 //! still names it. So a master counts only if a majority of the *known* Sentinels name it, none of
 //! them under an older configuration epoch than was decided before. Nor can one Sentinel's answer
-//! prevent a decision: an epoch, a peer or the number of peers counts only if more Sentinels report
-//! it than a minority. No clock, no IO, and the order of the answers never matters.
+//! prevent a decision: an epoch, a peer or the number of peers counts only if more Sentinels than a
+//! minority report it. There is no clock and no IO, and the order of the answers never matters.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -19,9 +19,9 @@ pub const SENTINELS_MAX: usize = 16;
 /// Answer of one Sentinel in one round.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Answer {
-    /// Address at which it was asked.
+    /// Address at which the Sentinel was asked.
     pub from: Address,
-    /// Its own id (`SENTINEL MYID`): one Sentinel under two addresses has one vote.
+    /// The Sentinel's id (`SENTINEL MYID`). By it, one Sentinel under two addresses has one vote.
     pub id: Option<Box<str>>,
     /// Content of the answer.
     pub reply: SentinelReply,
@@ -34,14 +34,14 @@ pub(crate) enum SentinelReply {
     Master {
         /// Address of the master as the Sentinel reports it.
         at: Address,
-        /// `SENTINEL MASTER`, if the user may read it.
+        /// Facts from `SENTINEL MASTER`; `None` if the user may not read them.
         facts: Option<MasterFacts>,
-        /// Other Sentinels of this group that it knows (`SENTINEL SENTINELS`).
+        /// Other Sentinels of this group that this one knows (`SENTINEL SENTINELS`).
         peers: Vec<Peer>,
     },
-    /// The Sentinel knows no master of that name.
+    /// The Sentinel monitors no master of the name that it was asked for.
     Unknown,
-    /// The answer does not count.
+    /// The answer does not count, for this reason and with this text about it.
     Failed(Trouble, Box<str>),
 }
 
@@ -52,7 +52,7 @@ pub(crate) enum Trouble {
     Unreachable,
     /// No answer in time.
     Timeout,
-    /// Another kind of server listens there.
+    /// A server that is not a Sentinel listens at the address.
     NotSentinel,
     /// User name or password was refused.
     Auth,
@@ -60,33 +60,33 @@ pub(crate) enum Trouble {
     NoPermission,
     /// The TLS handshake failed, or the server does not speak TLS.
     Tls,
-    /// The answer cannot be understood, or is an error of the server's own.
+    /// The answer cannot be understood, or is an error that none of the other reasons covers.
     Strange,
 }
 
 /// Answer to `SENTINEL MASTER`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct MasterFacts {
-    /// Grows by at least one with every failover.
+    /// Configuration epoch; grows by at least one with every failover.
     pub epoch: u64,
     /// Number of Sentinels that must agree that the master is down.
     pub quorum: u32,
-    /// Number of other Sentinels that this one knows, dead or alive.
+    /// Number of other Sentinels of the group that this one knows, dead or alive.
     pub others: u32,
-    /// Number of replicas that it knows, dead or alive.
+    /// Number of replicas of the group that this Sentinel knows, dead or alive.
     pub replicas: u32,
-    /// Time for which a master may be silent before it is considered down.
+    /// Time for which the master may be silent before this Sentinel considers it down.
     pub down_after: Duration,
-    /// The Sentinel considers the master down, or a failover runs.
+    /// True if the Sentinel considers the master down, or if a failover runs.
     pub troubled: bool,
 }
 
-/// Another Sentinel, as one of them reports it.
+/// A Sentinel of the group, as another Sentinel reports it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Peer {
-    /// Address of that Sentinel.
+    /// Address of the reported Sentinel.
     pub at: Address,
-    /// Id of that Sentinel.
+    /// Id of the reported Sentinel, if it is known.
     pub id: Option<Box<str>>,
 }
 
@@ -111,7 +111,8 @@ pub(crate) struct Discovery {
     learned: BTreeSet<Address>,
     configured: usize,
     ids: BTreeMap<Address, Box<str>>,
-    /// Last answer of each: a Sentinel that is silent now may still begin a failover.
+    /// Last `down-after-milliseconds` that each Sentinel reported. It is kept while a Sentinel is
+    /// silent, because the Sentinel may still begin a failover.
     down_after: BTreeMap<Address, Duration>,
     seen: Option<u64>,
 }
@@ -134,16 +135,17 @@ impl Discovery {
         &self.sentinels
     }
 
-    /// Puts the Sentinel that replied first at the head of the list (client guideline, step 1).
+    /// Puts the Sentinel that replied first at the head of the list (Redis' guideline for Sentinel
+    /// clients, step 1).
     pub(crate) fn first_replier(&mut self, at: &Address) {
         if let Some(i) = self.sentinels.iter().position(|s| s == at) {
             self.sentinels[..=i].rotate_right(1);
         }
     }
 
-    /// Remembers ids, appends Sentinels that were not known yet (guideline, step 9), and removes
-    /// learned ones that turn out to be a known one under another address. Returns true if there
-    /// are new ones to ask.
+    /// Remembers the Sentinels' ids, appends Sentinels that were not known yet (guideline, step 9),
+    /// and removes learned Sentinels that turn out to be configured ones under another address.
+    /// Returns true if there are new ones to ask.
     pub(crate) fn learn(&mut self, answers: &[Answer]) -> bool {
         for a in answers {
             if let Some(id) = &a.id {
@@ -159,7 +161,8 @@ impl Discovery {
             by.insert(&a.from);
             *known = peer.min(known);
         }
-        // Otherwise one Sentinel could name many that do not exist or that repeat its answer.
+        // A peer counts only if more Sentinels than a minority name it. Otherwise one Sentinel
+        // could name many that do not exist or that repeat its answer.
         let enough = minority(self.configured) + 1;
         let peers = named.into_values().filter(|(by, _)| by.len() >= enough).map(|(_, peer)| peer);
         let (ids, learned) = (&self.ids, &self.learned);
@@ -186,10 +189,11 @@ impl Discovery {
         self.sentinels.len() > before
     }
 
-    /// Returns the number of Sentinels: as many as were configured or answer, or as they report if
-    /// that is more. Sentinels never forget each other by themselves, so the side that lost the
-    /// others still counts them; that makes a minority recognisable. If more than a majority
-    /// answer, the highest numbers are ignored: as many of them as may be wrong.
+    /// Returns the number of Sentinels of the group: the largest of the number that was configured,
+    /// the number that answers, and the number that the Sentinels report. Sentinels never forget
+    /// each other by themselves, so a part of them that is cut off still counts the others; that
+    /// makes a minority recognisable. If more than a majority report a number, the highest numbers
+    /// are ignored: as many of them as may be wrong.
     fn known(&self, voices: &[Voice<'_>]) -> usize {
         let mut reported: Vec<usize> = voices.iter().filter_map(|v| v.sentinels).collect();
         reported.sort_unstable_by(|a, b| b.cmp(a));
@@ -199,7 +203,7 @@ impl Discovery {
         reported.max(self.configured).max(voices.len()).max(1)
     }
 
-    /// Decides by the answers of one round.
+    /// Decides by the answers of one round which server is the master.
     ///
     /// # Errors
     /// The fault that tells what to do, with every Sentinel's answer in the detail.
@@ -230,7 +234,8 @@ impl Discovery {
         let Some((at, by)) = winner else {
             return Err(no_agreement(answers, needed, floor));
         };
-        // Any Sentinel may begin the next failover, even one that does not know of the last.
+        // Any Sentinel may begin the next failover, even one that does not know of the last, so the
+        // shortest `down-after-milliseconds` counts.
         let reported = named.iter().filter_map(|(_, v)| v.facts).map(|f| f.down_after);
         let down_after = reported.chain(self.down_after.values().copied()).min();
         let epoch = agreed_epoch(&by, needed);
@@ -241,29 +246,31 @@ impl Discovery {
             at: at.clone(),
             epoch,
             down_after,
-            // A Sentinel that knows one more replica may promote that one.
+            // A Sentinel may promote a replica that only it knows, so the largest number counts.
             replicas: voices.iter().filter_map(|v| v.facts).map(|f| f.replicas).max(),
         })
     }
 }
 
-/// Returns how many of them may be wrong, cut off or lying while the others are a majority.
+/// Returns how many of this number of Sentinels may be wrong, cut off or lying while the others are
+/// a majority.
 pub(crate) fn minority(sentinels: usize) -> usize {
     sentinels.saturating_sub(1) / 2
 }
 
-/// Returns the highest epoch that this many of them, or all that report one, have reached.
+/// Returns the highest epoch that at least `needed` of the Sentinels have reached or, if fewer
+/// report an epoch, that all of those have reached.
 fn agreed_epoch(by: &[&Voice<'_>], needed: usize) -> Option<u64> {
     let mut epochs: Vec<u64> = by.iter().filter_map(|v| v.epoch()).collect();
     epochs.sort_unstable_by(|a, b| b.cmp(a));
     epochs.get(needed.min(epochs.len()).checked_sub(1)?).copied()
 }
 
-/// One Sentinel, with any number of addresses.
+/// The answer of one Sentinel, which may have several addresses.
 struct Voice<'a> {
     at: Option<&'a Address>,
     facts: Option<&'a MasterFacts>,
-    /// Number of Sentinels that it knows, itself included.
+    /// Number of Sentinels that this one knows, itself included.
     sentinels: Option<usize>,
     unknown: bool,
 }
@@ -275,9 +282,10 @@ impl Voice<'_> {
 }
 
 fn voices(answers: &[Answer]) -> Vec<Voice<'_>> {
-    // Of two answers with the same id, the one counts whose address other Sentinels know under this
-    // id, and then the latest (two connections to one Sentinel may straddle a switch). The choice
-    // must not depend on which answer came first, hence a total order.
+    // Of two answers with the same id, the one counts whose address more of the other Sentinels
+    // know under this id, and then the one with the higher epoch (two connections to one Sentinel
+    // may straddle a switch). The choice must not depend on which answer came first, hence a total
+    // order.
     let known = |a: &Answer| {
         let is = |p: &Peer| p.at == a.from && p.id == a.id;
         answers.iter().filter(|other| other.from != a.from && other.peers().iter().any(is)).count()
@@ -306,7 +314,7 @@ fn voices(answers: &[Answer]) -> Vec<Voice<'_>> {
 }
 
 impl Answer {
-    /// Returns the other Sentinels that it names.
+    /// Returns the other Sentinels that this Sentinel names.
     fn peers(&self) -> &[Peer] {
         match &self.reply {
             SentinelReply::Master { peers, .. } => peers,
@@ -321,7 +329,8 @@ impl Answer {
         }
     }
 
-    /// Returns true if it reports the master as down, or a failover: ask again soon.
+    /// Returns true if the Sentinel reports the master as down, or a failover as running: then the
+    /// Sentinels are asked again soon.
     pub(crate) fn troubled(&self) -> bool {
         match &self.reply {
             SentinelReply::Master { facts, .. } => facts.as_ref().is_some_and(|f| f.troubled),
@@ -365,8 +374,8 @@ fn all_answers(answers: &[Answer]) -> String {
     all.join("; ")
 }
 
-/// Returns the fault if no Sentinel names a master. A person has to act on the worst cause, so the
-/// cause that is least likely to end by itself decides the fault. Silence comes last.
+/// Returns the error if no Sentinel names a master. Of several causes, the one that is least likely
+/// to end by itself decides the fault, because a person has to act on it. Silence comes last.
 fn no_master_named(voices: &[Voice<'_>], answers: &[Answer]) -> NodeError {
     let has = |t| answers.iter().any(|a| matches!(a.reply, SentinelReply::Failed(x, _) if x == t));
     let fault = if voices.iter().any(|v| v.unknown) {

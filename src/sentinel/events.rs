@@ -1,5 +1,6 @@
-//! Events of Sentinels: a reason to ask all of them, and no more than that. One Sentinel counts as
-//! a reason once a second, whatever it sends; only several make it urgent.
+//! Collects the events that Sentinels send. An event is only a reason to ask all Sentinels again,
+//! at most once a second for each Sentinel that sends events. Only events of several Sentinels make
+//! it urgent.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +11,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::address::Address;
 
-/// Minimum time between two rounds that the same Sentinel causes.
+/// Shortest time between two rounds of questions that events of the same Sentinel cause.
 const EACH: Duration = Duration::from_secs(1);
 /// Events of several Sentinels within this time belong to the same incident.
 const TOGETHER: Duration = Duration::from_secs(3);
@@ -22,7 +23,7 @@ pub(crate) struct Events {
     by: Mutex<BTreeMap<Address, Arc<EventCollector>>>,
 }
 
-/// The events of one Sentinel, over all its connections.
+/// Collector of the events of one Sentinel, from all connections to it.
 #[derive(Debug)]
 pub(crate) struct EventCollector {
     notify: Arc<Notify>,
@@ -31,14 +32,14 @@ pub(crate) struct EventCollector {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct EventState {
-    /// It sent an event, and no round was started since.
+    /// True if the Sentinel has sent an event, and no round of questions was started since.
     waits: bool,
-    /// Time at which it last caused a round.
+    /// Time at which an event of the Sentinel last caused a round.
     last_round: Option<Instant>,
 }
 
 impl EventCollector {
-    /// Returns true if another event would change nothing.
+    /// Returns true if an event waits already, so that another one would change nothing.
     pub(crate) fn is_full(&self) -> bool {
         lock(&self.state).waits
     }
@@ -60,15 +61,16 @@ impl Events {
         Arc::clone(lock(&self.by).entry(at.clone()).or_insert_with(new))
     }
 
-    /// Drops the collectors of all others.
+    /// Drops the collectors of all Sentinels that are not in `known`.
     pub(crate) fn keep(&self, known: &[Address]) {
         lock(&self.by).retain(|at, _| known.contains(at));
     }
 
-    /// Resolves when there is a reason to ask; returns how many Sentinels sent events.
+    /// Resolves when events are a reason to ask the Sentinels; returns how many of them caused a
+    /// round within the last three seconds.
     ///
     /// # Cancellation safety
-    /// May be dropped; the reason stays.
+    /// May be dropped; no event is lost.
     pub(crate) async fn reason(&self) -> usize {
         loop {
             let now = Instant::now();
@@ -110,14 +112,14 @@ impl Events {
 }
 
 enum Due {
-    /// Ask now: this many Sentinels sent events recently.
+    /// Ask now; this many Sentinels sent events lately.
     Now(usize),
     At(Instant),
     Never,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // No code that holds one of these panics, and their values are always complete.
+    // No code that holds one of these mutexes panics, and their values are always complete.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -1,10 +1,12 @@
-//! The min-replicas check of a master: if it is on and strong enough, and the L that follows.
+//! The min-replicas check of a master: judges whether it is on and strong enough, and how long the
+//! failover window L is that follows from it.
 //!
 //! L is the time for which a replaced master may still accept writes. The check
 //! (`min-replicas-to-write` with `min-replicas-max-lag`) bounds it: a master without fresh
 //! acknowledgements from its replicas refuses writes after at most `max_lag + 2 s`. Without the
-//! check nothing bounds it: an isolated master accepts writes for the whole partition and about
-//! eleven seconds more after the heal, until a Sentinel demotes it. Pure: facts in, decision out.
+//! check nothing bounds it: an isolated master accepts writes for the whole partition and for about
+//! eleven seconds after the heal, until a Sentinel demotes it. This module is pure: it makes a
+//! decision from facts.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,10 +17,10 @@ use crate::error::ConfigError;
 /// whole seconds, and reads it once a second.
 pub const LAG_SLACK: Duration = Duration::from_secs(2);
 
-/// Assumed L of a server without the check; nothing enforces it.
+/// Failover window (L) that is assumed for a server without the check; nothing enforces it.
 const UNCHECKED: Duration = Duration::from_secs(15);
 
-/// Policy for a master without a sufficient min-replicas check.
+/// What a node does if its master's min-replicas check is off or too weak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum MinReplicas {
     /// The node does not vote while the check is off or weaker than required.
@@ -28,26 +30,27 @@ pub enum MinReplicas {
     /// master accepts writes: the quarantine relies on the configured failover window, which
     /// nothing enforces.
     Warn,
-    /// As `Warn`, without the warning.
+    /// The node votes as under `Warn`, but no warning is logged.
     Off,
 }
 
-/// Required strength of the check.
+/// Strength of the min-replicas check that a client requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MinReplicasRule {
-    /// Policy if the check is weaker.
+    /// What the node does if the check is weaker.
     pub policy: MinReplicas,
-    /// Number of replicas that must have acknowledged at least …
+    /// Least `min-replicas-to-write` that is required.
     pub replicas: u32,
-    /// … within this age at most, in whole seconds.
+    /// Largest `min-replicas-max-lag` that is allowed, in whole seconds.
     pub max_lag: Duration,
-    /// Least L if the servers do not show their settings; `None`: the L of `max_lag`, which the
-    /// nodes' scripts enforce, and 15 s without the check.
+    /// Failover window (L) that the user has set. It is the least L if the servers do not show
+    /// their settings, and L itself if the check is not required. `None`: L is `max_lag` + 2 s,
+    /// which the nodes' scripts enforce, or 15 s if the check is not required.
     pub window: Option<Duration>,
 }
 
 impl Default for MinReplicasRule {
-    /// Returns one replica, ten seconds (the server's own default for the lag), required.
+    /// Requires at least one replica, and a lag of at most ten seconds, the servers' own default.
     fn default() -> Self {
         Self {
             policy: MinReplicas::Require,
@@ -58,10 +61,10 @@ impl Default for MinReplicasRule {
     }
 }
 
-/// Checks that these settings can be required.
+/// Checks that a client can require these settings of a master.
 ///
 /// # Errors
-/// No replicas, or a lag that is not a whole number of seconds between one and 3600.
+/// `replicas` is 0, or `max_lag` is not a whole number of seconds between one and 3600.
 pub(crate) fn check_min_replicas(replicas: u32, max_lag: Duration) -> Result<(), ConfigError> {
     if replicas == 0 {
         let rule =
@@ -83,7 +86,7 @@ pub struct MinReplicasFacts {
     /// `min_slaves_good_slaves`: replicas that acknowledged in time. Reported only while the check
     /// is on, so `None` means off.
     pub good_replicas: Option<u32>,
-    /// `connected_slaves`.
+    /// `connected_slaves`: replicas that are connected, in any state.
     pub connected_replicas: Option<u32>,
     /// `min-replicas-to-write`; `None` if `CONFIG GET` is not allowed.
     pub min_replicas: Option<u32>,
@@ -92,8 +95,8 @@ pub struct MinReplicasFacts {
 }
 
 impl MinReplicasFacts {
-    /// Parses the text of `INFO replication` and the pairs of `CONFIG GET min-replicas-*`, the
-    /// latter `None` if the server does not allow it.
+    /// Parses the text of `INFO replication` and the pairs of `CONFIG GET min-replicas-*`. `config`
+    /// is `None` if the server does not allow that command.
     pub fn parse(info: &str, config: Option<&[(String, String)]>) -> Self {
         let field = |name: &str| {
             info.lines().find_map(|line| {
@@ -114,9 +117,9 @@ impl MinReplicasFacts {
         }
     }
 
-    /// Returns true if the check is on.
+    /// Returns true if the min-replicas check is on.
     pub fn is_on(&self) -> bool {
-        // Either setting switches it off if it is 0.
+        // The check is also off if either setting is 0.
         let set = |v: Option<u64>| v.is_none_or(|v| v > 0);
         self.good_replicas.is_some()
             && set(self.min_replicas.map(u64::from))
@@ -144,12 +147,13 @@ impl fmt::Display for MinReplicasFacts {
     }
 }
 
-/// Result of judging the facts.
+/// Result of judging a master's min-replicas check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checked {
-    /// The fault and the command that corrects it; `None` if there is none.
+    /// The fault because of which the node does not vote, and the command that corrects it; `None`
+    /// if there is none.
     pub fault: Option<String>,
-    /// A warning although the node may vote.
+    /// A weakness to be logged, although the node may vote.
     pub warning: Option<String>,
     /// L: time for which a replaced master may still accept writes.
     pub window: Duration,
@@ -187,17 +191,18 @@ impl MinReplicasRule {
         Checked { fault: wrong, warning: two_halves(facts, replicas), window }
     }
 
-    /// Returns L if no check bounds it.
+    /// Returns L if no check bounds it: the one that the user has set, or an assumption.
     fn hope(&self) -> Duration {
         self.window.unwrap_or(UNCHECKED)
     }
 
-    /// Returns L of a server that has the check but does not show its settings.
+    /// Returns the least L of a server that has the check but does not show its settings.
     pub(crate) fn unread(&self) -> Duration {
         self.window.unwrap_or_default().max(self.max_lag + LAG_SLACK)
     }
 
-    /// Returns the fault of the check and the command that corrects it; `None` under `Off`.
+    /// Returns the fault of the check and the command that corrects it; `None` if there is none,
+    /// and under `Off`.
     pub(crate) fn wrong(
         &self,
         facts: &MinReplicasFacts,
@@ -229,8 +234,9 @@ impl MinReplicasRule {
     }
 }
 
-/// Checks `max_lag + 2 s ≤ down-after`: otherwise the old master still accepts writes when the new
-/// one begins (sentinel 4; measured overlap with lag 10 and down-after 5 s: 4.9 s).
+/// Returns the fault if `max_lag + 2 s ≤ down-after` does not hold: then the old master still
+/// accepts writes when the new one begins (sentinel 4; measured overlap with lag 10 and down-after
+/// 5 s: 4.9 s).
 fn lag_rule(
     facts: &MinReplicasFacts,
     requested: Duration,
@@ -243,7 +249,8 @@ fn lag_rule(
     }
     let enough = down_after.as_secs().saturating_sub(LAG_SLACK.as_secs());
     if facts.max_lag.is_none() && enough >= 1 {
-        // The servers may be right; the requirement of the client is too weak.
+        // The servers' lag, which this user may not read, may be short enough; only the lag that
+        // this client assumes is too long.
         return Some(format!(
             "this user may not read min-replicas-max-lag (CONFIG), and the assumed {} s + {} s are \
              more than Sentinel's down-after-milliseconds ({}): set `min_replicas(…)` to the lag \
@@ -273,9 +280,10 @@ fn lag_rule(
     ))
 }
 
-/// Warns if two halves of the group can each pass the check: with `2·(1 + k)` servers or more.
+/// Returns a warning if the group can be cut into two halves that both pass the check: if it has
+/// `2·(1 + k)` servers or more, with `min-replicas-to-write` k.
 fn two_halves(facts: &MinReplicasFacts, replicas: Option<u32>) -> Option<String> {
-    // Wider than the reported numbers, so no operation overflows.
+    // The type is wider than those of the reported numbers, so no operation overflows.
     let (k, servers) = (u64::from(facts.min_replicas?), u64::from(replicas?) + 1);
     (servers >= 2 * (1 + k)).then(|| {
         format!(

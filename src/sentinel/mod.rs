@@ -1,7 +1,8 @@
-//! The present master of a Sentinel group, and the strength of its min-replicas check.
+//! Finds the present master of a Sentinel group, and judges how strong its min-replicas check is.
 //!
-//! [`discovery`] decides by the Sentinels' answers (pure), `ask` fetches the answers, `watch` asks
-//! regularly and listens for events, [`min_replicas`] judges the min-replicas settings (pure).
+//! [`discovery`] decides by the Sentinels' answers which server is the master, and [`min_replicas`]
+//! judges the min-replicas settings; both are pure functions. `ask` fetches the answers, and
+//! `watch` asks regularly and listens for events.
 
 pub(crate) mod address;
 pub(crate) mod ask;

@@ -1,4 +1,5 @@
-//! Watches a group by polling its Sentinels; events only make the next poll come sooner.
+//! Watches a group by polling its Sentinels. Events of the Sentinels only make the next poll come
+//! sooner.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -15,21 +16,22 @@ use crate::env::Env;
 use crate::error::NodeError;
 use crate::time::Moment;
 
-/// Longest pause between polls when Sentinels report trouble.
+/// Longest pause between polls while Sentinels report trouble with the master.
 const ALARMED: Duration = Duration::from_millis(150);
-/// Number of polls for which that pause is used.
+/// Number of polls for which the pause [`ALARMED`] is used.
 const ALARM_POLLS: u32 = 20;
 
-/// State of the group.
+/// What the rounds of questions have found out about the group.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
-    /// Last master that was decided.
+    /// The master that was decided last.
     pub(crate) master: Option<Master>,
-    /// Reason for which the last round decided none.
+    /// Reason for which the last round decided on no master.
     pub(crate) error: Option<NodeError>,
     pub(crate) known: usize,
     pub(crate) reachable: usize,
-    /// Last master and the time at which it was first named, until a caller has asked for it.
+    /// Master that was decided anew, with the time of the last round that confirmed it; `None` once
+    /// a caller has taken it.
     news: Option<(Moment, Master)>,
 }
 
@@ -45,7 +47,8 @@ struct Shared {
     events: Arc<Events>,
     seen: Mutex<Seen>,
     env: Arc<dyn Env>,
-    /// Version of the connection: grows when the present one must no longer be used.
+    /// Grows when another master or epoch was decided, so that the present connection must no
+    /// longer be used.
     version: watch::Sender<u64>,
 }
 
@@ -68,8 +71,9 @@ impl Watch {
         Self { shared, poll_every, task: Mutex::new(None) }
     }
 
-    /// Returns the master: once, the one that a round has just decided anew, otherwise the one that
-    /// all Sentinels name now. Starts the watching task at the first call.
+    /// Returns the master. If a round has just decided on another one, the first call returns that
+    /// one at once; otherwise the Sentinels are asked now. Starts the watching task at the first
+    /// call.
     pub(crate) async fn resolve(&self) -> Result<Master, NodeError> {
         self.start();
         let news = lock(&self.shared.seen).news.take();
@@ -83,7 +87,7 @@ impl Watch {
         lock(&self.shared.seen).clone()
     }
 
-    /// Returns the replicas, from the Sentinels that were asked last.
+    /// Returns the replicas of the group, from the Sentinels that answered the last round.
     pub(crate) async fn replicas(&self) -> Replicas {
         self.shared.asker.lock().await.replicas().await
     }
@@ -93,8 +97,8 @@ impl Watch {
         self.shared.version.subscribe()
     }
 
-    /// Starts the task. Called within a runtime, because a node may be built outside of one; starts
-    /// again if the earlier runtime ended.
+    /// Starts the watching task. This is not done in `new`, because a node may be built outside of
+    /// a runtime. If the task ended with an earlier runtime, it is started again.
     fn start(&self) {
         let mut task = lock(&self.task);
         if task.as_ref().is_none_or(JoinHandle::is_finished) {
@@ -119,7 +123,7 @@ impl Shared {
     async fn round(&self, hurry: bool) -> Round {
         let mut asker = self.asker.lock().await;
         let round = asker.round(hurry).await;
-        // Still under the mutex, so that states are published in the order of the rounds.
+        // The mutex is still held, so that states are published in the order of the rounds.
         self.publish(&round);
         round
     }
@@ -144,8 +148,9 @@ impl Shared {
                     self.version.send_modify(|g| *g += 1);
                 }
             }
-            // Unreachable Sentinels do not make a running master invalid: the check (L) bounds what
-            // it may do if it was replaced unseen. So the connection stays.
+            // Without a decision the connection stays: that the Sentinels are unreachable does not
+            // make a running master invalid, and the min-replicas check bounds (L) how long it may
+            // still write if it was replaced unseen.
             Err(e) => (seen.error, seen.news) = (Some(e.clone()), None),
         }
     }
@@ -160,19 +165,19 @@ async fn keep_asking(shared: Arc<Shared>, every: Duration) {
             biased;
             by = shared.events.reason() => {
                 reported = true;
-                // A single Sentinel causes one question and no more, because it might send events
-                // for ever.
+                // A single Sentinel causes one round and no faster polling, because it might send
+                // events for ever.
                 if by > minority(shared.known()).max(1) {
                     alarm = ALARM_POLLS;
                 }
                 // Events come in bursts, and the first Sentinel that sends one is ahead of the
-                // others.
+                // others, so the round begins a moment later.
                 sleep(Duration::from_millis(20)).await;
             }
             () = sleep(jittered(pause, &*shared.env)) => alarm = alarm.saturating_sub(1),
         }
-        // Only at the beginning of trouble, so that a group that stays down is not polled faster
-        // for ever.
+        // Polling becomes faster only when trouble begins, so that a group that stays down is not
+        // polled faster for ever.
         let was =
             std::mem::replace(&mut troubled, shared.round(reported || alarm > 0).await.troubled);
         if troubled && !was {
@@ -188,6 +193,6 @@ fn jittered(pause: Duration, env: &dyn Env) -> Duration {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    // No code that holds one of these panics, and their values are always complete.
+    // No code that holds one of these mutexes panics, and their values are always complete.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,17 +1,21 @@
-//! Deliveries that panic outside of their handler, and the log lines of dead letters.
+//! Deliveries that panic outside of their handler, the log lines of dead letters, and the names of
+//! consumers.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use palisade::Failed;
+use palisade::error::ConfigError;
 use palisade::idempotency::Context;
-use palisade::idempotency::consumer::{DeadLetterReason, Disposition, Rules};
+use palisade::idempotency::consumer::{
+    self, BrokerError, Consumer, DeadLetterReason, Disposition, Rules, Terms,
+};
 use tokio::time::{sleep, timeout};
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::broker::{Broker, Handed};
+use crate::broker::{Broker, Connection, Handed};
 use crate::support::idem::{World, secs};
 use crate::support::logs::Log;
-use crate::{consumer, empty};
+use crate::{consumer, empty, once};
 
 #[tokio::test(start_paused = true)]
 async fn a_delivery_that_panics_fails_and_is_put_aside_in_the_end() {
@@ -48,4 +52,35 @@ async fn put_aside_is_logged_when_it_has_happened() {
         assert_eq!(log.lines(&["was put aside", &this]).len(), want, "{}", log.text());
         assert_eq!(log.lines(&["is not confirmed", &this]).is_empty(), !silent, "{}", log.text());
     }
+}
+
+/// A broker that records the name of each consumer that is built over it.
+#[derive(Clone, Debug, Default)]
+struct Roll(Arc<Mutex<Vec<Arc<str>>>>);
+
+impl consumer::Broker for Roll {
+    type Session = Connection;
+    type Delivery = Handed;
+
+    fn check(&self, terms: &Terms) -> Result<(), ConfigError> {
+        self.0.lock().unwrap().push(Arc::clone(&terms.name));
+        Ok(())
+    }
+
+    async fn open(&self, _: &Terms) -> Result<Connection, BrokerError> {
+        unreachable!("no consumer runs")
+    }
+}
+
+/// A broker hands the messages of a consumer that died to another name.
+#[tokio::test(start_paused = true)]
+async fn no_two_consumers_have_the_same_name_at_a_broker() {
+    let (w, roll) = (World::new(1), Roll::default());
+    for _ in 0..3 {
+        Consumer::builder(roll.clone(), once(&w.builder(0).build().unwrap())).build().unwrap();
+    }
+    let mut names = roll.0.lock().unwrap().clone();
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len(), 3, "{names:?}");
 }

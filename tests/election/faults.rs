@@ -2,11 +2,14 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use palisade::Moment;
-use palisade::election::{CampaignError, Leader, LeaderError, Observation, ProclaimError};
-use palisade::node::spi::{Batch, NodeSignal, Op, Replies};
+use palisade::election::{
+    CampaignError, Leader, LeaderError, Observation, ProclaimError, TryCampaign,
+};
+use palisade::node::spi::{Batch, NodeSignal, Op, Replies, Reply};
 use palisade::node::spi::{BoxFuture, LockNode};
 use palisade::{Election, MemoryNode, Redlock};
 use palisade_testing::fault::FaultControl;
@@ -249,6 +252,46 @@ async fn a_leadership_lost_to_a_failover_is_not_reported_as_led_by_another_proce
     let election = redlock.election("cron").build().unwrap();
     let asked = election.try_campaign("me").await;
     assert!(matches!(asked, Err(CampaignError::NoQuorum(_))), "nobody leads: {asked:?}");
+}
+
+/// A node that grants the lock and refuses every value: another process has the lock by then.
+struct RefusesValues(MemoryNode, Arc<AtomicU32>);
+
+impl LockNode for RefusesValues {
+    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
+        let is_value = |op: &Op| matches!(op, Op::Extend { meta: Some(_), .. });
+        let refused: Vec<bool> = batch.ops.iter().map(is_value).collect();
+        let attempts = batch.ops.iter().filter(|op| matches!(op, Op::Acquire { .. })).count();
+        self.1.fetch_add(attempts as u32, Ordering::Relaxed);
+        let replies = self.0.call(batch, deadline);
+        Box::pin(async move {
+            let mut replies = replies.await;
+            for (item, refused) in replies.items.iter_mut().zip(refused) {
+                if refused {
+                    *item = Ok(Reply::NotOwner);
+                }
+            }
+            replies
+        })
+    }
+
+    fn events(&self) -> broadcast::Receiver<NodeSignal> {
+        self.0.events()
+    }
+
+    fn name(&self) -> Arc<str> {
+        self.0.name()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_single_try_that_loses_the_lock_before_its_value_is_stored_tries_once_more() {
+    let attempts = Arc::new(AtomicU32::new(0));
+    let node = RefusesValues(MemoryNode::new(), Arc::clone(&attempts));
+    let election = Redlock::builder().node(node).build().unwrap().election("e").build().unwrap();
+    let tried = timeout(LONG, election.try_campaign("me")).await.expect("it ends");
+    assert!(matches!(tried, Ok(TryCampaign::Following(_))), "{tried:?}");
+    assert_eq!(attempts.load(Ordering::Relaxed), 2);
 }
 
 #[tokio::test(start_paused = true)]

@@ -129,3 +129,36 @@ async fn waiters_of_one_process_ask_no_more_often_the_more_they_are() {
     }
     assert!(begun.elapsed() < Duration::from_secs(120), "after {:?}", begun.elapsed());
 }
+
+/// Callers that wait for a permit of their handle do not all ask the nodes when it closes.
+#[tokio::test(start_paused = true)]
+async fn a_close_ends_attempts_that_have_no_permit_without_asking_the_nodes() {
+    let (redlock, _, acquires) = handles(Duration::from_millis(200));
+    let mut all = JoinSet::new();
+    for n in 0..5_000 {
+        let mutex = redlock.mutex(format!("lock-{n}")).build().expect("a mutex");
+        all.spawn(async move {
+            if n % 2 == 0 { mutex.acquire().await } else { mutex.try_acquire().await.map(won) }
+        });
+    }
+    sleep(Duration::from_millis(100)).await;
+    let closing = redlock.clone();
+    let closed = tokio::spawn(async move { closing.close(Duration::from_secs(60)).await });
+    let (mut held, mut refused) = (Vec::new(), 0);
+    while let Some(done) = all.join_next().await {
+        match done.expect("a caller") {
+            Ok(guard) => held.push(guard),
+            Err(AcquireError::Closed(_)) => refused += 1,
+            Err(e) => panic!("{e}"),
+        }
+    }
+    let asked = acquires.load(Ordering::Relaxed);
+    assert!(asked <= 1_024 && held.len() <= asked, "{asked} asked, {} held", held.len());
+    assert_eq!(refused, 5_000 - held.len());
+    drop(held);
+    assert!(closed.await.expect("it ends").is_clean());
+}
+
+fn won(tried: TryAcquire) -> LockGuard {
+    tried.acquired().expect("each name is free")
+}

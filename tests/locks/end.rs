@@ -9,6 +9,7 @@ use palisade::election::CampaignError;
 use palisade::error::{ExtendError, NoQuorum};
 use palisade::{AcquireError, MemoryNode, Redlock, RedlockBuilder, ReleaseError};
 use palisade::{node::spi::Env, test_util::TokioEnv};
+use palisade_testing::fault::{Fault, Step};
 use tokio::time::{Instant, sleep};
 
 const S: Duration = Duration::from_secs(1);
@@ -45,6 +46,30 @@ async fn a_guard_that_was_lost_is_never_released_whatever_the_nodes_still_have()
         // The late release freed the lock all the same, and a held lock can be released.
         assert!(mutex.acquire().await.unwrap().release().await.is_ok());
     }
+}
+
+/// A node that refused the acquire may have the lock by a renewal whose answer is lost.
+#[tokio::test(start_paused = true)]
+async fn a_release_goes_to_nodes_that_may_have_the_lock_by_a_renewal_only() {
+    let env = env();
+    let nodes = nodes(3, &env);
+    let links: Vec<_> = nodes.iter().map(|n| Fault::new(n.clone()).env(Arc::clone(&env))).collect();
+    let builder = Redlock::builder().env(Arc::clone(&env)).ttl(60 * S).max_ttl(60 * S);
+    let redlock = links.iter().fold(builder, |b, link| b.node(link.clone())).build().unwrap();
+    let mutex = redlock.mutex("m").auto_renew(false).build().unwrap();
+    links[2].control().cut();
+    let guard = mutex.acquire().await.unwrap();
+    links[2].control().heal();
+    // The first request to the node only reads its clock.
+    links[2].control().script([Step::fine(), Step::lose_reply()]);
+    guard.extend().await.unwrap();
+    sleep(S).await;
+    let third = over(&nodes[2..], &env).ttl(60 * S).max_ttl(60 * S).build().unwrap();
+    let third = third.mutex("m").build().unwrap();
+    assert!(third.try_acquire().await.unwrap().acquired().is_none(), "the renewal arrived");
+    guard.release().await.unwrap();
+    sleep(S).await;
+    assert!(third.try_acquire().await.unwrap().acquired().is_some(), "left on the third node");
 }
 
 #[tokio::test(start_paused = true)]

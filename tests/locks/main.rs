@@ -9,6 +9,7 @@ mod end;
 mod logs;
 mod mutex;
 mod node_queue;
+mod reentrant;
 mod review;
 mod run;
 mod runtimes;

@@ -240,6 +240,37 @@ async fn a_master_that_thaws_does_not_grant_by_an_old_count_of_replicas() {
     }
 }
 
+/// Redis counts a replica as good up to and including the longest lag.
+#[tokio::test]
+async fn a_replica_that_acknowledged_as_long_ago_as_is_allowed_is_good() {
+    let (master, _replica) = pair();
+    set(&master.addr(), "1", "1");
+    let node = RedisNode::builder(master.url()).trust_fresh(true).min_replicas(1, LAG);
+    let node = node.build().unwrap();
+    let at_limit = || {
+        let info = master.cli(&["info", "replication"]);
+        info.lines().any(|line| line.trim_end().ends_with(",lag=1"))
+    };
+    let (begun, mut seen) = (Instant::now(), 0);
+    for n in 0.. {
+        assert!(begun.elapsed() < PATIENCE, "the lag was 1 s around {seen} requests only");
+        if seen == 3 {
+            break;
+        }
+        // A lag that is 1 s before and after, within half a second, was 1 s in between.
+        let before = Instant::now();
+        let was = at_limit();
+        let got = ask(&node, &format!("{n}")).await;
+        if was && at_limit() && before.elapsed() < Duration::from_millis(500) {
+            // Redis' own count may be a second old.
+            let ours = |e: &NodeError| e.to_string().contains("acknowledged within");
+            assert!(!got.as_ref().is_err_and(ours), "{got:?}");
+            seen += u32::from(granted(&got));
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 #[tokio::test]
 async fn a_server_that_no_longer_lets_itself_be_judged_does_not_vote() {
     let (master, _replica) = pair();

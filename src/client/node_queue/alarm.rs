@@ -1,4 +1,4 @@
-//! One timer for all that a queue has to do at a given time.
+//! One timer for all times at which a queue has something to do.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -8,9 +8,9 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use crate::time::Moment;
 
-/// A timer that fires at the earliest time it was set for, or sooner; whoever waits for it checks
-/// what is due. So it need not be reset when a time moves later, which a busy queue does with each
-/// batch.
+/// A timer that fires at the earliest time for which it was set, or sooner, so whoever waits for it
+/// must check what is due. In return it need not be reset when that time moves later, which happens
+/// with each batch of a busy queue.
 pub(super) struct Alarm {
     sleep: Pin<Box<Sleep>>,
     at: Option<Moment>,

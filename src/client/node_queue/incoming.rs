@@ -1,32 +1,35 @@
-//! The two channels of a node queue: extensions of what is held, and everything else.
+//! The two channels of a node queue: one for extensions of leases, the other one for all other
+//! requests.
 
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use super::pending::Pending;
 use crate::op::Op;
 
-/// Sending ends of the channels. Extensions are sent first. An extension overtakes no request of
-/// its own lease: the lease has been granted, and no extension follows its release (renewal 7).
+/// Sending ends of a node queue's two channels. Extensions are sent before all other requests. They
+/// overtake neither the acquire nor the release of their own lease, because the lease has been
+/// granted before, and no extension is submitted after its release (renewal 7).
 pub(super) struct Queues {
     extensions: Sender<Pending>,
     others: Sender<Pending>,
 }
 
 impl Queues {
-    /// Makes two channels with this many places each.
+    /// Makes the two channels of a node queue, each with this many places.
     pub(super) fn new(places: usize) -> (Self, Incoming) {
         let ((extensions, first), (others, rest)) = (channel(places), channel(places));
         let incoming = Incoming { extensions: first, others: rest, extension: None, other: None };
         (Self { extensions, others }, incoming)
     }
 
-    /// Returns the channel for this op.
+    /// Returns the channel into which this op belongs.
     pub(super) fn of(&self, op: &Op) -> &Sender<Pending> {
         if op.is_extension() { &self.extensions } else { &self.others }
     }
 }
 
-/// Receiving ends of the channels, and the requests that `wait` took out of them.
+/// Receiving ends of a node queue's two channels, and up to one request of each that `wait` has
+/// taken out already.
 pub(super) struct Incoming {
     extensions: Receiver<Pending>,
     others: Receiver<Pending>,
@@ -35,24 +38,26 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    /// Returns the number of requests that wait.
+    /// Returns the number of requests that wait to be sent.
     pub(super) fn len(&self) -> usize {
         let taken = usize::from(self.extension.is_some()) + usize::from(self.other.is_some());
         taken + self.extensions.len() + self.others.len()
     }
 
-    /// Returns true if an extension waits.
+    /// Returns true if an extension waits to be sent.
     pub(super) fn has_extension(&self) -> bool {
         self.extension.is_some() || !self.extensions.is_empty()
     }
 
-    /// Takes the request that is sent next: extensions in their order, then the others in theirs.
+    /// Takes the request that is sent next: the oldest extension or, if there is none, the oldest
+    /// other request.
     pub(super) fn next(&mut self) -> Option<Pending> {
         let extension = self.extension.take().or_else(|| self.extensions.try_recv().ok());
         extension.or_else(|| self.other.take()).or_else(|| self.others.try_recv().ok())
     }
 
-    /// Waits until there is a request. Returns false if none will come any more.
+    /// Waits until there is a request. Returns false if the queue was dropped and no request is
+    /// left.
     ///
     /// # Cancellation safety
     /// Nothing is lost: a request is taken only by the poll that returns.
@@ -62,8 +67,8 @@ impl Incoming {
         }
         tokio::select! {
             biased;
-            // Both channels close together, and `others` may still hold what the handle has to give
-            // back.
+            // Both channels close together, so when `extensions` is closed, `others` may still hold
+            // releases of the handle.
             Some(job) = self.extensions.recv() => self.extension = Some(job),
             job = self.others.recv() => self.other = job,
         }

@@ -1,12 +1,12 @@
 //! Contents of a batch, in the order in which the node executes them.
 //!
-//! Releases go first, so that a node can execute them together and the acquires find the names
-//! free. A release overtakes nothing except acquires by other owners: those were sent while the
-//! lock was held, so their order cannot be observed. All other requests keep their order; above all
-//! a release stays behind its own acquire, and behind the extension that could put the lock back.
-//! If an acquire meets its own release before either was sent, neither is sent. A release is also
-//! not sent if its acquire was too late to be sent: the queue of a frozen node would soon hold
-//! nothing else.
+//! Releases go first, so that a node can execute them together, and so that the acquires behind
+//! them find the locks free. A release overtakes nothing except acquires by other owners. These
+//! were requested while the lock was held, so that their order cannot be observed. All other
+//! requests keep their order; above all, a release stays behind its own acquire, and behind an
+//! extension that could put the lock back. If an acquire meets its own release before either was
+//! sent, neither is sent. A release is also not sent if its acquire was too late to be sent,
+//! because the queue of a frozen node would soon hold nothing but such releases.
 
 use std::collections::HashSet;
 
@@ -16,17 +16,18 @@ use crate::error::{NodeError, NodeFault};
 use crate::op::{Op, Reply};
 use crate::token::OwnerToken;
 
-/// The requests of the next batch.
+/// Requests of the next batch, in the order in which the node executes them.
 #[derive(Default)]
 pub(super) struct BatchOrder {
     releases: Vec<Pending>,
     others: Vec<Pending>,
-    /// Owners whose acquire was not sent, and of which no other request came since.
+    /// Owners whose acquire or claim was too late to be sent, and from which no other request has
+    /// come since.
     unsent: HashSet<OwnerToken>,
 }
 
 impl BatchOrder {
-    /// Makes an empty batch with room for this many.
+    /// Makes an empty batch with room for `most` requests.
     pub(super) fn for_up_to(most: usize) -> Self {
         let list = || Vec::with_capacity(most);
         Self { releases: list(), others: list(), unsent: HashSet::new() }
@@ -36,7 +37,7 @@ impl BatchOrder {
         self.releases.len() + self.others.len()
     }
 
-    /// Records that this request is too late and will not be sent.
+    /// Records that this op is not sent, because its deadline has passed.
     pub(super) fn leave_out(&mut self, op: &Op) {
         if op.is_new_work() {
             self.unsent.extend(op.owner());
@@ -45,8 +46,9 @@ impl BatchOrder {
 
     pub(super) fn take(&mut self, pending: Pending) {
         let op = &pending.op;
-        // A release takes back what was not sent; any other request of its owner may itself need a
-        // release.
+        // If the owner's acquire was not sent, a release has nothing to take back and is answered
+        // at once. Any other request takes the owner out of `unsent`, because it may itself need a
+        // release later.
         let unsent = !self.unsent.is_empty();
         let unsent = unsent && op.owner().is_some_and(|owner| self.unsent.remove(owner));
         if unsent && op.is_undo() {
@@ -64,8 +66,8 @@ impl BatchOrder {
         if first { &mut self.releases } else { &mut self.others }.push(pending);
     }
 
-    /// Returns the index of the acquire of this owner, if the batch has no other request of that
-    /// owner.
+    /// Returns the index of this owner's acquire, provided that the batch has no other request of
+    /// the owner.
     fn acquire_of(&self, me: &OwnerToken) -> Option<usize> {
         let mine = |pending: &Pending| pending.op.owner() == Some(me);
         let at = self.others.iter().position(mine)?;
@@ -73,7 +75,8 @@ impl BatchOrder {
         (alone && matches!(self.others[at].op, Op::Acquire { .. })).then_some(at)
     }
 
-    /// Answers an acquire that was given up before it was sent, and its release: neither is sent.
+    /// Takes an acquire out of the batch that was given up before it was sent, and answers it and
+    /// its release. Neither is sent.
     fn cancel(&mut self, at: usize, release: Pending) {
         let error = NodeError::not_executed(NodeFault::Closed, "given up before it was sent");
         self.others.remove(at).answer(Err(error), &Origin::default());
@@ -86,7 +89,7 @@ impl BatchOrder {
     }
 }
 
-/// Returns true for an acquire by another owner.
+/// Returns true if `op` is an acquire by another owner than `me`.
 fn is_anothers(op: &Op, me: &OwnerToken) -> bool {
     matches!(op, Op::Acquire { owner, .. } if owner != me)
 }
@@ -105,7 +108,7 @@ mod tests {
 
     const TTL: Duration = Duration::from_secs(1);
 
-    /// Makes the `at`th op of its batch; its ttl or token identifies it.
+    /// Makes the op at the place `at` of a batch; its ttl or its token shows the place.
     fn op(kind: u8, name: u8, owner: u8, at: u32) -> Op {
         let keys = LockKeys::new(&format!("{name}"));
         let owner = OwnerToken::from_random(owner.into());
@@ -127,7 +130,8 @@ mod tests {
     fn gathered(ops: &[Op]) -> Vec<Pending> {
         let mut batch = BatchOrder::default();
         for (at, op) in ops.iter().enumerate() {
-            // The deadline is the request's place in the queue, which identifies it.
+            // The deadline is the request's place in the queue, so that the request can be
+            // recognised.
             let (deadline, replies) = (Moment::from_nanos(at as u64), ReplyCollector::new(1));
             batch.take(Pending::new(op.clone(), deadline, 0, &replies));
         }
@@ -139,7 +143,7 @@ mod tests {
         batch.iter().map(|pending| pending.deadline.as_nanos() as usize).collect()
     }
 
-    /// Returns true if it cannot be observed that `late` ran before `early`, which was requested
+    /// Returns true if callers cannot observe that `late` ran before `early`, which was requested
     /// first.
     fn may_pass(late: &Op, early: &Op) -> bool {
         match (late, early) {
@@ -148,8 +152,8 @@ mod tests {
         }
     }
 
-    /// Returns the acquires that are followed by their release, with no other op of their owner in
-    /// between, and those releases.
+    /// Returns the places of all acquires that are followed by their own release, with no other op
+    /// of the owner in between, and the places of these releases.
     fn cancelled(ops: &[Op]) -> Vec<usize> {
         let mut open: Vec<usize> = Vec::new();
         let mut gone = Vec::new();

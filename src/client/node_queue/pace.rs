@@ -1,23 +1,25 @@
-//! Keeps callers out of step.
+//! Splitting of batches, so that client and server do not take turns in waiting for each other.
 //!
 //! Callers whose answers came in one batch send their next requests together. On a runtime of one
-//! thread these requests form one batch again, and so on: the server waits while the client works,
-//! and the client waits while the server works. After `IN_STEP` such batches in a row, half of the
-//! waiting requests are sent first and the rest right after them. From then on the server works on
-//! one half while the client works on the other.
+//! thread these requests form one batch again, and so on. So the server waits while the client
+//! works, and the client waits while the server works. After `IN_STEP` such batches in a row, half
+//! of the waiting requests are sent first and the other half right after them. From then on the
+//! server works on one half while the client works on the other.
 
-/// Fewest ops for which splitting a batch is worth the second batch.
+/// Fewest ops of a batch that is split; for fewer a second batch is not worth its cost.
 const MANY: usize = 16;
-/// Number of such batches in a row that is no accident. A batch that a caller made itself is sent
-/// as it is.
+/// Number of batches in a row, each sent while no other was in flight, after which the next one is
+/// split. A single large batch, as one caller makes it, is therefore sent as it is.
 const IN_STEP: u32 = 4;
 
-/// Number of batches in a row that a queue sent while no other was under way.
+/// Number of batches in a row with at least `MANY` ops that a queue sent while no other was in
+/// flight.
 #[derive(Debug, Default)]
 pub(super) struct Pace(u32);
 
 impl Pace {
-    /// Returns how many of the waiting ops may be sent together; `alone`: no batch is under way.
+    /// Returns how many of the `waiting` ops may be sent together. `alone`: no other batch is in
+    /// flight.
     pub(super) fn most(&mut self, waiting: usize, alone: bool) -> usize {
         match (waiting, alone) {
             (0, _) => return usize::MAX,

@@ -1,4 +1,5 @@
-//! A request from its submission until its answer, and the release that may follow it.
+//! A request to one node from its submission until its answer, and, for a release, until the node
+//! has confirmed it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +12,8 @@ use crate::quorum::Answer;
 use crate::time::Moment;
 use crate::token::OwnerToken;
 
-/// Unfinished work of one node queue.
+/// Numbers of requests in one node queue that have no answer yet, and of those that are repeated
+/// until the node confirms them.
 #[derive(Debug, Default)]
 pub(crate) struct Load {
     unanswered: AtomicUsize,
@@ -19,18 +21,20 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Returns the number of releases that the node has not confirmed.
+    /// Returns the number of requests, mostly releases, that are repeated until the node confirms
+    /// them.
     pub(crate) fn owed(&self) -> usize {
         self.owed.load(Ordering::SeqCst)
     }
 
-    /// Returns true if nothing is queued, under way or owed.
+    /// Returns true if no request is queued or in flight, and none is to be repeated.
     pub(crate) fn is_idle(&self) -> bool {
         self.unanswered.load(Ordering::SeqCst) == 0 && self.owed() == 0
     }
 }
 
-/// A request or an owed release, counted in the load until it is dropped.
+/// Entry of a request or of an owed release in the [`Load`] of its queue; it counts until it is
+/// dropped.
 #[derive(Debug)]
 struct Counted {
     load: Arc<Load>,
@@ -50,25 +54,26 @@ impl Drop for Counted {
     }
 }
 
-/// A request to one node. Its caller always gets an answer, even if the queue's runtime ends or its
-/// node panics. An owed request is repeated until the node has answered it at a time at which no
-/// earlier request can take effect any more (renewal 6).
+/// A request to one node. Its caller always gets an answer, even if the queue's runtime ends or the
+/// node's code panics. A request that is *owed* is repeated until the node has answered it at a
+/// time at which no earlier request of the same owner can take effect any more (renewal 6).
 pub(crate) struct Pending {
     pub(super) op: Op,
     pub(super) deadline: Moment,
-    /// Number of the node in both collectors.
+    /// Number of the node in the collectors `reply_to` and `attempt`.
     node: usize,
-    /// Receiver of the answer; `None` if no caller waits for it, or once it has been posted.
+    /// Collector that receives the answer; `None` if no caller waits for it, or once it has been
+    /// posted.
     reply_to: Option<Arc<ReplyCollector>>,
-    /// End of the time in which the request is owed: by then the ttl has ended what it would
-    /// release. `None`: not owed.
+    /// Time until which the request is repeated if the node does not answer. For a release, the ttl
+    /// has ended its lock by then. `None` if the request is not repeated.
     owed_until: Option<Moment>,
-    /// Replies of the attempt that the request cleans up after: it is needed while the node may
-    /// hold something of that attempt.
+    /// Replies to the attempt that this release cleans up. The release is dropped once they show
+    /// that the node holds nothing of the attempt.
     attempt: Option<Arc<ReplyCollector>>,
-    /// Counts the request until it has its answer.
+    /// Entry in the queue's [`Load`] until the request has its answer.
     unanswered: Option<Counted>,
-    /// Counts the request until it is no longer owed.
+    /// Entry in the queue's [`Load`] until the request need not be repeated any more.
     owed: Option<Counted>,
 }
 
@@ -85,7 +90,8 @@ impl Pending {
         pending
     }
 
-    /// Makes a release after an attempt, owed until `until`; no caller waits for its answer.
+    /// Makes a release that cleans up after an attempt and is repeated until `until` at the latest.
+    /// No caller waits for its answer.
     pub(crate) fn release(
         op: Op,
         deadline: Moment,
@@ -103,13 +109,13 @@ impl Pending {
         Self { op, deadline, node, reply_to, owed_until, attempt, unanswered: None, owed: None }
     }
 
-    /// Makes the request owed until `until` if it gets no answer.
+    /// Makes the request owed: if the node does not answer, it is repeated until `until`.
     pub(crate) fn owed(mut self, until: Moment) -> Self {
         self.owed_until = Some(until);
         self
     }
 
-    /// Counts the request as work of a queue.
+    /// Counts the request as unfinished work of a queue.
     pub(super) fn count(&mut self, load: &Arc<Load>) {
         self.unanswered = Some(Counted::new(load, |load| &load.unanswered));
         self.owed = self.owed_until.map(|_| Counted::new(load, |load| &load.owed));
@@ -120,8 +126,9 @@ impl Pending {
         self.owed_until.is_some()
     }
 
-    /// Returns true if there may be anything to clean up at `now`. The node's answer that it
-    /// certainly did not execute the attempt may come only after the attempt was given up.
+    /// Returns true if the request is still to be repeated at `now`: its time is not over and, if
+    /// it cleans up an attempt, the node may hold something of the attempt. That the node holds
+    /// nothing may become known only after the attempt was given up.
     pub(super) fn is_needed(&self, now: Moment) -> bool {
         self.owed_until.is_some_and(|until| now < until)
             && self.attempt.as_ref().is_none_or(|attempt| attempt.may_hold(self.node))
@@ -132,18 +139,19 @@ impl Pending {
         self.reply_to.is_some()
     }
 
-    /// Returns the owner of the request, unless it is an undo operation: what the request did may
-    /// have to be taken back.
+    /// Returns the owner of the request, if a caller waits for the answer and the request is no
+    /// undo operation. What such a request did on the node may have to be taken back later.
     pub(super) fn doer(&self) -> Option<OwnerToken> {
         self.op.owner().filter(|_| self.is_awaited() && !self.op.is_undo()).copied()
     }
 
-    /// Returns the durability level that a grant needs.
+    /// Returns the durability level that a grant must reach before it counts for the caller.
     pub(super) fn level(&self) -> Durability {
         self.reply_to.as_ref().map_or(Durability::Primary, |replies| replies.level())
     }
 
-    /// Splits off the part that is owed, if any.
+    /// Splits off a copy of the op that is repeated until the node answers it, also after the
+    /// caller has gone (an owed op, such as a release). Returns `None` for other requests.
     pub(super) fn take_owed(&mut self) -> Option<Self> {
         let until = self.owed_until.take()?;
         let mut owed = Self::silent(self.op.clone(), self.deadline, self.node).owed(until);
@@ -151,12 +159,12 @@ impl Pending {
         Some(owed)
     }
 
-    /// Posts the answer, if a caller waits for it.
+    /// Posts the answer to the caller, if one waits for it.
     pub(super) fn answer(mut self, reply: Answer, origin: &Origin) {
         self.post(reply, origin);
     }
 
-    /// Posts a grant that had to be confirmed by replicas, or the error of the confirmation.
+    /// Posts a grant that replicas had to confirm, or the error if too few of them did.
     pub(super) fn answer_confirmed(
         self,
         reply: Reply,
@@ -184,7 +192,8 @@ impl Drop for Pending {
         if self.is_awaited() {
             let detail = "the task of this node's queue ended; the next call starts another";
             let error = NodeError::maybe_executed(NodeFault::Disconnected, detail);
-            // The default origin is enough: only the answer of a node in quarantine needs its time.
+            // The default origin, which has no time, is enough: only the answer of a node in
+            // quarantine needs one.
             self.post(Err(error), &Origin::default());
         }
     }

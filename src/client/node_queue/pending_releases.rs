@@ -1,10 +1,10 @@
-//! Releases and unclaims that a node has not answered yet. They are kept until it is certain that
-//! they did their work.
+//! Releases and unclaims (and, by the same rule, results to be stored) that a node has not
+//! confirmed yet. They are kept until they have certainly had their effect.
 //!
-//! A request that got no answer may still take effect until its deadline by the node's clock, and
-//! not later. So a release is done once the node has executed it at a time past that deadline, or
-//! when its owner has no such request. Otherwise it is repeated; at the latest, the ttl ends what
-//! it would release.
+//! A request that got no answer may still take effect until its deadline by the node's clock, but
+//! not later. So a release has had its effect once the node executed it after that deadline, or if
+//! its owner has no unanswered request. Otherwise it is repeated, at most until the ttl has ended
+//! what it would release.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -13,12 +13,13 @@ use super::pending::Pending;
 use crate::time::Moment;
 use crate::token::OwnerToken;
 
-/// Most releases owed to one node; beyond this the oldest one is left to its ttl.
+/// Most releases that are kept for one node. Beyond this number the oldest is dropped, and its lock
+/// ends by the ttl.
 const MOST: usize = 32_768;
-/// First and longest pause between tries while the node does not answer.
+/// First and longest pause between two tries of a release while the node does not answer.
 const WAIT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
-/// Owed releases of one node, in the order in which they are tried.
+/// Owed releases of one node, in the order in which they are tried again.
 pub(super) struct PendingReleases {
     queue: VecDeque<(Moment, Pending)>,
     wait: Duration,
@@ -36,8 +37,8 @@ impl PendingReleases {
         self.queue.front().map(|(due, _)| *due)
     }
 
-    /// Takes the releases that are due, at most `most`. Those whose lock the ttl has ended by now
-    /// are dropped.
+    /// Takes the releases that are due, at most `most` of them. Those that are not needed any more,
+    /// for example because the ttl has ended their lock, are dropped.
     pub(super) fn take(&mut self, now: Moment, most: usize) -> Vec<Pending> {
         let mut taken = Vec::new();
         while taken.len() < most && self.due().is_some_and(|due| due <= now) {
@@ -62,15 +63,15 @@ impl PendingReleases {
         self.push(owed, now, self.wait);
     }
 
-    /// Records if the node answered a batch: the pauses grow until it does.
+    /// Records if the node answered a batch. The pauses between tries grow until it does.
     pub(super) fn answered(&mut self, yes: bool) {
         self.wait = if yes { WAIT.0 } else { (self.wait * 2).min(WAIT.1) };
     }
 }
 
-/// Owners whose requests got no answer, each with the time (µs by the node's clock) until which
-/// they may take effect. Above `MOST` owners, `all_owners` holds for all owners, until the last of
-/// those requests.
+/// Owners of requests that got no answer, each with the time, in µs by the node's clock, until
+/// which these requests may take effect. If there are more than `MOST` owners, their entries are
+/// replaced by `all_owners`, which holds for every owner until the latest of these times.
 #[derive(Debug, Default)]
 pub(super) struct InDoubt {
     owners: HashMap<OwnerToken, u64>,
@@ -78,8 +79,7 @@ pub(super) struct InDoubt {
 }
 
 impl InDoubt {
-    /// Records that a request of this owner, which could take effect until `not_after`, got no
-    /// answer.
+    /// Records that a request of this owner got no answer, and may take effect until `not_after`.
     pub(super) fn about(&mut self, owner: OwnerToken, not_after: u64) {
         let until = self.owners.entry(owner).or_insert(not_after);
         *until = not_after.max(*until);
@@ -89,18 +89,19 @@ impl InDoubt {
         }
     }
 
-    /// Takes in that the node's clock shows `micros`, and drops what cannot take effect any more.
+    /// Takes in that the node's clock shows `micros`, and forgets the requests that cannot take
+    /// effect any more.
     pub(super) fn known(&mut self, micros: u64) {
         self.owners.retain(|_, until| *until >= micros);
         self.all_owners = self.all_owners.filter(|until| *until >= micros);
     }
 
-    /// Returns how long a request of this owner may still take effect, now that the node's clock
-    /// shows `micros`; `None` if there is no such request.
+    /// Returns how long an unanswered request of this owner may still take effect, now that the
+    /// node's clock shows `micros`; `None` if there is no such request.
     pub(super) fn lasts(&self, owner: &OwnerToken, micros: u64) -> Option<Duration> {
         let until = self.owners.get(owner).copied().max(self.all_owners)?;
         let left = until.checked_sub(micros)?;
-        // One millisecond is added, so that the next answer is certainly past that time.
+        // One millisecond is added, so that the next answer certainly comes after that time.
         Some(Duration::from_micros(left) + Duration::from_millis(1))
     }
 }

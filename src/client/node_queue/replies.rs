@@ -1,4 +1,5 @@
-//! Handling of an answered batch: which answers count, who receives them, and what is still owed.
+//! Handling of the answer to a batch: which replies count, which callers receive them, and which
+//! releases are still owed.
 
 use std::sync::Arc;
 
@@ -16,8 +17,8 @@ use crate::quorum::vote::Witness;
 use crate::time::Moment;
 
 impl Worker {
-    /// Takes in a node's facts. Returns the reason for which the node's votes do not count, if
-    /// there is one.
+    /// Takes in the facts that the node reported about itself (clock, identity, data history).
+    /// Returns an error if the node's votes do not count at present.
     pub(super) fn observe(&mut self, timed: &TimedFacts) -> Option<NodeError> {
         let TimedFacts { facts, sent, received } = timed;
         self.clock = Some(timed.clock());
@@ -33,8 +34,8 @@ impl Worker {
         objection
     }
 
-    /// Judges the node's facts and posts the answers. Returns the futures that post those answers
-    /// that count only once replicas have them.
+    /// Judges the answer to a batch, and posts the replies to their callers. Returns futures that
+    /// post the remaining replies, which count only once replicas have the grants.
     pub(super) fn settle(&mut self, answered: Answered) -> Vec<BoxFuture<'static, ()>> {
         let Answered { requests, greeting, replies, deadline, not_after, sent, received } =
             answered;
@@ -64,7 +65,7 @@ impl Worker {
         let shows = replies.items.iter().flatten().any(Reply::shows_result);
         for (mut pending, reply) in requests.into_iter().zip(replies.items) {
             let reply = match reply {
-                // A node puts off an op only if the batch has shown at least one result.
+                // A node may put off an op only if its answer shows at least one result.
                 Ok(Reply::Deferred) if shows && pending.op.shows_result() => {
                     self.put_off(pending);
                     continue;
@@ -100,19 +101,19 @@ impl Worker {
         held.map(|(level, held)| self.confirm(facts, level, deadline, held)).collect()
     }
 
-    /// Puts a request into a later batch because the node put it off.
+    /// Keeps a request for a later batch, because the node put it off (`Deferred`).
     fn put_off(&mut self, pending: Pending) {
         if let (Some(owner), Some((clock, _))) = (pending.doer(), &self.clock) {
-            // If the caller gives up before the later batch is sent, its release must also cover
-            // that batch.
+            // If the caller gives up before the later batch is sent, the release must be repeated
+            // until that batch cannot take effect any more.
             let not_after = clock.at(pending.deadline, self.settings.drift);
             self.in_doubt.about(owner, not_after);
         }
         self.again.push_back(pending);
     }
 
-    /// Keeps an owed release until it was answered at a time at which no earlier request can take
-    /// effect.
+    /// Keeps an owed release for another try, unless the node answered it at a time at which no
+    /// earlier request of its owner can take effect any more.
     fn settle_owed(&mut self, owed: Pending, answered: bool, facts: Option<&Facts>) {
         let now = self.settings.env.now();
         let micros = facts.map_or(0, |f| f.node_micros);
@@ -124,8 +125,8 @@ impl Worker {
         }
     }
 
-    /// Returns the future that waits for the replicas and posts the grants, or the error if too few
-    /// replicas have them.
+    /// Returns a future that waits for the replicas and then posts the grants in `held`, or the
+    /// error if too few replicas have them.
     fn confirm(
         &self,
         replied: Option<&Facts>,

@@ -7,25 +7,28 @@ use crate::env::Env;
 use crate::error::{NodeFault, NodeOutcome};
 use crate::quorum::backoff::{Delays, RetryPolicy};
 
-/// Binary logarithm of the most round trips over which callers are spread.
+/// Number of collisions in a row that are counted. Each one doubles the time over which callers are
+/// spread, to 32 round trips at most.
 const COLLISIONS_MAX: u32 = 5;
-/// Longest round trip that is used for spreading callers.
+/// Longest round trip with which the time is computed over which callers that collided are spread.
 const ROUND_TRIP_MAX: Duration = Duration::from_millis(20);
-/// First pause if too many requests wait at a node, and how often it is doubled at most.
+/// First pause after requests were not sent because too many wait in a node queue; it is doubled at
+/// most `CROWDED_MAX` times.
 const CROWDED: Duration = Duration::from_millis(50);
 const CROWDED_MAX: u32 = 5;
-/// Longest wait for a hint, which may have been lost.
+/// Longest pause in which a call waits for a hint, because the hint may have been lost.
 const HINT_MAX: Duration = Duration::from_secs(1);
-/// Longest time between the expiry of a name and the next attempt.
+/// Longest time that passes after a name has expired until the next attempt.
 const LATE_MAX: Duration = Duration::from_millis(20);
 
-/// State of the pauses of one call.
+/// State from which the pauses of one call are computed.
 #[derive(Debug)]
 pub(super) struct Backoff {
     policy: RetryPolicy,
-    /// Growing delays; `None` before the first pause.
+    /// Generator of the growing delays; `None` before the first pause.
     delays: Option<Delays>,
-    /// Number of attempts that were not sent because too many requests wait.
+    /// Number of attempts, at most `CROWDED_MAX`, that were not sent because too many requests wait
+    /// in a node queue.
     crowded: u32,
 }
 
@@ -34,10 +37,10 @@ impl Backoff {
         Self { policy, delays: None, crowded: 0 }
     }
 
-    /// Returns the time to wait if no hint comes. If hints were asked for (`registered`), a name
-    /// that another owner has is tried again when it could have expired; in all other cases the
-    /// pause is the growing delay. If more is queued than can be sent in time, the pause grows
-    /// further, because callers that ask again at once would only keep the queue full.
+    /// Returns the time to wait if no hint comes. If another owner has the name, it is tried again
+    /// when it could have expired, or at once if no hint was asked for yet (not `registered`).
+    /// Otherwise the pause is a growing delay. If more is queued than can be sent in time, the
+    /// pause grows further, because callers that ask again at once would only keep the queue full.
     pub(super) fn pause(
         &mut self,
         prospect: Prospect,
@@ -48,7 +51,8 @@ impl Backoff {
         let delays = self.delays.get_or_insert_with(|| policy.delays(env.random() as u64));
         let delay = delays.next().unwrap_or(Duration::from_millis(250));
         match prospect {
-            // Registering for hints takes one refused attempt, which is made at once.
+            // The nodes register a caller for hints when they refuse its attempt, so this attempt
+            // is made at once.
             Prospect::Held(_) if !registered => Duration::ZERO,
             Prospect::Held(Some(left)) => (left + delay.min(LATE_MAX)).min(HINT_MAX.max(delay)),
             Prospect::Settling(left) if !left.is_zero() => delay.min(left).max(TICK),
@@ -65,14 +69,13 @@ impl Backoff {
     }
 }
 
-/// Returns true if the request was not sent because too many wait for the node.
+/// Returns true if the request was not sent because too many others wait for the node.
 pub(crate) fn is_crowded(outcome: &NodeOutcome) -> bool {
     let NodeOutcome::Failed(e) = outcome else { return false };
     matches!(e.fault(), NodeFault::Busy | NodeFault::Timeout) && !e.is_ambiguous()
 }
 
-/// Returns a random part of as many round trips as there may be callers after this number of
-/// collisions.
+/// Returns a random time of up to 2 to the power of `collisions` round trips.
 pub(super) fn spread(random: u128, round_trip: Duration, collisions: u32) -> Duration {
     part(round_trip.min(ROUND_TRIP_MAX) * (1 << collisions.clamp(1, COLLISIONS_MAX)), random)
 }

@@ -1,4 +1,4 @@
-//! One run of a job, until it ends, is cancelled, or may not continue.
+//! One run of a job: runs the handler until it ends, is cancelled, or may not continue.
 
 use std::future::Future;
 use std::sync::OnceLock;
@@ -19,8 +19,8 @@ where
     Fut: Future<Output = Result<(), E>>,
     E: Into<Failed>,
 {
-    /// Runs the job until it ends, or may not continue. A cancelled run is notified, and may
-    /// continue for the job's grace.
+    /// Runs the job's handler until it ends or may not continue. If the run is cancelled, it is
+    /// notified, and may continue for the job's grace.
     pub(super) async fn attend(
         &self,
         tick: Tick,
@@ -44,8 +44,8 @@ where
             biased;
             () = cx.lost() => return Err(Failed::unknown("the claim of the tick was lost")),
             () = lost => return Err(Failed::unknown("the lock of the job was lost")),
-            // `stopped` is polled before `run`: without a grace, a cancellation precedes an end at
-            // the same moment.
+            // `stopped` is polled before `run`. So without a grace, a run that ends at the moment
+            // of its cancellation counts as cancelled.
             why = stopped => return Ok(End::Cancelled(why)),
             ended = run => ended.map_err(Into::into),
         };
@@ -60,7 +60,7 @@ where
         }
     }
 
-    /// Resolves when the run of this tick is cancelled, with the reason.
+    /// Resolves with the reason when the run of this tick has to be cancelled.
     async fn to_be_cancelled(&self, tick: i64) -> Cancelled {
         let next = self.schedule.after(tick).map(millis);
         let next = next.filter(|_| self.job.overlap == Overlap::CancelPrevious);
@@ -72,7 +72,7 @@ where
         }
     }
 
-    /// Holds the lock as long as the job counts as running.
+    /// Holds the lock until the run has counted as running for the job's `at_least`.
     pub(super) async fn hold(&self, began: &OnceLock<Moment>, guard: &LockGuard) {
         let ran = began.get().map_or(Duration::MAX, |began| self.moment().since(*began));
         tokio::select! {
@@ -82,8 +82,8 @@ where
         }
     }
 
-    /// Resolves when this time has passed, even while the machine is suspended and whatever the
-    /// wall clock is set to. Never resolves for `None`.
+    /// Resolves when `span` has passed by the monotonic clock, which counts the time for which the
+    /// machine is suspended and is never set. Does not resolve for `None`.
     async fn passed(&self, span: Option<Duration>) {
         let Some(span) = span else { return std::future::pending().await };
         let began = self.moment();

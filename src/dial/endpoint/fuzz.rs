@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::fuzzing::{config, corpus};
 
-/// Marks that every part of a password contains.
+/// Texts in every generated password; neither of them may ever be shown.
 const MARKS: [&str; 2] = ["Sa1x", "Kb2y"];
 
 fn shown(url: &str) -> String {
@@ -46,7 +46,7 @@ fn any_scheme() -> impl Strategy<Value = &'static str> {
     )
 }
 
-/// Generates two marks with any text between them.
+/// Generates a password: the two marks with any text between them.
 fn password() -> impl Strategy<Value = String> {
     let odd = prop_oneof!["[:/?#@%\\[\\]&= .\\\\]{0,3}", "\\PC{0,2}", Just("://".to_owned())];
     odd.prop_map(|odd| format!("{}{odd}{}", MARKS[0], MARKS[1]))

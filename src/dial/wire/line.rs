@@ -1,11 +1,12 @@
-//! The socket of a wire: requests to send, requests that wait for their answers, and the one rule
-//! for a script that the server has lost.
+//! The socket of a [`Wire`](super::Wire), the requests that are to be sent, and those that wait for
+//! their answers. It also sends batches again for which the server has lost the script.
 //!
 //! A server that lost its scripts executes none of the batches that are under way, unless another
 //! client loads the script in between. So nothing new is sent until all of them are answered. Then
 //! the script is loaded, and the batches are sent again in their first order. A batch is not sent
-//! again if a later one of one of its owners was executed: a release that ran before its acquire
-//! would have found nothing, and the acquire would leave a lock without a holder.
+//! again if a later batch that shares an owner token with it was executed: a release that ran
+//! before its acquire would have found nothing, and the acquire would leave a lock without a
+//! holder.
 
 use std::collections::VecDeque;
 use std::io;
@@ -20,9 +21,9 @@ use crate::dial::frames::{Excess, Frames, Limits};
 use crate::dial::limited::{Socket, TURN};
 use crate::op::Batch;
 
-/// Bytes per read.
+/// Number of bytes per read from the socket.
 const CHUNK: usize = 16 * 1024;
-/// A read buffer with a larger capacity is freed when it is empty.
+/// Largest capacity that an empty read buffer keeps; a larger buffer is freed.
 const KEPT: usize = 4 * CHUNK;
 
 pub(super) struct Request {
@@ -30,7 +31,8 @@ pub(super) struct Request {
     pub(super) got: Vec<Value>,
     bytes: Vec<u8>,
     wanted: usize,
-    /// Batch that may be sent again, if it was not yet.
+    /// The batch, while it may be sent again; `None` if it was sent again, or if the request is no
+    /// batch.
     batch: Option<Arc<Batch>>,
 }
 
@@ -49,7 +51,7 @@ impl Request {
     }
 }
 
-/// Number of no request: such an answer is not needed.
+/// Id of the request that loads the script; no caller waits for its answer.
 const NO_REQUEST: u64 = u64::MAX;
 
 pub(super) struct Line {
@@ -57,11 +59,12 @@ pub(super) struct Line {
     frames: Frames,
     load: fn() -> Vec<u8>,
     chunk: Box<[u8]>,
-    /// Bytes that are not a whole answer yet, and how many of them `frames` has seen.
+    /// Received bytes that are not a whole answer yet. `frames` has counted the first `seen` of
+    /// them.
     buffer: Vec<u8>,
     seen: usize,
     unsent: VecDeque<Request>,
-    /// Bytes already sent of the first unsent request.
+    /// Number of bytes of the first unsent request that were sent already.
     begun: usize,
     flushed: bool,
     sent: VecDeque<Request>,
@@ -153,7 +156,7 @@ impl Line {
             self.buffer.extend_from_slice(came);
             self.take_answers(answered)?;
             if turn >= TURN {
-                // A server that sends without end does not hold up other tasks.
+                // Other tasks get a turn, because the server may send without end.
                 cx.waker().wake_by_ref();
                 return Ok(());
             }
@@ -183,7 +186,8 @@ impl Line {
 
     fn answer(&mut self, value: Value, answered: &mut impl FnMut(Request)) -> RedisResult<()> {
         if matches!(value, Value::Push { .. }) {
-            // There is no subscription on this connection; the limits count pushes.
+            // Pushes are skipped, because there is no subscription on this connection. `frames`
+            // limits their number.
             return Ok(());
         }
         let Some(first) = self.sent.front_mut() else {
@@ -214,8 +218,9 @@ impl Line {
         answered(request);
     }
 
-    /// Queues the batches that found no script before all unsent requests, after a command that
-    /// loads the script, once no other request is under way. Each batch is queued so only once.
+    /// Once no request is under way, queues the batches for which the server had no script: after a
+    /// command that loads the script, and before all unsent requests. Each batch is queued again
+    /// only once. Returns true if any was queued.
     fn send_missing(&mut self) -> bool {
         if self.missing.is_empty() || !self.sent.is_empty() || self.begun > 0 {
             return false;

@@ -1,4 +1,4 @@
-//! A consumer, its settings, and its report when it ends.
+//! A consumer of messages, its settings, and the report that it returns when it ends.
 
 use std::error::Error;
 use std::fmt;
@@ -10,10 +10,11 @@ use super::{Broker, BrokerError, Handler, Rules, Terms};
 use crate::error::{Advice, ConfigError, advise};
 use crate::idempotency::Idempotency;
 
-/// Returns the key of a message, if it has one.
+/// A function that returns the key of a message, if the message has one.
 pub(super) type KeyOf<D> = Arc<dyn Fn(&D) -> Option<String> + Send + Sync>;
 
-/// A consumer of a broker's messages: each message takes effect once.
+/// A consumer of a broker's messages, in which each message takes effect once although a broker may
+/// deliver it again.
 pub struct Consumer<B: Broker> {
     pub(super) broker: B,
     pub(super) of: Idempotency,
@@ -32,15 +33,16 @@ pub struct ConsumerBuilder<B: Broker> {
 }
 
 impl<B: Broker> ConsumerBuilder<B> {
-    /// Sets how many messages are handled at once, and what happens after failures.
+    /// Sets the rules of the consumer: how many messages it handles at once, and what it does after
+    /// failures.
     pub fn rules(mut self, rules: Rules) -> Self {
         self.rules = rules;
         self
     }
 
-    /// Sets where the key is, if not where the broker's adapter looks for it. The key is an id that
-    /// the *producer* gave the request, the same in every copy of it and in no other request. Do
-    /// not use a number that the broker gives to each copy.
+    /// Sets the function that finds the key of a message, in place of the one of the broker's
+    /// adapter. The key is an id that the *producer* gave the request, the same in every copy of it
+    /// and in no other request. Do not use a number that the broker gives to each copy.
     pub fn key(
         mut self,
         of: impl Fn(&B::Delivery) -> Option<String> + Send + Sync + 'static,
@@ -74,24 +76,26 @@ impl<B: Broker> Consumer<B> {
         ConsumerBuilder { broker, of, rules: Rules::default(), key_of: None }
     }
 
-    /// Consumes until `stop` resolves, then finishes or returns the messages that it has. Each
-    /// message runs the handler once, however often it is delivered. Connects again when the broker
-    /// goes away.
+    /// Consumes messages until `stop` resolves, and then finishes the messages that it has or
+    /// returns them to the broker. The handler runs once for each message, however often it is
+    /// delivered. When the connection to the broker breaks, connects again.
     ///
     /// # Errors
-    /// [`ConsumeError`]: the broker refuses the login or what is consumed, or no message can be
-    /// handled until a person has changed something. What the consumer had is finished or returned.
+    /// [`ConsumeError`] if the broker refuses the login or the queue, or if no message can be
+    /// handled until a person has changed something. The messages that the consumer has are
+    /// finished or returned before.
     ///
     /// # Cancellation safety
     /// If dropped, the consumer takes no more messages. Handlers that run go on in tasks of their
-    /// own and their results are stored, but nothing is acknowledged: the broker delivers those
-    /// messages again, and they are answered by their results.
+    /// own and their results are stored, but no message is acknowledged. The broker delivers these
+    /// messages again, and they are answered by the stored results.
     pub async fn run<H: Handler<B::Delivery>>(
         &self,
         handler: H,
         stop: impl Future<Output = ()>,
     ) -> Result<ConsumerReport, ConsumeError> {
-        // Boxed because it is large and would otherwise enlarge each program's future.
+        // The future is boxed because it is large and would otherwise enlarge the future of the
+        // program that awaits it.
         Box::pin(Work::new(self, handler).serve(stop)).await
     }
 }
@@ -114,22 +118,23 @@ impl<B: Broker> fmt::Debug for ConsumerBuilder<B> {
     }
 }
 
-/// Counts of a consumer until it ended.
+/// Counts of a consumer's messages from its start to its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConsumerReport {
-    /// Deliveries taken from the broker.
+    /// Deliveries that were taken from the broker.
     pub delivered: u64,
-    /// Messages acknowledged: the result is stored.
+    /// Messages that were acknowledged, because their results are stored.
     pub acked: u64,
-    /// Messages returned to the broker, to come again.
+    /// Messages that were returned to the broker, to be delivered again.
     pub retried: u64,
-    /// Messages put with the dead letters.
+    /// Messages that were moved to the dead letters.
     pub parked: u64,
-    /// Messages whose settlement the broker did not confirm: they come again, and are answered by
-    /// their records.
+    /// Messages whose settlement the broker did not confirm. The broker delivers them again, and
+    /// what is stored under their keys answers them.
     pub unsettled: u64,
-    /// Messages whose handlers still ran when the grace was over: they come again.
+    /// Messages that were not finished when the time of [`Rules::grace`] was over. The broker
+    /// delivers them again.
     pub unfinished: u64,
 }
 
@@ -142,7 +147,7 @@ pub enum ConsumeError {
     Stopped {
         /// The change that is needed, and its reason.
         why: String,
-        /// Counts until the consumer ended.
+        /// Counts of the consumer's messages until it ended.
         ended: ConsumerReport,
     },
     /// The broker refuses deliveries for good.
@@ -150,7 +155,7 @@ pub enum ConsumeError {
     Broker {
         /// The broker's answer.
         error: BrokerError,
-        /// Counts until the consumer ended.
+        /// Counts of the consumer's messages until it ended.
         ended: ConsumerReport,
     },
 }
@@ -167,8 +172,8 @@ impl fmt::Display for ConsumeError {
 advise!(ConsumeError);
 
 impl ConsumeError {
-    /// Returns what to do about it: a person has to change something, unless the broker says
-    /// otherwise.
+    /// Returns what to do about the error: a person has to change something, unless the advice of
+    /// the broker's error is another.
     pub fn advice(&self) -> Advice {
         match self {
             Self::Stopped { .. } => Advice::Misconfigured,

@@ -1,4 +1,5 @@
-//! The disposition of a delivery: a pure function of the result of its call.
+//! The disposition of a delivery, which is what a consumer does with it. It is a pure function of
+//! the result of the delivery's call and of the consumer's rules.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,26 +11,26 @@ use crate::idempotency::{Outcome, Parked, ParkedReason, RunError};
 /// The action to take with a delivered message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Disposition {
-    /// Acknowledge it: the result is stored on a majority of the nodes, so that any later delivery
-    /// is answered by it.
+    /// Acknowledge the message. Its result is stored on a majority of the nodes, and answers every
+    /// later delivery.
     Ack,
-    /// Return it to the broker, to be delivered again after this long; zero: at once.
+    /// Return the message to the broker, to be delivered again after this time. Zero means at once.
     Retry(Duration),
-    /// Move it with the reason to the dead letters, where a person looks at it, and then
+    /// Move the message with the reason to the dead letters, where a person looks at it, and then
     /// acknowledge it.
     Park(DeadLetter),
-    /// Return it to the broker and stop consuming: no message can be handled until a person has
-    /// changed something, which the text names.
+    /// Return the message to the broker and stop consuming, because no message can be handled until
+    /// a person has changed something, which the text names.
     Stop(String),
 }
 
-/// A message that is moved to the dead letters, with the reason.
+/// The report that goes with a message to the dead letters: why the message was moved there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeadLetter {
-    /// Reason for programs.
+    /// Reason, as a value for programs.
     pub reason: DeadLetterReason,
-    /// Reason for people: one sentence with the key, the cause, and what to do.
+    /// Reason, as a sentence for people with the cause and what to do.
     pub detail: String,
     /// The message's key, if it has one that can be used.
     pub key: Option<String>,
@@ -39,26 +40,28 @@ pub struct DeadLetter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum DeadLetterReason {
-    /// It has no key, or one that cannot be used, or a creation time in the future.
+    /// The message has no key, or one that cannot be used, or a creation time in the future.
     Unreadable,
-    /// Its key was used before by a message with another body.
+    /// The message's key was used before by a message with another body.
     Mismatch,
-    /// It is older than the retention, so its record may be gone.
+    /// The message is older than the retention, so the record of its key may be gone.
     TooOld,
-    /// An earlier attempt left no result and may have taken effect.
+    /// An earlier attempt to handle the message left no result and may have taken effect.
     Lapsed,
-    /// Too few nodes know whether it was handled before, and it was decided to park such messages.
+    /// Too few nodes know whether the message was handled before, and an operator's decision or
+    /// [`Rules::park_forgotten`] parks such messages.
     Forgotten,
-    /// The handler refused it permanently ([`Failed::permanent`](crate::Failed::permanent)).
+    /// The handler refused the message permanently
+    /// ([`Failed::permanent`](crate::Failed::permanent)).
     Refused,
-    /// The handler failed too often ([`Rules::max_failures`]).
+    /// The handler failed [`Rules::max_failures`] times for this message.
     Exhausted,
-    /// The result cannot be stored, or what is stored cannot be read.
+    /// The handler's result cannot be written as JSON, or the stored result cannot be read.
     Codec,
 }
 
 impl DeadLetterReason {
-    /// Returns a short name for headers, for example `too-old`.
+    /// Returns a short name of the reason for message headers, for example `too-old`.
     pub fn code(self) -> &'static str {
         match self {
             Self::Unreadable => "unreadable",
@@ -74,7 +77,7 @@ impl DeadLetterReason {
 }
 
 impl DeadLetter {
-    /// Makes a dead letter with this reason.
+    /// Makes a dead letter with this reason and this sentence for people, without a key.
     pub fn new(reason: DeadLetterReason, detail: impl Into<String>) -> Self {
         Self { reason, detail: detail.into(), key: None }
     }
@@ -93,8 +96,8 @@ impl Disposition {
 }
 
 impl Rules {
-    /// Returns the disposition of a message by the result of its call, after `failures` earlier
-    /// failures of its handler.
+    /// Returns what to do with a message after its call had this result. `failures` is the number
+    /// of earlier failures of its handler.
     pub fn disposition<T>(
         &self,
         outcome: &Result<Outcome<T>, RunError>,
@@ -105,8 +108,8 @@ impl Rules {
             Ok(Outcome::Executed { .. } | Outcome::Replayed(_) | Outcome::NotKept) => {
                 Disposition::Ack
             }
-            // The message is never acknowledged here: if the process that runs the handler dies,
-            // this delivery takes over.
+            // The message is not acknowledged: if the process that runs its handler dies, this
+            // delivery has to take over.
             Ok(Outcome::InFlight { retry_after }) => {
                 Disposition::Retry((*retry_after).max(self.first_retry))
             }
@@ -120,8 +123,8 @@ impl Rules {
                 "it was made longer ago than the retention, so its record may be gone; look \
                  whether it took effect",
             ),
-            // While an operator may still decide for all such messages at once, the message stays
-            // with its broker.
+            // An operator may still decide for all messages that were forgotten because of the
+            // loss, so until then the message stays with its broker.
             Ok(Outcome::Parked(why)) if self.holds(why) => Disposition::Retry(self.first_retry),
             Ok(Outcome::Parked(why)) => {
                 let reason = match why.reason {
@@ -134,7 +137,8 @@ impl Rules {
         }
     }
 
-    /// Returns true if a message with this outcome is held (consumers 12).
+    /// Returns true if a message with this outcome is held, which means that the broker delivers it
+    /// again until an operator has decided (consumers 12).
     pub(super) fn holds(&self, parked: &Parked) -> bool {
         self.holds_forgotten && parked.undecided
     }
@@ -154,7 +158,7 @@ impl Rules {
             | RunError::NotInitialised { .. }
             | RunError::NotRecorded(_) => match e.advice() {
                 Advice::RetryAfter(wait) => Disposition::Retry(wait.max(self.first_retry)),
-                // Every other message would meet the same error.
+                // Every other message would meet the same error, so the consumer stops.
                 Advice::GiveUp | Advice::Rebuild | Advice::Misconfigured => {
                     Disposition::Stop(e.to_string())
                 }
@@ -162,7 +166,8 @@ impl Rules {
         }
     }
 
-    /// Returns the disposition of a message that failed, after `failures` earlier failures.
+    /// Returns what to do with a message whose handler failed now and `failures` times before.
+    /// `wait` is the pause that the handler asked for, and `what` the text of the failure.
     pub(super) fn after_failure(
         &self,
         failures: u32,
@@ -178,7 +183,8 @@ impl Rules {
         Disposition::Retry(wait.max(self.first_retry))
     }
 
-    /// Returns the pause after a failure, if there were `failures` before it.
+    /// Returns the pause before a message is delivered again after a failure that followed
+    /// `failures` earlier ones.
     fn backoff(&self, failures: u32) -> Duration {
         let doubled = 2_u32.saturating_pow(failures);
         self.first_retry.saturating_mul(doubled).min(self.longest_retry)

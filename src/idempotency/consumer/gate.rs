@@ -1,6 +1,6 @@
-//! The pause of a consumer on a deployment that was never initialised (consumers 13). The cause is
-//! not a property of a message, so messages stay with their broker: one message at a time is tried,
-//! until an operator has initialised the deployment.
+//! The pause of a consumer whose nodes no operator has initialised by `palisade init` (consumers
+//! 13). No message is the cause, so messages stay with their broker. Only one message at a time is
+//! tried, until an operator has initialised the nodes.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,19 +9,21 @@ use tokio::time::Instant;
 
 use crate::idempotency::{Outcome, RunError};
 
-/// Pause between two attempts while the gate is shut.
+/// Pause between two messages that are tried while the nodes are not initialised.
 pub(super) const EVERY: Duration = Duration::from_secs(5);
-/// Interval of the log while the gate is shut.
+/// Interval at which the log repeats that no messages are taken, and why.
 const REPORT: Duration = Duration::from_secs(60);
 
-/// State of the deployment, as the call of a delivery shows it.
+/// What the result of a delivery's call shows about the nodes: whether an operator has initialised
+/// them.
 #[derive(Debug)]
 pub(super) enum Deployment {
-    /// Unknown: the nodes did not answer, or no call was made.
+    /// It is unknown whether the nodes are initialised, for example because too few nodes answered
+    /// or no call was made.
     Unknown,
-    /// The nodes are not initialised; the text of `RunError::NotInitialised`.
+    /// The nodes are not initialised. The text is that of `RunError::NotInitialised`.
     Uninitialised(String),
-    /// The nodes are initialised: they answered about the key.
+    /// The nodes are initialised, because they answered whether the handler may run.
     Initialised,
 }
 
@@ -41,19 +43,21 @@ impl Deployment {
     }
 }
 
-/// Decides whether the consumer may fetch messages, and how many.
+/// Decides whether the consumer may fetch messages, and how many. It is shut while the nodes are
+/// not initialised.
 #[derive(Debug, Default)]
 pub(super) struct Gate {
-    /// Time of the next attempt; `None` while the gate is open.
+    /// Time at which one message may be fetched to try again; `None` while the gate is open.
     again: Option<Instant>,
-    /// Time at which it was last logged that the gate is shut.
+    /// Time at which the log said last that the gate is shut.
     reported: Option<Instant>,
-    /// True if it is still to be logged that the gate is open again.
+    /// True if the log said that the gate is shut and has not said since then that it is open.
     is_end_due: bool,
     shut: Shut,
 }
 
-/// Reason for which a gate is shut and since when, shared with `health`.
+/// Time since which a gate is shut, and the reason, shared with `Idempotency::health`; `None` while
+/// it is open.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shut(Arc<Mutex<Option<(Instant, String)>>>);
 
@@ -68,30 +72,31 @@ impl Shut {
 }
 
 impl Gate {
-    /// Makes an open gate that writes its reason into `shut` when it is shut.
+    /// Makes an open gate. When it is shut, it writes the time and the reason into `shut`.
     pub(super) fn shown_by(shut: &Shut) -> Self {
         Self { shut: shut.clone(), ..Self::default() }
     }
 
-    /// Returns the time before which no message may be fetched.
+    /// Returns the time before which no message may be fetched; `None` if one may be fetched now.
     pub(super) fn closed_until(&self) -> Option<Instant> {
         self.again.filter(|again| Instant::now() < *again)
     }
 
-    /// Returns the number of messages to fetch where there is room for `free`: one while the gate
-    /// is shut.
+    /// Returns how many messages to fetch if the consumer has room for `free`: one while the gate
+    /// is shut, otherwise `free`.
     pub(super) fn room(&self, free: usize) -> usize {
         if self.again.is_some() { 1 } else { free }
     }
 
-    /// Records that messages were fetched: the next one is not tried before these are judged.
+    /// Records that a message was fetched. While the gate is shut, the next one is fetched only
+    /// after a pause, in which the fetched one can be judged.
     pub(super) fn fetched(&mut self) {
         if let Some(again) = &mut self.again {
             *again = Instant::now() + EVERY;
         }
     }
 
-    /// Shuts or opens the gate by the result of a delivery.
+    /// Shuts or opens the gate by what the result of a delivery shows about the nodes.
     pub(super) fn judge(&mut self, deployment: &Deployment) {
         match deployment {
             Deployment::Unknown => {}

@@ -1,4 +1,4 @@
-//! Traits for the user's code: the handler of a message, and the probe that reports whether the
+//! The trait for the user's code: the handler of a message, and the probe that reports whether the
 //! message took effect.
 
 use std::future::{Future, ready};
@@ -12,27 +12,29 @@ use crate::idempotency::{Context, Failed, Probed};
 /// A handler of messages of the type `M`.
 ///
 /// Every `Fn(Context, Arc<M>)` whose future returns `Result<T, impl Into<Failed>>` is a handler
-/// without a probe; [`probed`] adds a probe to it. A type that implements this trait can have both.
+/// without a probe; [`probed`] adds a probe to it. A type that implements this trait itself can
+/// have a probe, too.
 pub trait Handler<M>: Send + Sync + 'static {
-    /// The handler's result: stored as JSON, and the answer to later copies of the message.
+    /// Type of the handler's result, which is stored as JSON and answers later copies of the
+    /// message.
     type Value: Serialize + DeserializeOwned + Send + 'static;
 
     /// Handles the message.
     ///
-    /// The handler runs in a task of its own and is not dropped when the consumer is.
+    /// The future runs in a task of its own, so it is not dropped when the consumer is dropped.
     fn handle(
         &self,
         cx: Context,
         message: Arc<M>,
     ) -> impl Future<Output = Result<Self::Value, Failed>> + Send;
 
-    /// Returns true if [`probe`](Self::probe) is to be called, in place of the policies for keys
-    /// whose past is not known.
+    /// Returns true if [`probe`](Self::probe) decides, in place of the namespace's policies, when
+    /// an earlier attempt may have taken effect.
     fn has_probe(&self) -> bool {
         false
     }
 
-    /// Checks whether an earlier attempt took effect, as described at [`Call::probe`].
+    /// Reports whether an earlier attempt took effect, as described at [`Call::probe`].
     ///
     /// [`Call::probe`]: crate::idempotency::Call::probe
     fn probe(
@@ -72,11 +74,12 @@ pub struct ProbedHandler<H, P> {
     probe: P,
 }
 
-/// Adds a probe to a handler. It is called for messages of which it is not known whether an earlier
-/// attempt took effect. Without a probe such messages become dead letters (`at_most_once`) or run
-/// again (`at_least_once`).
+/// Adds a probe to a handler. The probe is called for messages of which it is unknown whether an
+/// earlier attempt took effect. Without a probe these messages become dead letters or wait for an
+/// operator's decision (`at_most_once`), or run again (`at_least_once`).
 ///
-/// The probe finds the effect by the context's key; `inbox::prober` of palisade-sqlx is one.
+/// The probe finds the effect by the key of its context. `inbox::prober` of palisade-sqlx makes a
+/// probe.
 pub fn probed<H, P>(handler: H, probe: P) -> ProbedHandler<H, P> {
     ProbedHandler { handler, probe }
 }

@@ -1,33 +1,36 @@
-//! Names of the message headers for what consumers need, on brokers that have headers and no fields
-//! of their own for it.
+//! Names of the message headers that consumers read and write, on brokers that have headers but no
+//! fields of their own for these values.
 
 use super::DeadLetter;
 
-/// The name of the request, the same in every copy of it.
+/// Key of the request, which is the same in every copy of the message.
 pub const KEY: &str = "x-palisade-key";
-/// Time at which the producer made the request, in milliseconds since 1970, the same in every copy
-/// of it.
+/// Time at which the producer made the request, in milliseconds since 1970. It is the same in every
+/// copy of the message.
 pub const CREATED: &str = "x-palisade-created";
-/// Number of failures of the handler so far.
+/// Number of times that the handler has failed for this message so far.
 pub const FAILURES: &str = "x-palisade-failures";
-/// Reason of a dead letter, for programs ([`DeadLetterReason::code`]).
+/// Reason for which a message became a dead letter, as a code for programs
+/// ([`DeadLetterReason::code`]).
 ///
 /// [`DeadLetterReason::code`]: super::DeadLetterReason::code
 pub const REASON: &str = "x-palisade-reason";
-/// Reason of a dead letter, for people.
+/// Reason for which a message became a dead letter, as a text for people.
 pub const DETAIL: &str = "x-palisade-detail";
-/// Name of the queue, topic or stream where a dead letter was consumed.
+/// Name of the queue, topic or stream from which a dead letter was consumed before it was moved.
 pub const ORIGIN: &str = "x-palisade-origin";
 
-/// The parts of the original message that a dead letter lacks, for people.
+/// Which parts of the original message a dead letter lacks, as a text for people.
 pub const LEFT_OUT: &str = "x-palisade-left-out";
 
-/// Largest size of [`DETAIL`] in bytes: headers have to fit into a broker's frame.
+/// Largest size of the value of [`DETAIL`] in bytes, because all headers have to fit into one frame
+/// of a broker's protocol.
 const DETAIL_MAX: usize = 2_000;
 
 impl DeadLetter {
-    /// Returns the headers of a dead letter that was consumed at `origin`: a line of text each.
-    /// [`KEY`] is one of them if the message has a key that can be used.
+    /// Returns the headers of a dead letter that was consumed from `origin`, as names and values.
+    /// Each value is one line of text. [`KEY`] is among them if the message has a key that can be
+    /// used.
     pub fn headers(&self, origin: &str) -> Vec<(&'static str, String)> {
         let mut detail = String::new();
         for c in self.detail.chars() {
@@ -45,8 +48,9 @@ impl DeadLetter {
         all
     }
 
-    /// Returns the headers of a dead letter without a body, for a message whose `body` bytes and
-    /// headers do not fit.
+    /// Returns the headers of a dead letter that has neither the body nor the headers of the
+    /// original message, because these do not fit. `body` is the size of the original body in
+    /// bytes.
     pub fn headers_alone(&self, origin: &str, body: usize) -> Vec<(&'static str, String)> {
         let left_out = format!("the body of {body} bytes and the headers: no room for a copy");
         let mut all = self.headers(origin);

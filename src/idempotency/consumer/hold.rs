@@ -1,6 +1,7 @@
-//! Messages that are held (consumers 12): too few nodes know whether they were handled before, and
-//! no operator has decided about the loss yet. Each held message stays with its broker and comes
-//! again after a pause; here it is only counted, for the pauses, the log and the metrics.
+//! Messages that are held (consumers 12), because nodes lost data, too few of them know whether the
+//! message was handled before, and no operator has decided yet. A held message stays with its
+//! broker and is delivered again after a pause. Here it is only counted, for the pauses, the log
+//! and the metrics.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -15,25 +16,28 @@ use crate::idempotency::metrics::Counters;
 use crate::idempotency::{Idempotency, Parked};
 use crate::op::Loss;
 
-/// Shortest and longest pause before a held message comes again.
+/// Shortest and longest pause before a held message is delivered again, without the random part
+/// that is subtracted.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(60));
-/// Interval of the log while messages are held.
+/// Interval at which the log repeats that messages are held.
 const REPORT: Duration = Duration::from_secs(60);
-/// Age of the last delivery after which another consumer is assumed to have the message.
+/// Time since the last delivery of a held message after which another consumer is assumed to have
+/// it, so that it is not counted here any more.
 const GONE: Duration = Duration::from_secs(180);
-/// Largest number of messages that are counted.
+/// Largest number of held messages that are counted.
 const MOST: usize = 100_000;
 
-/// The messages that one run of a consumer holds.
+/// The messages that one run of a consumer holds until an operator decides.
 #[derive(Debug)]
 pub(crate) struct Holding {
     pub(super) of: Idempotency,
     state: Mutex<State>,
-    /// Reason for which the gate is shut, and since when.
+    /// Whether the consumer takes no messages because the nodes are not initialised: why, and since
+    /// when.
     pub(super) shut: Shut,
 }
 
-/// Running consumers of a namespace in this process.
+/// The running consumers that use one [`Idempotency`] handle or a clone of it.
 #[derive(Debug, Default)]
 pub(crate) struct Holdings(Mutex<Vec<Weak<Holding>>>);
 
@@ -44,7 +48,7 @@ impl Holdings {
         all.push(Arc::downgrade(holding));
     }
 
-    /// Returns what these consumers wait for.
+    /// Returns for which actions of an operator these consumers wait, and since when.
     pub(crate) fn waiting(&self) -> Vec<Waiting> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         all.iter().filter_map(Weak::upgrade).flat_map(|one| one.waiting()).collect()
@@ -53,13 +57,14 @@ impl Holdings {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Time of the first held message; `None` while there are none.
+    /// Time since which at least one message has been held; `None` while none is held.
     since: Option<Instant>,
-    /// Cause for the latest held message, and what to do.
+    /// Text of the message that was held last: why it is held, and what an operator has to do.
     why: String,
     /// Keys of the held messages with the time of their last delivery.
     held: BTreeMap<Arc<str>, Instant>,
-    /// Undecided losses that were reported with messages since the last report.
+    /// Losses of data, without a decision of an operator, for which messages were held since the
+    /// last line of the log.
     losses: Vec<Loss>,
 }
 
@@ -68,7 +73,7 @@ impl Holding {
         Self { of: of.clone(), state: Mutex::default(), shut: Shut::default() }
     }
 
-    /// Returns what this consumer waits for.
+    /// Returns for which actions of an operator this consumer waits, and since when.
     fn waiting(&self) -> Vec<Waiting> {
         let shut = self.shut.read().map(|(since, why)| (0, since, why));
         let state = self.state();
@@ -81,13 +86,15 @@ impl Holding {
         shut.into_iter().chain(held).map(waiting).collect()
     }
 
-    /// Counts a message as held. Returns the pause after which it comes again: the time for which
-    /// messages have been held so far, within `PAUSES`, minus a random part of up to a quarter.
+    /// Counts a message as held. Returns the pause after which it is delivered again: the time for
+    /// which messages have been held so far, within `PAUSES`, minus a random part of up to a
+    /// quarter.
     pub(super) fn hold(&self, key: &Arc<str>, parked: &Parked) -> Duration {
         let now = Instant::now();
         let mut state = self.state();
         for loss in &parked.losses {
-            // The end of a loss (`to`) moves while clients with a longer L connect.
+            // The end of a loss (`to`) moves when clients with a longer failover window connect, so
+            // losses are compared without it.
             let same = |known: &&mut Loss| (known.from, known.began) == (loss.from, loss.began);
             match state.losses.iter_mut().find(same) {
                 Some(known) => known.to = known.to.max(loss.to),
@@ -98,8 +105,8 @@ impl Holding {
             let new = state.held.insert(Arc::clone(key), now).is_none();
             self.counters().holds(i64::from(new));
         }
-        // A later message may be held for another loss than the first one, so the cause is
-        // replaced.
+        // A later message may be held because of another loss than the first message, so the text
+        // is replaced.
         state.why = parked.to_string();
         if state.since.is_none() {
             state.since = Some(now);
@@ -114,7 +121,7 @@ impl Holding {
         pause.saturating_sub(pause / 4_000 * random)
     }
 
-    /// Removes a message that is not held any more.
+    /// Removes a message that is not held any more from the count.
     pub(super) fn release(&self, key: &Arc<str>) {
         let mut state = self.state();
         if state.held.remove(key).is_some() {
@@ -123,7 +130,8 @@ impl Holding {
         }
     }
 
-    /// Reports once a minute while messages are held.
+    /// Logs once a minute that messages are held, if any are, and stops counting those that another
+    /// consumer is assumed to have. Never returns.
     pub(super) async fn watch(&self) -> Infallible {
         loop {
             sleep(REPORT).await;
@@ -146,7 +154,7 @@ impl Holding {
         }
     }
 
-    /// Logs the end of the hold, if no message is held any more.
+    /// Logs that no message is held any more, if the last one was just removed.
     fn end(&self, state: &mut State) {
         if state.held.is_empty()
             && let Some(since) = state.since.take()
@@ -175,7 +183,7 @@ impl Drop for Holding {
     }
 }
 
-/// Losses in one line.
+/// A list of losses of data with their numbers, shown in one line.
 struct Losses<'a>(&'a [Loss]);
 
 impl std::fmt::Display for Losses<'_> {

@@ -1,4 +1,4 @@
-//! The settings that consumers of all brokers have in common.
+//! The settings of a consumer that do not depend on its broker.
 
 use std::time::Duration;
 
@@ -37,55 +37,58 @@ impl Default for Rules {
 }
 
 impl Rules {
-    /// Sets how many messages are handled at once, 1 to 10,000; default 16. The consumer asks its
-    /// broker for no more than that, so that no message waits here while its acknowledgement time
-    /// runs.
+    /// Sets how many messages are handled at once, 1 to 10,000; default 16. The consumer takes no
+    /// more messages from its broker, so that no message waits in this process while its
+    /// acknowledgement time runs.
     pub fn concurrency(mut self, messages: usize) -> Self {
         self.concurrency = messages;
         self
     }
 
-    /// Sets how long a message whose handler failed stays away: `first` after the first failure,
-    /// doubled with each further one up to `longest`. A handler can set another time by
-    /// [`Failed::after`](crate::Failed::after). Default 250 ms and 60 s.
+    /// Sets how long the broker waits before it delivers a message again whose handler failed:
+    /// `first` after the first failure, doubled with each further one up to `longest`. A handler
+    /// can choose another time by [`Failed::after`](crate::Failed::after). Default 250 ms and 60 s.
     pub fn retry(mut self, first: Duration, longest: Duration) -> Self {
         (self.first_retry, self.longest_retry) = (first, longest);
         self
     }
 
-    /// Sets the number of failures of its handler with which a message becomes a dead letter;
-    /// default 10. Deliveries that found the message in flight elsewhere, or too few nodes, are no
-    /// failures. The documentation of the broker's adapter says which failures it can count.
+    /// Sets after how many failures of its handler a message becomes a dead letter; default 10. A
+    /// delivery does not count as a failure if another consumer's handler runs or too few nodes
+    /// answer. The documentation of the broker's adapter says which failures it can count.
     pub fn max_failures(mut self, failures: u32) -> Self {
         self.max_failures = failures;
         self
     }
 
-    /// Sets how long a stop waits for handlers that run; default 30 s. Messages that are not
-    /// finished by then come again, and their handlers go on as long as the runtime does.
+    /// Sets how long a consumer that stops waits for handlers that run; default 30 s. Messages that
+    /// are not finished by then are delivered again, and their handlers go on as long as the
+    /// runtime does.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
         self
     }
 
-    /// Lets two messages with one key have different bodies: they are one request all the same. By
-    /// default the second one is a dead letter.
+    /// Lets two messages with the same key have different bodies, and treats them as copies of one
+    /// request. By default the second one becomes a dead letter.
     pub fn ignore_body(mut self) -> Self {
         self.body_matters = false;
         self
     }
 
-    /// Makes a message a dead letter at once if too few nodes know whether it was handled before.
+    /// Makes a message a dead letter at once if it would not be run because too few nodes know
+    /// whether it was handled before.
     ///
-    /// By default such a message is held: it stays with the broker and comes again after 4 s to 60
-    /// s, without a failure, until an operator has decided about the loss for all messages at once
-    /// (`palisade idem decide`), or the nodes know its key again. Other messages are not delayed.
+    /// By default the message is held: it stays with the broker and is delivered again after 4 s to
+    /// 60 s, without counting as a failure, until an operator has decided for all messages that
+    /// were forgotten because of the same loss of data (`palisade idem decide`), or enough nodes
+    /// know its key again. Other messages are not delayed.
     pub fn park_forgotten(mut self) -> Self {
         self.holds_forgotten = false;
         self
     }
 
-    /// Checks the rules; the error names the first one that is out of range.
+    /// Checks the rules. The error names the first rule that is out of range.
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         if !(1..=10_000).contains(&self.concurrency) {
             let value = self.concurrency.to_string();

@@ -1,5 +1,5 @@
-//! The loop of a consumer: fetch as many messages as there is room for, run each under its key,
-//! settle it.
+//! The loop of a consumer: fetch as many messages as there is room for, run each under its key, and
+//! settle each at the broker.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -24,26 +24,27 @@ use crate::idempotency::detached::panic_text;
 use crate::idempotency::{Call, Outcome, RunError};
 use crate::name::check_name;
 
-/// Longest wait for a broker to confirm a settlement. After that the message counts as unsettled,
-/// and is delivered again.
+/// Longest wait for a broker to confirm a settlement. After this time the message counts as
+/// unsettled, and the broker delivers it again.
 const SETTLE: Duration = Duration::from_secs(30);
 
-/// Reason for which a loop ends.
+/// Reason for which the loop of a consumer ends.
 enum End {
     Requested,
     Stopped(String),
     Broken(BrokerError),
 }
 
-/// Result of one delivery.
+/// Result of handling one delivery.
 struct Settled {
     disposition: Disposition,
-    /// True if the broker confirmed the settlement.
+    /// True if the broker confirmed that the delivery is settled. RabbitMQ does not answer an
+    /// acknowledgement, so there it only means that the acknowledgement was sent.
     confirmed: bool,
     deployment: Deployment,
 }
 
-/// One run of a consumer.
+/// The state of one run of a consumer.
 pub(super) struct Work<'a, B: Broker, H> {
     consumer: &'a Consumer<B>,
     holding: Arc<Holding>,
@@ -69,7 +70,8 @@ impl<'a, B: Broker, H: Handler<B::Delivery>> Work<'a, B, H> {
         }
     }
 
-    /// Takes deliveries until `stop` resolves, then finishes or returns those that it has.
+    /// Takes deliveries until `stop` resolves, and then finishes the deliveries that it has or
+    /// returns them to the broker.
     pub(super) async fn serve(
         mut self,
         stop: impl Future<Output = ()>,
@@ -108,7 +110,8 @@ impl<'a, B: Broker, H: Handler<B::Delivery>> Work<'a, B, H> {
         let (tasks, ended, gate) = (&mut self.tasks, &mut self.ended, &mut self.gate);
         let drained = async {
             while let Some(done) = tasks.join_next().await {
-                // The reason for which the loop ended stays `end`; a later one is ignored.
+                // A delivery that ends now may give another reason to stop. It is ignored, because
+                // the loop has ended already.
                 let _ = ended.note(done, gate);
             }
         };
@@ -134,8 +137,8 @@ impl<'a, B: Broker, H: Handler<B::Delivery>> Work<'a, B, H> {
         }
     }
 
-    /// Waits until there is room, and returns at most as many deliveries; and the reason for which
-    /// the loop has to end, if there is one.
+    /// Waits until there is room, and returns at most as many deliveries as there is room for. Also
+    /// returns the reason for which the loop has to end, if there is one.
     async fn next(
         &mut self,
         mut stop: std::pin::Pin<&mut impl Future<Output = ()>>,
@@ -164,8 +167,8 @@ impl<'a, B: Broker, H: Handler<B::Delivery>> Work<'a, B, H> {
             tokio::select! {
                 biased;
                 () = stop.as_mut(), if end.is_none() => end = Some(End::Requested),
-                // The fetch is polled to its end, so that the messages that it took are known and
-                // can be returned to the broker.
+                // The fetch is polled to its end even if the consumer has to stop, so that the
+                // messages that it took are known and can be returned to the broker.
                 fetched = &mut fetch => {
                     if fetched.as_ref().is_ok_and(|fetched| !fetched.is_empty()) {
                         gate.fetched();
@@ -183,7 +186,8 @@ impl<'a, B: Broker, H: Handler<B::Delivery>> Work<'a, B, H> {
 }
 
 impl ConsumerReport {
-    /// Counts a delivery. Returns the reason for which the consumer has to stop, if there is one.
+    /// Counts a delivery that was handled. Returns the reason for which the consumer has to stop,
+    /// if there is one.
     fn note(&mut self, done: Result<Settled, JoinError>, gate: &mut Gate) -> Option<String> {
         let Settled { disposition, confirmed, deployment } = match done {
             Ok(settled) => settled,
@@ -207,7 +211,7 @@ impl ConsumerReport {
     }
 }
 
-/// One delivery, from its claim to its settlement.
+/// One delivery, from the claim of its key to its settlement at the broker.
 struct Task<D, H> {
     holding: Arc<Holding>,
     rules: Rules,
@@ -219,9 +223,9 @@ struct Task<D, H> {
 impl<D: Delivery, H: Handler<D>> Task<D, H> {
     async fn settled(self) -> Settled {
         let before = self.delivery.failures();
-        // A panic in the user's code or the broker's client counts as a failure of the message: no
-        // panic may leave a delivery unsettled. `AssertUnwindSafe`: state that the panic left
-        // inconsistent is not used again here.
+        // A panic in the user's code or the broker's client counts as a failure of the handler,
+        // because no panic may leave a delivery unsettled. `AssertUnwindSafe`: state that the panic
+        // left inconsistent is not used again here.
         let judged = AssertUnwindSafe(self.judged(before)).catch_unwind().await;
         let (disposition, failures, deployment) = judged.unwrap_or_else(|panic| {
             let what = format!("its delivery panicked: {}", panic_text(&*panic));
@@ -232,8 +236,8 @@ impl<D: Delivery, H: Handler<D>> Task<D, H> {
         Settled { disposition, confirmed, deployment }
     }
 
-    /// Returns the disposition of the delivery, the number of failures of its handler, and what its
-    /// call showed.
+    /// Makes the call of the delivery. Returns what to do with the delivery, how often its handler
+    /// has failed by now, and what the call showed about the nodes.
     async fn judged(&self, before: u32) -> (Disposition, u32, Deployment) {
         let call = match self.call() {
             Ok(call) => call,
@@ -254,7 +258,8 @@ impl<D: Delivery, H: Handler<D>> Task<D, H> {
             Ok(Outcome::Parked(parked)) if rules.holds(parked) => {
                 disposition = Disposition::Retry(holding.hold(&key, parked));
             }
-            // These outcomes show nothing new about the key, so a held message stays held.
+            // These outcomes show nothing new about the key, so a message that is held stays
+            // counted as held.
             Err(RunError::NoQuorum { .. }) | Ok(Outcome::InFlight { .. }) => {}
             _ => holding.release(&key),
         }
@@ -294,8 +299,8 @@ impl<D: Delivery, H: Handler<D>> Task<D, H> {
     }
 }
 
-/// Reports periodically that the message is being handled. Without these reports a broker would
-/// deliver it to another consumer, which would find it in flight.
+/// Reports periodically to the broker that the message is being handled. Without these reports a
+/// broker would deliver the message to another consumer, which would find its key in flight.
 async fn beat<D: Delivery>(delivery: &D) -> Infallible {
     let Some(every) = delivery.heartbeat() else { return std::future::pending().await };
     loop {
@@ -319,8 +324,8 @@ async fn give_back<D: Delivery>(delivery: D) -> Settled {
     Settled { disposition: again, confirmed, deployment: Deployment::Unknown }
 }
 
-/// Settles the delivery. Returns true if the broker confirmed it; otherwise the message comes again
-/// and is answered by its record.
+/// Settles the delivery. Returns true if the broker confirmed that. Otherwise the broker delivers
+/// the message again, and what is stored under its key answers it.
 async fn settle<D: Delivery>(delivery: &D, how: &Disposition, failures: u32) -> bool {
     let settled = AssertUnwindSafe(timeout(SETTLE, delivery.settle(how, failures)));
     let cause = match settled.catch_unwind().await {

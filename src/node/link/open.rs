@@ -1,4 +1,5 @@
-//! Connecting to a server, the check that it may vote, and the repetitions of that check.
+//! Connects to a server and checks that it may vote: on the new connection, and again while it is
+//! used.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,13 +15,15 @@ use crate::node::redis::facts::ServerFacts;
 use crate::node::redis::session::Session;
 use crate::tls;
 
-/// Number of sessions in a row without an answer after which there is a pause.
+/// Number of sessions in a row that end without an answer before there is a pause between tries.
 const FLAPS: u32 = 2;
-/// Time for which a new connection waits for the answers of the other servers of its group.
+/// Longest time for which a new connection waits for the settings of the other servers of its group
+/// before it is used.
 const GROUP: Duration = Duration::from_millis(100);
 
 impl Current {
-    /// Returns the error of a connection that this program ended because the server sent too much.
+    /// Returns the error of a connection that this program ended because the server sent too much;
+    /// `None` if it did not end the connection for that.
     pub(super) fn ended_by_limit(&self) -> Option<NodeError> {
         let excess = self.session.excess()?;
         let detail = format!("it sent {excess}, so this program ended the connection");
@@ -29,8 +32,9 @@ impl Current {
 }
 
 impl<R: Resolver> Shared<R> {
-    /// Makes the server write its marker as soon as a connection is made, so that a quarantine
-    /// begins now and not with the first request. A failure is harmless.
+    /// Makes the server check its marker as soon as a connection is made, so that a quarantine that
+    /// is due begins now and not with the first request. A failure is harmless, because each batch
+    /// does the same.
     async fn touch(&self, session: &Arc<Session>) {
         let Some(terms) = self.state().terms else { return };
         if let Err(cause) = session.touch(terms, self.group_terms(), &*self.options.env).await {
@@ -38,9 +42,10 @@ impl<R: Resolver> Shared<R> {
         }
     }
 
-    /// Judges the server again by fresh facts; a server that is refused loses its session. So does
-    /// one that cannot be judged (it does not answer, is no longer a master, or no longer permits
-    /// the question): the next connection finds the cause, and until then it does not vote.
+    /// Reads the server's facts again and judges by them whether it may still vote. If it is
+    /// refused, its session is given up. The same happens if it cannot be judged (it does not
+    /// answer, is no longer a master, or no longer permits the question): the next connection finds
+    /// the cause, and until then the node does not vote.
     pub(super) async fn judge(self: Arc<Self>, current: Arc<Current>) {
         let limit = self.options.connect_timeout;
         let outcome = timeout(limit, async {
@@ -58,7 +63,8 @@ impl<R: Resolver> Shared<R> {
         };
         self.part_with(&current, true);
         let mut state = self.state();
-        // Does not count as a failure: the next connection shows if the node is lost, and logs it.
+        // The refusal is not counted as a failed try: if the node is lost, the next try to connect
+        // finds that and logs it.
         state.failed = Some(self.failed(state.failures, cause, current.epoch));
     }
 
@@ -87,7 +93,8 @@ impl<R: Resolver> Shared<R> {
         let run_id = Arc::clone(&facts.run_id);
         let (connected, online) = (facts.connected_replicas, facts.online_replicas);
         self.accept(&at, &facts)?;
-        // Healthy servers answer at once; the result does not matter to this connection.
+        // Gives the other servers of the group a short time to show their settings. Healthy servers
+        // answer at once, and this connection works without them, too.
         let _ = timeout(GROUP, self.resolver.follow_up()).await;
         self.touch(&session).await;
         let now = self.options.env.now();
@@ -97,8 +104,8 @@ impl<R: Resolver> Shared<R> {
         Ok(Current { session, at: at.into(), barriers, epoch, opened: now })
     }
 
-    /// Returns the largest number of replicas that followed this server process, of which `online`
-    /// do now.
+    /// Returns the largest number of replicas that ever followed this server process at the same
+    /// time; `online` is their number now.
     fn most_replicas(&self, run_id: &Arc<str>, online: u32) -> Arc<AtomicU32> {
         let mut state = self.state();
         let most = match &state.replicas {
@@ -109,8 +116,8 @@ impl<R: Resolver> Shared<R> {
         most
     }
 
-    /// Counts a session that ended. A server that accepts connections and breaks them before it has
-    /// answered anything is not tried again at once; a single such session may be chance.
+    /// Counts a session that ended before it answered an op. A server that accepts connections and
+    /// breaks them again and again is not tried again at once; a single such session may be chance.
     pub(super) fn flapped(&self, state: &mut State, current: &Current) {
         if current.session.is_proved() {
             return;
@@ -136,7 +143,8 @@ impl<R: Resolver> Shared<R> {
         format!("{place}{text}{hint}{silent}")
     }
 
-    /// Makes the record of a failed try, after this number of failures in a row.
+    /// Makes the record of a failed try to connect. The more `failures` in a row there were before
+    /// it, the longer is the pause until the next try.
     pub(super) fn failed(&self, failures: u32, cause: NodeError, epoch: u64) -> Failed {
         let (now, random) = (self.options.env.now(), self.options.env.random());
         let until = now + pause(random, failures, PAUSE);

@@ -1,4 +1,4 @@
-//! Order in which batches are sent: that of the calls, those that wait for a connection included.
+//! Sends batches in the order of the calls, including those that wait for a connection.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ pub(super) struct Waiting {
     pub(super) sent: oneshot::Sender<Result<OnItsWay, NodeError>>,
 }
 
-/// A batch that was sent, with its connection.
+/// The connection on which a batch was sent, with the answer to come.
 pub(super) type OnItsWay = (Arc<Current>, Sent);
 
-/// Place of a batch after its call.
+/// What became of a batch when it was handed over: sent, waiting for a connection, or refused.
 pub(super) enum Place {
     Sent(OnItsWay),
     Waits(oneshot::Receiver<Result<OnItsWay, NodeError>>),
@@ -39,7 +39,7 @@ impl<R: Resolver> Shared<R> {
             }
             let mut state = self.state();
             if state.current.is_some() {
-                // A connection was made or lost in between.
+                // The connection was replaced since it was checked above, so it is checked again.
                 continue;
             }
             if let Some(cause) = self.pausing(&state) {
@@ -49,14 +49,15 @@ impl<R: Resolver> Shared<R> {
             let connect = !std::mem::replace(&mut state.connecting, true);
             drop(state);
             if connect {
-                // Outside of the mutex: a runtime that shuts down drops the task inside `spawn`.
+                // Spawned after the mutex is released: a runtime that shuts down drops the task
+                // inside `spawn`, and dropping the task locks the mutex.
                 tokio::spawn(Turn::new(self).connect());
             }
             return Place::Waits(waits);
         }
     }
 
-    /// Waits until the batch was sent.
+    /// Waits until there was a connection and the batch was sent on it; fails once `late` is over.
     pub(super) async fn wait(
         &self,
         waits: oneshot::Receiver<Result<OnItsWay, NodeError>>,
@@ -70,7 +71,8 @@ impl<R: Resolver> Shared<R> {
         Ok((Doubt::new(self, current), sent))
     }
 
-    /// Sends the batches that wait, in their order; only then may others use the connection.
+    /// Sends the batches that wait for a connection, in the order of their calls; only then may
+    /// other batches use the connection.
     pub(super) fn open_to_all(&self, current: &Arc<Current>) {
         loop {
             let next = {
@@ -98,7 +100,7 @@ impl<R: Resolver> Shared<R> {
                     NodeError::not_executed(NodeFault::Disconnected, detail)
                 })
             });
-            // An error means that the caller has dropped its call: the answer is skipped.
+            // An error means that the caller has dropped its call; then the answer is skipped.
             let _ = sent.send(left);
         }
     }

@@ -1,8 +1,8 @@
-//! Keeps a node connected that was connected once: after a lost connection, or when another master
-//! is named, the task connects at once and not at the next call. So the holder of a lease on that
-//! node learns within a round trip, once the new master is known, if the lease was kept, and the
-//! first renewal after a failover finds a connection. A server that stays unreachable is tried less
-//! and less often while there is no call. The task ends with the link.
+//! The task that keeps a node connected after its first connection. If the connection is lost, or
+//! another master is named, the task connects at once and does not wait for the next call. So the
+//! first renewal after a failover finds a connection, and the holder of a lease learns within a
+//! round trip whether the new master has kept it. A server that stays unreachable is tried less and
+//! less often while there is no call. The task ends with the link.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -14,17 +14,18 @@ use super::{Current, PAUSE, Resolver, Shared, Turn, moved_on};
 
 /// State of the connection, and the next step.
 enum Outlook {
-    /// The connection exists.
+    /// There is a connection, and it may be used.
     Stands(Arc<Current>),
     /// A try to connect is under way.
     Connecting,
-    /// The last try was so recent that the next one waits for this time.
+    /// The last try to connect failed, and the next one has to wait for this time.
     Pause(Duration),
-    /// The caller may connect now, and is marked as connecting.
+    /// The caller has to connect now; `State::connecting` is set already.
     Connect,
 }
 
-/// The task. However it ends, for example with its runtime, the next connection starts another one.
+/// The task that keeps the node connected. Dropping it clears `State::tended`, so that the next
+/// connection starts another task if this one ended, for example with its runtime.
 struct Tend<R: Resolver>(Weak<Shared<R>>);
 
 impl<R: Resolver> Drop for Tend<R> {
@@ -36,7 +37,7 @@ impl<R: Resolver> Drop for Tend<R> {
 }
 
 impl<R: Resolver> Shared<R> {
-    /// Starts the task, unless it runs.
+    /// Starts the task that keeps the node connected, unless it runs.
     pub(super) fn tend(self: &Arc<Self>) {
         if !std::mem::replace(&mut self.state().tended, true) {
             tokio::spawn(Tend(Arc::downgrade(self)).run(self.changed.clone()));
@@ -54,7 +55,8 @@ impl<R: Resolver> Shared<R> {
         let now = self.options.env.now();
         let mut state = self.state();
         if state.connecting || state.current.is_some() {
-            // Another caller was faster; `turns` reports the end of its try.
+            // A call has begun to connect, or has connected, in the meantime; `turns` reports when
+            // its try ends.
             return Outlook::Connecting;
         }
         match &state.failed {
@@ -75,8 +77,8 @@ impl<R: Resolver> Tend<R> {
             let (mut turns, epoch, outlook) = {
                 let Some(shared) = self.0.upgrade() else { return };
                 let epoch = *changed.borrow();
-                // Subscribed before `outlook`, so that no end of a try is missed; it closes with
-                // the link.
+                // Subscribed before the state is read, so that the end of no try is missed. The
+                // channel closes when the link is dropped.
                 let turns = shared.turns.subscribe();
                 let outlook = shared.outlook();
                 if matches!(outlook, Outlook::Connect) {
@@ -88,7 +90,7 @@ impl<R: Resolver> Tend<R> {
                 match outlook {
                     Outlook::Stands(current) => {
                         current.session.lost().await;
-                        // The loss is reported now, even if there is no call.
+                        // Reports the lost connection now, even if there is no call.
                         current.session.abandon();
                         // A server that accepts connections and drops them is connected to at most
                         // once a second.
@@ -126,7 +128,7 @@ mod tests {
     use crate::node::{BoxFuture, NodeSignal};
     use crate::time::Moment;
 
-    /// Names no server, and counts the requests for one.
+    /// A resolver that finds no server and counts how often it is asked.
     struct Gone {
         asked: Arc<AtomicU32>,
         version: watch::Sender<u64>,

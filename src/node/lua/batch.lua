@@ -1,15 +1,17 @@
--- State that the slow paths of a batch share. Created on first use: if anything is not as the
--- client expects, or an op has no fast path.
+-- State that the slow paths of a batch share. It is created on first use, when something is not as
+-- the client expects, or an op has no fast path.
 -- KEYS[1]  palisade:generation, the marker (history.lua)
--- ARGV[4]  1 good replicas needed            2 oldest acknowledgement of a good one, in seconds
---          3 q: quarantine in ms, by all known settings of the group
---          4 q where a history begins: also with settings of the group that are not known
+-- ARGV[4]  1 number of good replicas that are needed
+--          2 largest age of a good replica's acknowledgement, in seconds
+--          3 q: quarantine in ms, by all settings of the group that are known
+--          4 q in ms where a data history begins: for unknown settings of the group the longest L
+--          that is possible counts
 --          5 E: clock error in µs            6 fence life in ms
---          7 trust a server without marker: 0 or 1
+--          7 trust a server without marker as a new one: 0 or 1
 --          8 not after: time in µs by the server's own clock after which nothing takes effect; 0
---          none
---          9 the server's clock in ms when this client first saw a marker here; 0 never
---          10 L in ms where a history begins, as in 4
+--          for no such time
+--          9 the server's clock in ms when this client first saw a marker here; 0 if it never did
+--          10 L in ms where a data history begins, as in 4
 -- Returns  a table of this state, or an error reply
 local sub = string.sub
 local replid, now_ms, bits = sub(info, at, at + 39), math.floor(now_us / 1000), 0
@@ -28,8 +30,8 @@ return {
   marker = marker,
   since = since,
   floor = tonumber(sub(marker, 56, 71)), -- no token is below it
-  left = left, -- ms of a quarantine
-  -- Name of this history and of its quarantine.
+  left = left, -- ms until the quarantine ends, 0 outside of one
+  -- Name of this data history, and of the quarantine with which it began.
   id = sub(replid, 1, 16) .. ':' .. string.format('%.0f', since),
   clock_error = clock_error,
   apart = math.ceil(clock_error / 500), -- largest difference between two servers' clocks, in ms

@@ -1,11 +1,11 @@
--- Fast path of claim: a key that has no record, in the history that the client expects. A result is
--- left to replay.lua, all other cases to claim.lua. No upvalues: the closure is created on every
--- call (helpers.lua).
+-- Fast path of claim, for a key without a record in the data history that the client expects. A key
+-- with a result is left to replay.lua, and all other cases to claim.lua. The function has no
+-- upvalues, because it is created anew on every call of the script (helpers.lua).
 -- KEYS     1 record
 -- ARGV     the kind, and those of claim.lua
 --          id, now_ms: see batch.lua
--- Returns  true if it is claimed with its proposal for a fence; else nothing was changed, and the
---          fields that replay.lua uses
+-- Returns  true if the key is claimed with its proposal as its fence; else nothing was changed, and
+--          the fields of the record, which replay.lua uses
 local function claim(k, a, id, now_ms)
   local KEYS, ARGV, call = KEYS, ARGV, redis.call
   local key, fp, latest = KEYS[k + 1], ARGV[a + 6], ARGV[a + 8]

@@ -1,7 +1,7 @@
--- Fast path of complete, steps and extend_claim: for a claim whose owner still has it, under the
--- ballot that was promised last and in the history that the client expects. While the lease lasts
--- the record is kept for long enough (claim.lua). No upvalues: the closure is created on every call
--- (helpers.lua).
+-- Fast path of complete, steps and extend_claim, for a claim whose owner still has it, under the
+-- ballot that was promised last and in the data history that the client expects. While the lease
+-- runs the record's expiry is late enough, because the claim has set it (claim.lua). The function
+-- has no upvalues, because it is created anew on every call of the script (helpers.lua).
 -- KEYS     1 record
 -- ARGV     the kind, and those of the op
 --          id, now_ms: see batch.lua
@@ -25,12 +25,12 @@ local function complete(k, a, id, now_ms)
       return false
     end
   elseif kind == 's' then
-    -- The longest list stays: see steps.lua.
+    -- The longest list of steps stays, for the reason in steps.lua.
     if not rf or call('HSTRLEN', key, 'val') < #ARGV[a + 4] then
       call('HSET', key, 'rf', 's' .. ballot, 'val', ARGV[a + 4])
     end
   else
-    -- An extension: only one that names no quarantine.
+    -- An extension. One that names a quarantine is left to extend_claim.lua.
     if ARGV[a + 7] ~= '' then return false end
     call('HSET', key, 'till', string.format('%.0f', now_ms + ARGV[a + 4]))
     if call('PTTL', key) < tonumber(ARGV[a + 5]) then call('PEXPIRE', key, ARGV[a + 5]) end

@@ -1,6 +1,7 @@
--- Extends a claim's lease; in quarantine only for a holder that names the quarantine. A promise of
--- an earlier history stays below the floor (g is not renewed, because a higher promise may have
--- been forgotten) unless its holder names this quarantine.
+-- Extends a claim's lease; in a quarantine only for a holder that names the quarantine. A promise
+-- of an earlier data history still counts as below the floor after it, because the server may have
+-- forgotten a higher one: so g, which names the history of the promise, is kept. It is renewed if
+-- the holder names this quarantine, or the server never lost data.
 -- KEYS  1 record
 -- ARGV  1 owner  2 ballot  3 lease ms  4 ms to keep the record for, the lease included
 --       5 fingerprint or ''

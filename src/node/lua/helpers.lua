@@ -1,11 +1,12 @@
 -- Helpers of the slow paths. One call handles one op, or a run of acquires or releases of which
--- some were not executed as requested. Functions have as few upvalues as possible: each closure
--- that is created, and each upvalue, costs every such op about a tenth of a small command.
+-- some were not executed as requested. Functions have as few upvalues as possible, because each
+-- closure that is created, and each of its upvalues, adds a tenth of a small command's time to such
+-- an op.
 -- KEYS, ARGV  those of the op begin after k and a
 -- Returns     see the comment of each function
 local KEYS, ARGV, call, try, find = KEYS, ARGV, redis.call, redis.pcall, string.find
 local now_ms, left = b.now_ms, b.left
-if not count then a = a + 1 end -- behind the kind; of a run acquire.lua and release.lua say it
+if not count then a = a + 1 end -- a single op's ARGV follow its kind; for runs see main.lua
 
 -- Result codes, the first integer of each result; see main.lua.
 local DONE, NOT_OWNER, ABSENT, QUARANTINED, HELD, FOREIGN, WRONG_TYPE = 1, 0, -1, -2, -3, -4, -5
@@ -21,7 +22,8 @@ local function digits(x)
   return string.format('%.0f', x)
 end
 
--- Limits a proposal to what an honest clock can show, and to at least the floor.
+-- Returns the proposal, raised or lowered to between the clock less E and the clock plus E, and to
+-- no less than the floor.
 local function in_range(p)
   local x = tonumber(p)
   local low, high = math.max(b.now_us - b.clock_error, b.floor), b.now_us + b.clock_error
@@ -29,13 +31,14 @@ local function in_range(p)
   return string.format('%.0f', math.max(math.min(x, high), low))
 end
 
--- Returns true if an extension counts: outside quarantine, or within it if its holder names it.
+-- Returns true if an extension is allowed: always outside a quarantine, and in one only if the
+-- holder names that quarantine.
 local function may_extend(named)
   return b.left <= 0 or named == b.id
 end
 
--- Returns true if a token is further ahead than honest clocks and servers can bring it: 6E, and a
--- second for rounding.
+-- Returns true if a token is further ahead of this clock than honest clocks and servers can bring
+-- it: 6E, and a second for rounding.
 local function is_ahead(token)
   return token > b.now_us + 6 * b.clock_error + 1000000
 end
@@ -48,7 +51,7 @@ local function look(key, longest)
   return v
 end
 
--- Bytes of results and metadata that one answer may show, so that it arrives in time and neither
+-- Most bytes of results and metadata that one answer shows, so that it arrives in time and neither
 -- side needs much memory for it. The first result is shown whatever its length.
 local MOST = 1048576
 
@@ -57,7 +60,7 @@ local MOST = 1048576
 local function has_room(size)
   local room = b.room or MOST
   if room <= 0 or size > room and room < MOST then
-    b.room = 0 -- for all that follow, so that none is overtaken for ever
+    b.room = 0 -- defers all later results, too, so that this op is not overtaken for ever
     put(DEFERRED)
     return false
   end
@@ -65,7 +68,7 @@ local function has_room(size)
   return true
 end
 
--- Past the batch's deadline: only undo ops (release, unclaim) still run.
+-- If the batch's deadline has passed, only ops that undo (release, unclaim) still run.
 if b.late and not find('DQMu', kind, 1, true) then
   for _ = 1, count or 1 do put(LATE) end
   return

@@ -1,10 +1,10 @@
--- Reads the holder.
+-- Reads the holder of a lock.
 -- KEYS  1 lock   2 fence   3 meta   4 queue
--- ARGV  1 wait: 0 or 1
+-- ARGV  1 wait for a hint: 0 or 1
 -- Puts  fence, value, ms, meta | ABSENT | DEFERRED
---       value false: not an owner's; meta false: not a holder's; ms -1: no expiry
+--       value false: the key holds no text; meta false: not a holder's; ms -1: no expiry
 if kind == 'I' then
-  local most = 67584 -- longest metadata of a holder
+  local most = 67584 -- longest metadata of a holder, in bytes
   local value = look(KEYS[k + 1], '22')
   if ARGV[a + 1] == '1' then wait_for_hint(KEYS[k + 4], 10000) end
   if not value or is_ownerless(value) and value ~= KEPT then return put(ABSENT) end

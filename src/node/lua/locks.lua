@@ -4,18 +4,18 @@
 
 local sub = string.sub
 
--- Value of a lock that is free but kept for its possible holder after a handover (refuse.lua). It
--- has the length of an owner.
+-- Value of a lock that is free but kept for its possible holder after a planned handover
+-- (refuse.lua). It is as long as an owner token.
 local KEPT = '----------------------'
 
--- Returns true if a value belongs to no owner: the lock is kept, or reserved for a waiter
--- (release.lua). No owner token begins like that.
+-- Returns true if a lock's value is no owner token: the lock is kept, or reserved for a waiter
+-- (release.lua). No owner token begins with six dashes.
 local function is_ownerless(value)
   return type(value) == 'string' and find(value, '^%-%-%-%-%-%-[%-%x]') and #value == 22
 end
 
--- Returns the number in a fence key: 0 if there is none, nil if it is another program's value. A
--- fence is a whole number that an answer can represent.
+-- Returns the number in a fence key: 0 if the key is absent, nil if another program wrote its
+-- value. A fence is a whole number below 1e18, so that an answer can represent it.
 local function stored(key)
   local v = look(key, '18')
   if not v then return 0 end
@@ -23,13 +23,14 @@ local function stored(key)
   return number and number < 1e18 and number or nil
 end
 
--- Returns the value of a queue (see release.lua); nothing if it is another program's.
+-- Returns the value of a queue (its form is in release.lua), or nothing if another program wrote
+-- it.
 local function queued(queue)
   local v = look(queue, '2275') or '0'
   return type(v) == 'string' and #v % 35 == 1 and find(v, '^[01]') and v
 end
 
--- Publishes a hint to those who watch, because the metadata are new.
+-- Publishes a hint to the clients that watch the lock, because its metadata have changed.
 local function hint(queue, key)
   local v = queued(queue)
   if v and sub(v, 1, 1) == '1' then
@@ -38,11 +39,13 @@ local function hint(queue, key)
   end
 end
 
--- Registers for a hint: a waiter, with its place and the ms for which the lock is then reserved for
--- it (at most 50), or a watcher. Records in the marker that there is one, until a time further
--- ahead than needed, so that the marker is seldom written. For an hour at most, even if another
--- program's lock lasts longer: waiters ask again long before. There are 64 places; the other
--- handles ask again.
+-- Registers a client for a hint. With a `handle` it is a waiter: it gets a place in the queue by
+-- the time that it has waited (in µs), and a released lock is reserved for it for `needs` ms, at
+-- most 50. Without a handle it is a watcher. The queue is kept for `ms`, but at most for an hour,
+-- even if another program's lock lasts longer, because clients ask again long before. It has 64
+-- places; further handles ask again.
+-- Also records in the marker until when a client waits on this server. That time is later than
+-- needed, so that the marker is seldom written.
 local function wait_for_hint(queue, ms, waited, handle, needs)
   local v = queued(queue)
   if not v then return end
@@ -67,7 +70,8 @@ local function wait_for_hint(queue, ms, waited, handle, needs)
   end
 end
 
--- Returns true if this may be a holder's metadata: text that expires, unlike most other keys.
+-- Returns true if the key may hold a holder's metadata: a string with an expiry, unlike most keys
+-- of other programs.
 local function is_meta(meta)
   return type(redis.pcall('GETRANGE', meta, '0', '0')) == 'string'
     and redis.call('PTTL', meta) >= 0

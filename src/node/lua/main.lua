@@ -1,27 +1,30 @@
--- Executes the ops in order, each with its keys and arguments behind those of the one before. Runs
--- of acquires with one ttl and runs of releases are sent as one.
+-- Executes the ops in order. The keys and arguments of each op follow those of the op before. A run
+-- of acquires with the same ttl, and a run of releases, is sent as one.
 -- KEYS     from 2: the ops' keys          ARGV  from 5: per run or single op its kind and then
 --          A, V, W, T: number of ops (A only: more than one), ttl, fence life, their arguments
 --          D, Q: number of ops, their arguments      else: its arguments
--- Returns  the clock in µs, if all is as the client expects and each op of these kinds is executed
---          as requested: an acquire or a claim with its proposal for a fence, and a claim of a key
---          that has no record. Else a list: the clock, the present marker, bits (1 the marker was
---          written because the history is new, 2 there was none before, 4 its length was raised),
+-- Returns  the clock in µs, if the marker is as the client expects and each op is executed as
+--          requested by its fast path: an acquire or a claim with its proposal as its fence, and a
+--          claim of a key that has no record. An op without a fast path always leads to a list.
+--          Else a list: the clock, the present marker, bits (1 the marker was written because the
+--          data history is new, 2 there was no marker before, 4 its quarantine was made longer),
 --          then per op: 1 done, 0 not the owner's, -1 absent, -2 quarantined, -3 held, -4 held by
 --          another program, -5 wrong type, -6 other fingerprint, -7 completed, -8 in flight, -9
 --          once for a whole run: as requested, -10 too late and not executed, -11 the request is
---          too old, -12 not executed because the answer is full: ask again. Acquire, claim, inspect
---          and lookup confirm by their fence. Each op's file documents what follows the number.
-local b -- what the rare ops share, made when it is needed
+--          too old, -12 not executed because the answer is full: ask again. An acquire, claim,
+--          inspect or lookup that succeeds has its fence in place of 1, and an enlist the number of
+--          entries. Each op's file documents what follows the number.
+local b -- state of the slow paths (batch.lua), created when it is needed
 if not expected then
   b = batch(info, at, marker, now_us, false)
   if b.err then return b end
 end
--- Number of KEYS and ARGV of the single ops.
+-- Each kind of single op, with the number of its KEYS and of its ARGV after the kind.
 local sizes = 'C18 c16 s15 x16 r12 u12 L11 X46 R22 I41 M31 E14'
 local k, a, last = 1, 4, #ARGV
-local whole = 0 -- so many runs are as asked, as long as there is nothing else to say
--- How long a fence is kept, the name of the history and the clock in ms, once they are needed.
+local whole = 0 -- number of runs executed as requested, while there is no list of results
+-- Ms for which a fence is kept, name of the data history, and clock in ms. Each is set when it is
+-- first needed.
 local life, id, now_ms
 while a < last do
   local kind, count, keys, args, rest, found = ARGV[a + 1], nil, nil, nil, true, nil

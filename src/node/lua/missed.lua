@@ -1,5 +1,5 @@
--- Slow path of `release`, kinds D and Q: the results of a run of which some locks were not deleted.
--- `found` holds the values that the keys had.
+-- Slow path of release, for kinds D and Q: puts the results of a run in which some locks were not
+-- deleted. `found` holds the values that the keys had, as release.lua read them.
 -- KEYS, ARGV  as in release.lua
 -- Puts        per op: DONE | NOT_OWNER | ABSENT
 if kind == 'D' or kind == 'Q' then
@@ -7,13 +7,13 @@ if kind == 'D' or kind == 'Q' then
   for i = 1, count do
     local at = each * i - each + 1
     local lock, value = KEYS[k + at], found[at]
-    if gone[lock] then -- the same was asked for twice, and found twice
+    if gone[lock] then -- an earlier release of this run has deleted it
       put(ABSENT)
     elseif value == ARGV[a + 2 + i] then
       gone[lock] = true
       put(DONE)
     else
-      value = value or look(lock, '22') -- what is no text was not found
+      value = value or look(lock, '22') -- release.lua found only strings
       put(value and not is_ownerless(value) and NOT_OWNER or ABSENT)
     end
   end

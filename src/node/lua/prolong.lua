@@ -1,5 +1,6 @@
--- Fast path of extend: for a lock that its owner has, whose fence is its token, and that has no
--- metadata. No upvalues: the closure is created on every call (helpers.lua).
+-- Fast path of extend, for a lock that its owner has, whose fence is the owner's token, and that
+-- has no metadata. The function has no upvalues, because it is created anew on every call of the
+-- script (helpers.lua).
 -- KEYS     1 lock   2 fence   3 meta
 -- ARGV     1 kind, then as in extend.lua   life: time for which the fence is kept, in ms
 -- Returns  true if it is done; if false, nothing was changed

@@ -1,4 +1,4 @@
--- Settles the token: sets the fence, if the lock is the owner's and nothing higher was given.
+-- Sets the fence to the owner's token, if the lock is the owner's and no higher token was given.
 -- KEYS  1 lock   2 fence
 -- ARGV  1 owner  2 token
 -- Puts  DONE | NOT_OWNER | QUARANTINED

@@ -1,5 +1,5 @@
--- Settles a claim's ballot; shows the result if there is one. Refused while the promise is of an
--- earlier history: a higher one may have been forgotten.
+-- Sets the promise to the claim's ballot, and shows the result if there is one. Refused while the
+-- promise is of an earlier data history, because the server may have forgotten a higher one.
 -- KEYS  1 record
 -- ARGV  1 owner  2 ballot
 -- Puts  DONE | NOT_OWNER | WRONG_TYPE | COMPLETED, rf, value | DEFERRED

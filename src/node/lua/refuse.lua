@@ -1,23 +1,26 @@
--- Slow path of `acquire`, for kinds A, V (watches), W (waits in the queue) and T (takes the lock
--- from an owner). The first `rest` acquires are already granted. `found`, if any: previous value of
--- the fence of the next one, whose lock is already set.
+-- Slow path of acquire, for the kinds A, V (the client watches the lock), W (waits in its queue)
+-- and T (takes it from an owner). The first `rest` acquires are granted already. `found`, if any,
+-- is the value that the fence of the next one had, whose lock is set already.
 -- KEYS  per op: 1 lock   2 fence   3 queue (V, W), meta (T)
 -- ARGV  as in acquire.lua; W also 3 µs that it has waited  4 its handle, in 16 hex digits
 --       5 ms for which a released lock is to be reserved for it; T also 3 the owner it takes from
 -- Puts  per op: fence | QUARANTINED | HELD, ms | FOREIGN, ms | WRONG_TYPE (fence key)
 --       ms -1: no expiry
 if find('AVWT', kind, 1, true) then
-  -- Returns the fence to give if the fence was at `old` or holds another program's value.
+  -- Completes a grant that has set the fence to `p`: returns the fence to answer, which is above
+  -- `old`, the value before. If that was another program's, undoes the grant and returns
+  -- WRONG_TYPE.
   local function above(lock, fence, old, p)
     local number = type(old) == 'string' and tonumber(old)
-    if not number or number >= 1e18 then -- a stranger's: as it was, as far as can be
+    if not number or number >= 1e18 then -- another program's: put back, without its expiry
       if type(old) == 'string' then redis.call('SET', fence, old) end
       redis.call('DEL', lock)
       return -5
     end
-    -- Beyond what any honest clock gives, even before a backward step by twice E: written by
-    -- another program, or by a clock that was wrong. It is lowered to what such clocks can reach.
-    -- The client does not count that grant yet, but will once its own clock has come so far.
+    -- Honest clocks give fences up to `most`, and before a backward step of this clock up to 2E
+    -- beyond. A larger one was written by another program, or by a clock that was wrong. It is
+    -- lowered to `most`. The client does not count that grant yet, but will once its own clock has
+    -- come so far.
     local most = b.now_us + 6 * b.clock_error + 1000000
     if number > most + 2 * b.clock_error then number = most end
     if number >= tonumber(p) then
@@ -27,9 +30,10 @@ if find('AVWT', kind, 1, true) then
     return p
   end
 
-  -- Soon after a handover: returns true if the lock, absent here, may still be held. Its lease may
-  -- have ended early by this clock. So for a name that was used lately, the first acquire keeps the
-  -- lock for as long as clocks may differ, once.
+  -- Soon after a planned handover: returns true if the lock, which is absent here, may still be
+  -- held, because its lease may have ended too early by this server's clock. So for a name that was
+  -- used lately the first acquire, and only that, sets the lock to KEPT for as long as clocks may
+  -- differ.
   local function is_kept(lock, fence)
     if redis.call('EXISTS', lock) == 1 or redis.call('EXISTS', fence) == 0 then return false end
     if redis.pcall('HSET', 'palisade:settled', lock, '1') == 0 then return false end
@@ -38,13 +42,14 @@ if find('AVWT', kind, 1, true) then
     return true
   end
 
-  -- Reserved for this handle, which is as good as free.
+  -- A lock that is reserved for this handle is free for it.
   if kind == 'W' and left <= 0 and look(KEYS[k + 1], '22') == '------' .. ARGV[a + 8] then
     call('DEL', KEYS[k + 1])
   end
 
-  -- Held by the owner it is taken from, or by this client since an earlier request: one SET passes
-  -- the lock on. Its closing is never shortened, and a lock of no owner is not taken.
+  -- If the lock belongs to the owner from whom it is to be taken, or to this client by an earlier
+  -- request, one SET transfers it. But the time for which it is held is never shortened, and a lock
+  -- of no owner is not transferred.
   local given
   if kind == 'T' and left <= 0 then
     local value, ms = look(KEYS[k + 1], '22'), call('PTTL', KEYS[k + 1])
@@ -69,14 +74,15 @@ if find('AVWT', kind, 1, true) then
         p = in_range(p)
         old = try('SET', fence, p, 'PX', b.fence_life, 'GET')
       end
-      -- As in acquire.lua.
+      -- Compares the digits as acquire.lua does.
       if old and (#old ~= #p or old >= p) then p = above(lock, fence, old, p) end
       put(p)
       old = nil
     else
       local value = look(lock, '22')
       if value == owner then
-        -- The fence outlives its lock, so if there is none another program deleted it.
+        -- A fence is kept longer than its lock. So if there is none, another program has deleted
+        -- it.
         local given = stored(fence)
         put(given and given > 0 and given or WRONG_TYPE)
       else

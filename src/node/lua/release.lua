@@ -1,16 +1,19 @@
--- Deletes the owners' locks, and wakes those who wait for the ones that are free then, even if
--- there was nothing to delete. Kind D: a run in two commands; Q: a run on a node where a client
--- waits. No upvalues: the closure is created on every call (helpers.lua).
--- The queue's value begins with 1 if a client watches the lock, else 0. Then per waiter, the
--- longest wait first: the start of the wait by this clock, in µs (16 digits), a colon, its handle
--- (16 hex digits), the ms for which the lock is reserved for it (2 digits). A waiter without a
--- connection is skipped. A hint may be lost, so a missing permission to publish does not fail the
--- op: then all are woken on the common channel, and nothing is reserved.
--- A reserved lock has six dashes and the handle as its value. A handle that does not need it
--- releases it as if it were its owner.
+-- Deletes the owners' locks, and wakes clients that wait for the locks that are free then, even if
+-- there was nothing to delete. Kind D deletes a run in two commands, without a look at the queues.
+-- Kind Q is for a node where a client waits. The function has no upvalues, because it is created
+-- anew on every call of the script (helpers.lua).
+-- The value of a queue begins with 1 if a client watches the lock, else with 0. Then it has for
+-- each waiter, the longest wait first: the start of the wait by this server's clock, in µs (16
+-- digits), a colon, the waiter's handle (16 hex digits), and the ms for which the lock is reserved
+-- for it (2 digits). A waiter whose connection for hints is gone is skipped. If the user may not
+-- publish to a handle's channel, the op does not fail, because a hint may be lost: all are then
+-- woken on the common channel, and nothing is reserved.
+-- A reserved lock has six dashes and the handle as its value. A handle that does not need the lock
+-- any more releases it as if this value were its owner.
 -- KEYS     per op: 1 lock   2 queue (Q only: each key costs as much as a small command)
 -- ARGV     1 kind  2 number of ops, then per op: 1 owner
--- Returns  nothing if each is done, else the values that the keys had
+--          each: number of KEYS per op   awaited: true if the marker says that a client waits here
+-- Returns  nothing if each op is done, else the values that the keys had
 local function release(k, a, count, each, awaited)
   local KEYS, ARGV, call = KEYS, ARGV, redis.call
   local lock = KEYS[k + 1]
@@ -18,7 +21,8 @@ local function release(k, a, count, each, awaited)
     call('DEL', lock)
     return
   end
-  -- MGET shows no value for a key that holds no string: keys of other programs are left alone.
+  -- MGET shows no value for a key that holds no string, so such keys of other programs are left
+  -- alone.
   local found = call('MGET', unpack(KEYS, k + 1, k + each * count))
   local gone, m, missed = {}, 0, false
   for i = 1, count do
@@ -57,7 +61,8 @@ local function release(k, a, count, each, awaited)
       end
     end
   elseif awaited then
-    -- The sender of D did not know yet that a client waits here, perhaps for one of these locks.
+    -- The client that sent kind D did not know yet that another one waits on this node, perhaps for
+    -- one of these locks.
     for i = 1, m do redis.pcall('PUBLISH', 'palisade:changed', gone[i]) end
   end
   if missed then return found end

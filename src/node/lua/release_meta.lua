@@ -1,5 +1,5 @@
--- Releases a lock that may have metadata, and deletes them: the next holder may have none, and
--- would be shown with the old ones.
+-- Releases a lock that may have metadata, and deletes these: the next holder may publish none, and
+-- would be shown with those of this holder.
 -- KEYS  1 lock   2 queue   3 meta
 -- ARGV  1 owner
 -- Puts  DONE | NOT_OWNER | ABSENT

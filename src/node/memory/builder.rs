@@ -1,4 +1,4 @@
-//! Settings of a node in memory.
+//! Settings of a node in memory, and how it is made.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -32,22 +32,23 @@ impl MemoryNodeBuilder {
         self
     }
 
-    /// Sets L: the time for which, after a restart or failover, another master of this node might
-    /// still accept writes; lengthens the quarantine. Default zero: in memory there is no other
-    /// master.
+    /// Sets the failover window (L): the time for which, after a restart or failover, another
+    /// master of this node might still accept writes. The quarantine is longer by this time.
+    /// Default zero, because a node in memory has no other master.
     pub fn failover_window(mut self, window: Duration) -> Self {
         self.window = window;
         self
     }
 
     /// Sets clocks and randomness other than the machine's, for tests and simulators. The handle
-    /// over the node must have the same.
+    /// that uses the node must have the same `env`.
     pub fn env(mut self, env: Arc<dyn Env>) -> Self {
         self.env = env;
         self
     }
 
-    /// Starts the node in quarantine, as a server of unknown past. Needs the feature `test-util`.
+    /// Starts the node in quarantine, like a server that may have lost its data. Needs the feature
+    /// `test-util`.
     #[cfg(feature = "test-util")]
     pub fn quarantined(mut self) -> Self {
         self.quarantined = true;

@@ -1,5 +1,5 @@
 //! Faults and operator actions (restart, flush, failover, stepped clock) as methods of a node in
-//! memory, so that tests and simulations meet quarantines as production does.
+//! memory, so that tests and simulations see the same quarantines as production.
 
 use std::time::Duration;
 
@@ -13,31 +13,33 @@ use crate::time::Moment;
 #[derive(Clone, Debug)]
 pub struct MemorySnapshot(Data);
 
-/// Faults, with the feature `test-util`.
+/// Methods that cause faults. They need the feature `test-util`.
 impl MemoryNode {
-    /// Restarts the process without its data: quarantine, floor.
+    /// Restarts the node without its data. It begins a quarantine and gives no fence below a new
+    /// floor.
     pub fn restart_empty(&self) {
         self.reborn(|state| state.data = Data::default());
     }
 
-    /// Restarts the node without its data, as [`restart_empty`](Self::restart_empty) does, but with
-    /// the knowledge that another client has seen the data before: the node is not taken for a new
-    /// one.
+    /// Restarts the node without its data, as [`restart_empty`](Self::restart_empty) does, and lets
+    /// it know that a client has seen its data before. So it reports lost data and is not taken for
+    /// a new node.
     pub fn lose_data(&self) {
         self.restart_empty();
         self.state().is_known = true;
     }
 
-    /// Restarts the process with all its data (nothing was lost, but no client can know that).
+    /// Restarts the node with all its data. Nothing is lost, but no client can know that, so a
+    /// quarantine begins.
     pub fn restart_keeping(&self) {
         self.reborn(|_| ());
     }
 
     /// Closes the node for a planned handover: until [`Self::hand_over`], and for at most `span`,
-    /// it answers nothing.
+    /// it refuses every batch.
     ///
-    /// Returns false if it was not closed: it is in a quarantine, or settles after another
-    /// handover.
+    /// Returns false if it was not closed, because it is in a quarantine or because leases given
+    /// before an earlier handover may still run (it settles).
     #[must_use = "it may not be closed"]
     pub fn close(&self, span: Duration) -> bool {
         let mut state = self.state();
@@ -45,11 +47,12 @@ impl MemoryNode {
         state.data.marker.as_mut().is_none_or(|marker| marker.close(now, span))
     }
 
-    /// Lets another server take over in a new history, with data that are certainly complete.
+    /// Completes a planned handover: another server takes over in a new data history, with data
+    /// that are certainly complete, so no quarantine begins.
     pub fn hand_over(&self) {
         let now = self.clock(&self.state()).now;
         self.reborn(|state| {
-            // Identity of the history that begins.
+            // Id of the data history that `reborn` begins.
             let history_id = state.seed.wrapping_add(state.lives + 1);
             if let Some(marker) = &mut state.data.marker {
                 marker.continue_in(history_id, now);
@@ -57,15 +60,15 @@ impl MemoryNode {
         });
     }
 
-    /// Returns the closing that is in the data, even if its time is over: for [`Self::open`] and
-    /// [`Self::finish_handover`].
+    /// Returns the time until which the data say that the node is closed, even if it is over.
+    /// [`Self::open`] and [`Self::finish_handover`] recognise the closing by it.
     #[doc(hidden)]
     pub fn closing(&self) -> Option<u64> {
         self.state().data.marker.and_then(|marker| marker.closing())
     }
 
-    /// Opens the node if this closing is in its data. A server that was promoted with it begins a
-    /// quarantine.
+    /// Opens the node again if its data have this `closing`. If the node was promoted after it was
+    /// closed, a quarantine begins with the next batch.
     #[doc(hidden)]
     pub fn open(&self, closing: u64) {
         if let Some(marker) = &mut self.state().data.marker {
@@ -73,9 +76,10 @@ impl MemoryNode {
         }
     }
 
-    /// Does the last step of a planned handover on the server that was promoted: it continues where
-    /// the closed one stopped. Returns false if its data do not hold this closing, or if less than
-    /// `apart` (the largest difference between two clocks) is left of it.
+    /// Does the last step of a planned handover on the server that was promoted: it continues
+    /// without a quarantine where the closed server stopped. Returns false if its data do not have
+    /// this `closing`, or if less than `apart` (the largest difference between two clocks) is left
+    /// until it ends.
     #[doc(hidden)]
     #[must_use = "it may begin a quarantine"]
     pub fn finish_handover(&self, closing: u64, apart: Duration) -> bool {
@@ -95,25 +99,26 @@ impl MemoryNode {
         MemorySnapshot(self.state().data.clone())
     }
 
-    /// Sets the node back to `snapshot` in a new history: it lost its last writes, or a replica
-    /// that lagged behind was promoted.
+    /// Sets the node back to `snapshot` in a new data history, as if it had lost its last writes,
+    /// or as if a replica that lagged behind had been promoted.
     pub fn restore(&self, snapshot: MemorySnapshot) {
         self.reborn(|state| state.data = snapshot.0);
     }
 
-    /// Steps both clocks of the node forward.
+    /// Steps both clocks of the node, the one for expiry and the wall clock, forward.
     pub fn jump_clock(&self, forwards: Duration) {
         self.state().offset += forwards;
     }
 
-    /// Sets L as the sender of the next batches knows it: `read` by all servers of the group whose
-    /// settings it has read, `unread` with those that it has not.
+    /// Sets the failover windows (L) that come with the next batches: `read` is the longest of the
+    /// servers whose settings the client has read, `unread` the longest of the servers whose
+    /// settings it has not.
     #[doc(hidden)]
     pub fn set_failover_windows(&self, read: Duration, unread: Duration) {
         self.state().windows = Windows { read, longest: read.max(unread) };
     }
 
-    /// Puts another program's lock under `key`, for `ttl` or without an end.
+    /// Puts another program's lock under `key`, which expires after `ttl` or, with `None`, never.
     pub fn put_foreign(&self, key: &str, ttl: Option<Duration>) {
         let mut state = self.state();
         let now = self.clock(&state).now;
@@ -129,7 +134,8 @@ impl MemoryNode {
         state.data.locks.set_foreign(key, now, (Moment::from_nanos(now) + ttl).as_nanos())
     }
 
-    /// Runs another program's script that deletes the key if the value is its own.
+    /// Acts as another program that releases its lock: deletes `key` if it has another program's
+    /// value.
     #[doc(hidden)]
     pub fn delete_foreign(&self, key: &str) {
         let mut state = self.state();
@@ -137,9 +143,9 @@ impl MemoryNode {
         state.data.locks.delete_foreign(key, now);
     }
 
-    /// Changes the record of a key whose promise was `seen`, as `palisade idem rerun` and `purge`
-    /// do. Returns false if that is refused: the node is closed, or the record runs, has a result,
-    /// or is not as it was seen.
+    /// Changes the record of an idempotency key as `palisade idem rerun` and `purge` do, if the
+    /// highest ballot that it has promised is still `seen`. Returns false if that is refused: the
+    /// node is closed, the ballot is another one, a claim runs, or the record has a result.
     #[doc(hidden)]
     pub fn change_record(&self, key: &str, seen: u64, change: RecordChange) -> bool {
         let mut state = self.state();

@@ -1,4 +1,4 @@
-//! Lists of an election's candidates.
+//! Lists of the candidates of elections, on a node in memory.
 
 use std::sync::Arc;
 

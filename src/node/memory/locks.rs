@@ -1,4 +1,4 @@
-//! Locks: acquire, raise, extend, release, inspect.
+//! The ops on locks of a node in memory: acquire, raise, extend, release, inspect.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,15 +9,17 @@ use crate::name::LockKeys;
 use crate::op::{Holder, IfHeld, Place, QuarantineId, Reply};
 use crate::token::{FencingToken, OwnerToken};
 
-/// Most handles that have a place in the queue of one lock; the others ask again from time to time.
+/// Most handles that have a place in the queue of one lock; other handles that wait ask again from
+/// time to time.
 const PLACES: usize = 64;
-/// Longest waiting time that counts.
+/// Longest waiting time that counts for a handle's place in the queue of a lock.
 const WAITED_MAX: Duration = Duration::from_secs(3600);
 
-/// Longest time for which a lock is reserved.
+/// Longest time for which a released lock is reserved for the first handle in its queue.
 const RESERVED_MAX: Duration = Duration::from_millis(50);
 
-/// Receivers of a hint that the lock has changed.
+/// Handles that receive a hint because a lock has changed: all that watch it (`watchers`), and the
+/// first in its queue (`waiter`).
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Wake {
     pub(super) watchers: bool,
@@ -32,20 +34,21 @@ pub(super) struct Entry {
     fence_till: u64,
     /// Time until which a client watches the lock.
     watched_till: u64,
-    /// Handles that wait, with the start of the wait; the longest wait first.
+    /// Queue of the handles that wait, each with the start of its wait; the longest wait first.
     queue: Vec<(u64, Place)>,
-    /// Time until which any handle of the queue waits.
+    /// Time until which the queue is kept; every handle that asks again moves it later.
     queue_till: u64,
-    /// Handle for which the lock is reserved while it has no holder, and the end of that.
+    /// Handle for which the lock is reserved while it has no holder, and the time until which it
+    /// is.
     reserved: Option<(u64, u64)>,
-    /// Data history in which only the lock's old holder is admitted, and the end of that: its lease
-    /// may have ended early by the clock of a server that took over.
+    /// Data history in which the free lock is kept for its old holder after a planned handover, and
+    /// the time until which it is. The holder's lease may have ended early by this server's clock.
     kept: Option<(u64, u64)>,
 }
 
 #[derive(Clone, Debug)]
 struct Held {
-    /// `None`: another program's value.
+    /// Owner token; `None` if another program wrote the value of the lock's key.
     owner: Option<OwnerToken>,
     till: Option<u64>,
     meta: Option<Arc<[u8]>>,
@@ -70,9 +73,10 @@ impl Entry {
         self.held.as_ref().is_some_and(|h| h.owner == Some(owner))
     }
 
-    /// Returns true if the lock is held by the owner it is taken from, or by this client since an
-    /// earlier request, and for no longer than this client would hold it: a closing is never
-    /// shortened.
+    /// Returns true if the lock is to be transferred to `asker` by [`IfHeld::TakeFrom`]: it is held
+    /// by the owner from which it is taken, or already by `asker` because the request was repeated,
+    /// and its remaining time is at most `ttl`. So no transfer shortens the time for which the lock
+    /// is held.
     fn is_given(
         &self,
         h: &Header,
@@ -86,12 +90,13 @@ impl Entry {
 
     fn set_fence(&mut self, h: &Header, fence: u64) {
         self.fence = fence;
-        // A fence that died with its lock would be handed out again.
+        // The fence is kept for longer than the lock, because a fence that expired with it would be
+        // given again.
         self.fence_till = h.fence_till();
     }
 
-    /// Returns, soon after a handover, the time for which the lock, free here, is kept for its
-    /// possible holder.
+    /// Returns the time for which the lock, although it is free, is kept for a holder that may
+    /// still exist, because a planned handover was made lately; `None` if it is not kept.
     fn kept(&mut self, h: &Header) -> Option<Duration> {
         if !h.settling || self.held.is_some() || self.fence_till <= h.now {
             return None;
@@ -106,14 +111,15 @@ impl Entry {
         Some(h.until(till)).filter(|rest| !rest.is_zero())
     }
 
-    /// Returns the time for which the lock is reserved for another handle than this client's.
+    /// Returns the time for which the lock is reserved for another handle than the one that asks;
+    /// `None` if it is not.
     fn reserved(&self, h: &Header, if_held: Option<IfHeld>) -> Option<Duration> {
         let (waiter, till) = self.reserved?;
         let place = if_held.as_ref().and_then(IfHeld::place);
         (place.is_none_or(|place| place.waiter != waiter)).then(|| h.until(till))
     }
 
-    /// Refuses an acquire, and records the hint that it asks for.
+    /// Refuses an acquire, and registers the hint that its `if_held` asks for.
     fn refuse(
         &mut self,
         h: &Header,
@@ -128,7 +134,8 @@ impl Entry {
         Reply::Held { remaining, foreign }
     }
 
-    /// Gives the handle a place in the queue, in place of an earlier one.
+    /// Gives the handle a place in the queue by the time for which it has waited. Any place that it
+    /// had before is removed.
     fn queue(&mut self, h: &Header, place: Place) {
         let since = h.now.saturating_sub(place.waited.min(WAITED_MAX).as_nanos() as u64);
         self.queue.retain(|(_, other)| other.waiter != place.waiter);
@@ -138,8 +145,8 @@ impl Entry {
         self.queue_till = h.fence_till();
     }
 
-    /// Returns the receivers of a hint because the lock is free, and reserves it for the first
-    /// waiter.
+    /// Returns the handles to wake because the lock is free. Takes the first out of the queue and
+    /// reserves the lock for it.
     fn wake(&mut self, h: &Header) -> Wake {
         let watchers = std::mem::take(&mut self.watched_till) > h.now;
         let first = (!self.queue.is_empty()).then(|| self.queue.remove(0).1);
@@ -177,7 +184,8 @@ impl Locks {
         is_free
     }
 
-    /// Runs another program's script that deletes the key if the value is its own.
+    /// Acts as another program that releases its lock: deletes the key if it has another program's
+    /// value.
     #[cfg(feature = "test-util")]
     pub(super) fn delete_foreign(&mut self, key: &str, now: u64) {
         if let Some(entry) = self.0.live(key, now) {
@@ -207,7 +215,7 @@ impl Locks {
         }
         entry.held.take_if(|_| given);
         if entry.is_owned_by(owner) {
-            // A repeated request recognises itself.
+            // The request was repeated: this attempt has the lock already.
             return Reply::Granted { fence: entry.fence };
         }
         if let Some(held) = &entry.held {
@@ -231,7 +239,8 @@ impl Locks {
             return h.quarantined();
         }
         match self.0.live(keys.lock(), h.now) {
-            // `fence ≤ T`, because another grant may have come in between.
+            // A fence above the token is refused: another owner may have been granted the lock
+            // since.
             Some(e)
                 if e.is_owned_by(owner) && e.fence <= token.get() && !h.is_ahead(token.get()) =>
             {
@@ -242,7 +251,7 @@ impl Locks {
         }
     }
 
-    /// Extends a lock. Returns the answer, and true if those who watch have new metadata to read.
+    /// Extends a lock. Returns the answer, and the handles to wake because the metadata changed.
     pub(super) fn extend(
         &mut self,
         h: &Header,
@@ -271,7 +280,7 @@ impl Locks {
         (Reply::Done, Wake { watchers, waiter: None })
     }
 
-    /// Releases a lock. Returns the answer, and the receivers of a hint.
+    /// Releases a lock. Returns the answer, and the handles to wake because the lock is free.
     pub(super) fn release(
         &mut self,
         h: &Header,

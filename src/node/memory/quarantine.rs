@@ -1,6 +1,7 @@
-//! First step of every batch: the marker, which tells since when this node's data are complete, the
-//! quarantine after a loss, and the floor below which no fence is given. The same rules as in
-//! `lua/history.lua`, for [`MemoryNode`](super::MemoryNode).
+//! First step of every batch on a [`MemoryNode`](super::MemoryNode): it checks the marker, which
+//! says since when the node's data are complete, and finds out from it the quarantine after a loss
+//! of data and the floor, below which no fence is given. `lua/history.lua` has the same rules for
+//! Redis.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,36 +10,40 @@ use crate::node::lost_claims::LostClaims;
 use crate::op::{Began, Loss, QuarantineId, Reply, Terms};
 use crate::time::{FENCE_SLACK, raise_lead, token_lead};
 
-/// The node-wide marker.
+/// The marker: the entry in which a node keeps what it knows about its data history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Marker {
     /// Data history in which the marker was written.
     pub(super) history_id: u64,
-    /// Time at which it was written, on the expiry clock; zero: since ever (a node created empty).
+    /// Time on the expiry clock at which the data history began; zero if the node was created empty
+    /// and has lost nothing since.
     pub(super) since: u64,
-    /// Smallest fence that is given: more than any clock can have proposed before.
+    /// Smallest fence that the node gives; no fence of an earlier history can be above it.
     pub(super) floor: u64,
-    /// Length of the quarantine: the longest that any client asked for lately.
+    /// Length of a quarantine: the longest that any client asked for lately.
     pub(super) quarantine: Duration,
-    /// Time until which the length is kept without further requests for it.
+    /// Time on the expiry clock until which `quarantine` is kept although no client asks for that
+    /// length any more.
     pub(super) agreed: u64,
-    /// Origin of the data.
+    /// State of the data when they began: marked as new, empty, or lost.
     pub(super) began: Began,
-    /// Planned handover that is under way.
+    /// State of the node around a planned handover; `None` if there is none.
     pub(super) handover: Option<Handover>,
-    /// Wall clock in milliseconds when a batch last noted it; 0: never.
+    /// Wall clock (milliseconds since 1970) when a batch last stored it here; 0: never. If the data
+    /// are restored from a copy, everything written before this time is in them.
     note: u64,
-    /// Losses of these data.
+    /// Ranges of writes that these data may lack.
     losses: Losses,
 }
 
-/// Writes that a node may lack, the latest loss last.
+/// Ranges of writes that a node may lack, the latest one last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Losses([Option<Loss>; LOSSES]);
 
 impl Losses {
-    /// Adds a later loss. If there are too many, one takes the place of two neighbours: it contains
-    /// both, and is the shortest for its age. A loss of everything stays the first.
+    /// Adds a later loss. If the list is full, two neighbours are merged first into one range that
+    /// contains both: the pair whose merged range is shortest for its age. A loss of everything,
+    /// always the first, is not merged.
     fn and(mut self, latest: Loss) -> Self {
         let all = &mut self.0;
         if all[LOSSES - 1].is_some() {
@@ -63,7 +68,8 @@ impl Losses {
         self
     }
 
-    /// Makes the latest loss last at least this long after its history began.
+    /// Extends the latest loss to at least `window` (ms) after the beginning of the data history
+    /// that followed it.
     fn with_window(mut self, window: u64) -> Self {
         if let Some(latest) = self.0.iter_mut().rev().flatten().next() {
             latest.to = latest.to.max(latest.began.saturating_add(window));
@@ -78,22 +84,24 @@ impl Losses {
 
 /// Most losses that a marker lists.
 const LOSSES: usize = 8;
-/// Largest age of the note when a batch has taken effect, in milliseconds.
+/// Age, in milliseconds, at which a batch stores the clock in the marker again (`note`).
 const NOTED: u64 = 1_000;
 
-/// State of a planned handover, with its end.
+/// State of a node around a planned handover, with the time on the expiry clock at which it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "test-util"), expect(dead_code, reason = "only tests hand over"))]
 pub(super) enum Handover {
-    /// Nothing is answered, neither here nor by a server that receives this marker.
+    /// The node refuses every batch, and so does every server that receives this marker by
+    /// replication.
     Closed(u64),
-    /// The data are complete; only leases given before the handover may end early by this clock.
+    /// The handover is done, and the data are complete. But leases given before it may end early by
+    /// this server's clock.
     Settling(u64),
 }
 
 impl Marker {
-    /// Makes the marker of a node that is created now: nothing was granted, so nothing is
-    /// forgotten.
+    /// Makes the marker of a node that is created now: it has granted nothing, so it has forgotten
+    /// nothing.
     pub(super) fn born(history_id: u64) -> Self {
         Self {
             history_id,
@@ -108,8 +116,9 @@ impl Marker {
         }
     }
 
-    /// Closes the node for `span`. Returns false in a quarantine, because not all leases are known,
-    /// and while the node settles, because opened again it would not know that any more.
+    /// Closes the node for `span`. Returns false in a quarantine, because the node may not know all
+    /// leases, and while it settles after an earlier handover, because the closing would take the
+    /// place of that state.
     #[cfg(feature = "test-util")]
     pub(super) fn close(&mut self, now: u64, span: Duration) -> bool {
         let settles = self.settles(now);
@@ -120,16 +129,17 @@ impl Marker {
         true
     }
 
-    /// Opens the node that was closed until `till`. In another history than that of the closing a
-    /// quarantine begins.
+    /// Opens the node that was closed until `till`. If that was in another data history, the next
+    /// batch begins a quarantine.
     #[cfg(feature = "test-util")]
     pub(super) fn open(&mut self, till: u64) {
         self.handover.take_if(|state| *state == Handover::Closed(till));
     }
 
-    /// Continues in a later history if these data hold the closing until `till`, unused, and more
-    /// than `apart` of it is left: so no other server that has this closing can have opened by
-    /// itself.
+    /// Continues without a quarantine in the later data history `history_id`, if the node was
+    /// closed until `till`, was not opened since, and at least `apart` is left until `till`. Then
+    /// no other server that has this marker can have opened by itself. Returns true if it
+    /// continues.
     #[cfg(feature = "test-util")]
     pub(super) fn finish(&mut self, history_id: u64, till: u64, now: u64, apart: Duration) -> bool {
         let holds = self.handover == Some(Handover::Closed(till));
@@ -141,14 +151,16 @@ impl Marker {
         may
     }
 
-    /// Continues in a history whose data are certainly complete.
+    /// Continues in the data history `history_id` without a quarantine, because the data are
+    /// certainly complete.
     #[cfg(feature = "test-util")]
     pub(super) fn continue_in(&mut self, history_id: u64, now: u64) {
         self.history_id = history_id;
         self.handover = Some(Handover::Settling(now.saturating_add(nanos(self.quarantine))));
     }
 
-    /// Returns the end of the closing, even if it is over.
+    /// Returns the time until which the node was closed, even if it has passed; `None` if the node
+    /// was not closed or was opened again.
     #[cfg(feature = "test-util")]
     pub(super) fn closing(&self) -> Option<u64> {
         match self.handover {
@@ -157,7 +169,7 @@ impl Marker {
         }
     }
 
-    /// Returns the time for which the node stays closed.
+    /// Returns the time for which the node stays closed; `None` if it is not.
     pub(super) fn closed(&self, now: u64) -> Option<Duration> {
         match self.handover {
             Some(Handover::Closed(till)) if now < till => Some(Duration::from_nanos(till - now)),
@@ -170,15 +182,16 @@ impl Marker {
         matches!(self.handover, Some(Handover::Settling(till)) if now < till)
     }
 
-    /// Returns the time (ns) for which a claim may still run after its end by this clock, as far as
-    /// an operator can know.
+    /// Returns how long (ns) after the end of its lease, by this clock, a claim may still run, as
+    /// far as an operator can know: zero unless the node settles.
     #[cfg(feature = "test-util")]
     pub(super) fn claims_last(&self, now: u64) -> u64 {
         if self.settles(now) { nanos(self.quarantine) } else { 0 }
     }
 
-    /// Records that a client saw other data here, at this time by the node's clock (µs): before the
-    /// present data began, which was just now if they are `new`.
+    /// Records that a client saw data on this node at `known_since` (µs, by the node's clock). If
+    /// that was before the present data began, earlier data were lost. `new`: the present data
+    /// begin with this batch.
     fn remember(&mut self, known_since: Option<u64>, new: bool) {
         let began = self.losses.0[0].map_or(0, |first| first.began);
         let earlier = known_since.is_some_and(|at| new || at / 1_000 < began);
@@ -194,9 +207,10 @@ impl Marker {
         Duration::from_nanos(self.since.saturating_add(nanos(self.quarantine)).saturating_sub(now))
     }
 
-    /// Updates the length by what this batch asks for. All clients of a node share one length, the
-    /// longest; it is kept for one length after the last client that asked for it, and never
-    /// shrinks during a quarantine. Returns true if it was raised.
+    /// Updates the length of a quarantine by the length that this batch asks for. All clients of a
+    /// node share one length, the longest. It is kept for one length after the last client that
+    /// asked for it, and never shrinks during a quarantine. Returns true if a shorter length was
+    /// raised.
     fn agree(&mut self, asked: Duration, now: u64) -> bool {
         let before = self.quarantine;
         if asked >= before {
@@ -221,12 +235,13 @@ pub(super) struct Clock {
     pub(super) micros: u64,
 }
 
-/// L: time for which a server that this one replaced may still grant.
+/// Failover windows (L): times for which a server that this one replaced may still grant.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Windows {
-    /// L by all servers whose settings are known.
+    /// Longest window of all servers whose settings are known.
     pub(super) read: Duration,
-    /// L with the servers whose settings are not known: it counts where a history begins.
+    /// Longest window if servers whose settings are not known are included; it counts when a data
+    /// history begins.
     pub(super) longest: Duration,
 }
 
@@ -245,19 +260,20 @@ pub(super) struct Header {
     pub(super) micros: u64,
     pub(super) since: u64,
     pub(super) floor: u64,
-    /// Rest of the quarantine; zero outside of one.
+    /// Time that is left of the quarantine; zero outside of one.
     pub(super) quarantine: Duration,
     pub(super) quarantine_len: Duration,
-    /// Length that this batch asked for, and if it was longer than the one asked for before.
+    /// Length of a quarantine that this batch asked for. `quarantine_raised` is true if the node
+    /// had a shorter one from another client.
     pub(super) quarantine_asked: Duration,
     pub(super) quarantine_raised: bool,
     pub(super) new_history: bool,
-    /// True if there was no marker at all.
+    /// True if the node had no marker before this batch.
     pub(super) marker_missing: bool,
     pub(super) began: Began,
     /// True if the batch came too late to take effect.
     pub(super) late: bool,
-    /// True if leases given before a handover may have ended early.
+    /// True if leases given before a planned handover may have ended early by this clock.
     pub(super) settling: bool,
     pub(super) losses: Losses,
     history_id: u64,
@@ -265,7 +281,8 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// Checks the marker against the node's history, and replaces it if it is of another one.
+    /// Checks whether the marker is of the node's present data history, and replaces it if it is
+    /// not. Returns the state for the ops of the batch.
     pub(super) fn open(
         marker: &mut Option<Marker>,
         nature: Nature,
@@ -279,7 +296,8 @@ impl Header {
         let known = marker.filter(|m| m.history_id == history_id);
         let mut m = known.unwrap_or_else(|| begin(marker.as_ref(), nature, clock, &terms));
         if !m.left(clock.now).is_zero() {
-            // A server that this one replaced goes on for L: the longest of those who ask.
+            // A server that this one replaced may write for L after the new history began. Of all
+            // clients that ask during the quarantine, the longest L counts.
             m.losses = m.losses.with_window(millis(windows.longest));
         }
         m.remember(known_since, marker_missing);
@@ -287,7 +305,7 @@ impl Header {
         let settling = m.settles(clock.now);
         m.handover = m.handover.filter(|_| settling);
         let now = clock.micros / 1_000;
-        // A clock that was set back notes again, too.
+        // The clock is stored if the stored value is too old, or if the clock was set back.
         if now > m.note + NOTED || now < m.note {
             m.note = now;
         }
@@ -318,37 +336,38 @@ impl Header {
         QuarantineId { history: self.history_id, since: self.since }
     }
 
-    /// Returns the answer of a node that grants nothing yet.
+    /// Returns the reply of a node in quarantine to a request for a grant.
     pub(super) fn quarantined(&self) -> Reply {
         let (remaining, began) = (self.quarantine, self.began);
         Reply::Quarantined { remaining, id: self.id(), began }
     }
 
-    /// Returns true if an extension counts: outside quarantine, or within it if its holder names
-    /// it.
+    /// Returns true if the node accepts an extension: always outside a quarantine, and in one only
+    /// if the holder names that quarantine.
     pub(super) fn may_extend(&self, reassert: Option<QuarantineId>) -> bool {
         self.quarantine.is_zero() || reassert == Some(self.id())
     }
 
-    /// Returns the end of something that starts now and lasts `span`.
+    /// Returns the time on the expiry clock that is `span` from now.
     pub(super) fn after(&self, span: Duration) -> u64 {
         self.now.saturating_add(nanos(span))
     }
 
-    /// Returns the time left until `till`.
+    /// Returns the time left until `till`; zero if it has passed.
     pub(super) fn until(&self, till: u64) -> Duration {
         Duration::from_nanos(till.saturating_sub(self.now))
     }
 
-    /// Returns the time until which a fence used now is remembered: after it even a clock that is
-    /// behind proposes more.
+    /// Returns the time until which the node remembers a fence that is used now. After that time
+    /// even a client whose clock is behind proposes a larger one.
     pub(super) fn fence_till(&self) -> u64 {
         let lead = token_lead(self.terms.clock_error);
         self.after(self.terms.max_ttl + lead + FENCE_SLACK)
     }
 
-    /// Returns the time until which a record written now is kept: so that no request within its
-    /// retention finds it gone by any clock, and so that its promise outlives every late request.
+    /// Returns the time until which a record that is written now is kept. It is long enough that,
+    /// by any clock, no request within the retention finds the record gone, and that the record's
+    /// promise outlives every late request.
     pub(super) fn record_till(&self, retention: Duration) -> u64 {
         let kept = retention + 2 * self.terms.clock_error + Duration::from_millis(1);
         self.after(kept).max(self.fence_till())
@@ -371,7 +390,8 @@ impl Header {
         created.is_some_and(|at| at + millis(retention) < self.micros / 1_000)
     }
 
-    /// Returns the fence of a new grant: above all before, near true time, not below the floor.
+    /// Returns the fence of a new grant: the largest of `fence + 1`, `proposal` limited to this
+    /// node's clock ± E, and the floor.
     pub(super) fn next_fence(&self, fence: u64, proposal: u64) -> u64 {
         let error = micros(self.terms.clock_error);
         let low = self.micros.saturating_sub(error);
@@ -379,24 +399,27 @@ impl Header {
         fence.saturating_add(1).max(proposal.clamp(low, high)).max(self.floor)
     }
 
-    /// Returns true if a token lies further ahead than honest clocks and nodes can bring it.
+    /// Returns true if a token is further ahead of this node's clock than honest clocks and nodes
+    /// can bring it.
     pub(super) fn is_ahead(&self, token: u64) -> bool {
         token > self.micros.saturating_add(micros(raise_lead(self.terms.clock_error)))
     }
 }
 
-/// Makes the marker of a history that begins with this batch.
+/// Makes the marker of a data history that begins with this batch, from the marker `before`.
 fn begin(
     before: Option<&Marker>,
     Nature { history_id, windows }: Nature,
     clock: Clock,
     terms: &Terms,
 ) -> Marker {
-    // The marker may be older than the settings of the server that was replaced just now.
+    // The marker may be older than the settings of the server that was replaced just now, so the
+    // longest window counts.
     let q = terms.max_ttl + windows.longest;
     let quarantine = before.map_or(q, |m| m.quarantine.max(q));
-    // This clock may be behind by E and the clock of the proposer ahead by E. And for as long as
-    // the quarantine, at most, a server that this one replaced goes on granting.
+    // The floor is ahead by 2E, because this clock may be behind by E and the clock of an earlier
+    // proposer ahead by E. It is also ahead by the length of the quarantine, because a server that
+    // this one replaced may go on granting for a part of it.
     let lead = 2 * terms.clock_error + quarantine;
     let now = clock.micros / 1_000;
     let from = before.map_or(0, |m| m.note);

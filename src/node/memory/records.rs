@@ -1,4 +1,5 @@
-//! Idempotency records: single-decree consensus per key; ballot = (fence, owner).
+//! The ops on idempotency records of a node in memory. Each key is a single-decree consensus on its
+//! result; a ballot is a pair of fence and owner.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,30 +18,30 @@ use crate::token::{FencingToken, OwnerToken};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "for tests")]
 pub enum RecordChange {
-    /// `palisade idem rerun`: sets the attempts to zero.
+    /// `palisade idem rerun`: sets the number of attempts to zero.
     Rerun,
-    /// `palisade idem purge --unfinished`: removes the steps and the fingerprint, too.
+    /// `palisade idem purge --unfinished`: also removes the steps and the fingerprint.
     PurgeUnfinished,
 }
 
 /// All data under one record's key.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Entry {
-    /// Owner of the last promise.
+    /// Owner of the ballot that was promised last; `None` once its claim was ended.
     own: Option<OwnerToken>,
-    /// Highest ballot that was promised.
+    /// Fence of the highest ballot that was promised.
     fence: u64,
-    /// End of the lease; stays after the end, so that a lapsed claim is seen.
+    /// End of the claim's lease. It stays here after it has passed, so that a lapsed claim is seen.
     till: Option<u64>,
     attempt: u32,
     fingerprint: Option<FingerprintBytes>,
     record: Option<StoredRecord>,
-    /// Finished steps, until there is a result.
+    /// Steps that the handler has finished; removed when the result is stored.
     steps: Option<StoredSteps>,
     /// A caller waits for the end of the claim.
     awaited: bool,
-    /// Data history of the node at the last promise: a promise of an earlier history counts as the
-    /// floor, because a higher one may have been forgotten.
+    /// Data history in which the last promise was made. A promise of an earlier history counts as
+    /// at least the floor, because the node may have forgotten a higher one.
     promised_in: Option<QuarantineId>,
     expires: u64,
 }
@@ -56,9 +57,11 @@ impl Entry {
         self.till.filter(|t| *t > h.now).map(|t| h.until(t))
     }
 
-    /// Returns the time for which other claims are refused.
+    /// Returns the time for which other claims are refused because this one runs; `None` if none
+    /// runs.
     fn claimed_for(&self, h: &Header) -> Option<Duration> {
-        // The clock of the server before may have been behind.
+        // After a handover, the clock of the old server may have been behind this one, so its
+        // leases may end later than they seem to.
         let more = if h.settling { h.apart() } else { Duration::ZERO };
         let till = self.till.map(|t| t.saturating_add(u64::try_from(more.as_nanos()).unwrap_or(0)));
         till.filter(|t| *t > h.now).map(|t| h.until(t))
@@ -68,24 +71,26 @@ impl Entry {
         self.promised_in == Some(h.id())
     }
 
-    /// Returns the lowest ballot that may still be accepted from its owner.
+    /// Returns the lowest token that is still accepted, and only from the record's last owner;
+    /// every other owner needs a higher one.
     fn effective(&self, h: &Header) -> u64 {
         if self.is_of_this_life(h) { self.fence } else { self.fence.max(h.floor) }
     }
 
-    /// Keeps the record for as long as this writer needs it, and never for less than an earlier one
-    /// does. A claim's lease is added: a completion within it need not keep the record.
+    /// Keeps the record for as long as this writer needs it, and at least for as long as an earlier
+    /// writer needed it. A claim adds its lease, so that a result that is stored within the lease
+    /// need not keep the record for longer.
     fn keep(&mut self, h: &Header, retention: Duration, lease: Duration) {
         let lease = u64::try_from(lease.as_nanos()).unwrap_or(u64::MAX);
         self.expires = self.expires.max(h.record_till(retention).saturating_add(lease));
     }
 
-    /// The request is known from now on.
+    /// Stores the fingerprint of the request, unless one is stored already.
     fn is_of(&mut self, fingerprint: Option<FingerprintBytes>) {
         self.fingerprint = self.fingerprint.or(fingerprint);
     }
 
-    /// As of an op that is no claim.
+    /// Does what `is_of` does, for an op that is not a claim.
     fn is_also_of(&mut self, fingerprint: Option<FingerprintBytes>) {
         self.is_of(fingerprint);
     }
@@ -112,7 +117,8 @@ impl Entry {
         self.promised_in = Some(h.id());
     }
 
-    /// Returns the reason for which a claim is not granted.
+    /// Returns the reply if the claim begins nothing new: a refusal, or the confirmation of a claim
+    /// that the same owner has already.
     fn refusal(&mut self, h: &Header, c: &Claim) -> Option<Reply> {
         if let (Some(stored), Some(given)) = (self.fingerprint, c.fingerprint)
             && stored != given
@@ -131,7 +137,8 @@ impl Entry {
             if self.own == Some(c.owner) {
                 return Some(self.claimed(h, c));
             }
-            // `force` repairs a completed record; it never takes a running claim away.
+            // `force` repairs a completed record; it never takes a claim that runs away from its
+            // owner.
             if self.record.is_none() {
                 self.awaited |= c.wait;
                 return Some(Reply::InFlight { remaining });
@@ -178,8 +185,9 @@ impl Records {
         token: FencingToken,
     ) -> Reply {
         match self.0.live(key, h.now) {
-            // A raise that was under way when the node lost its data would renew a promise that may
-            // have been overtaken.
+            // The promise must be of this data history: a raise that was under way when the node
+            // lost its data would renew a promise although the node may have forgotten a higher
+            // one.
             Some(e)
                 if e.own == Some(owner)
                     && e.is_of_this_life(h)
@@ -218,9 +226,10 @@ impl Records {
         if !h.may_extend(reassert) {
             return h.quarantined();
         }
-        // A promise of an earlier history is not renewed in this one, so a result below the floor
-        // is still refused: a higher promise may have been forgotten. It is renewed only if the
-        // holder names the quarantine.
+        // If the promise is of an earlier data history, extending the lease does not carry it over
+        // into this one. So a result below the floor is still refused, because the node may have
+        // forgotten a higher promise. Only a holder that names the quarantine carries its promise
+        // over.
         let same_life = known.as_ref().is_some_and(|e| e.is_of_this_life(h));
         let counts = same_life || h.since == 0 || reassert == Some(h.id());
         let e = self.0.open(key, h.now);
@@ -233,8 +242,8 @@ impl Records {
         Reply::Done
     }
 
-    /// Returns true if a higher ballot was promised, or this one to another owner. The whole ballot
-    /// decides, because two owners may have equal numbers.
+    /// Returns true if a higher ballot was promised, or one with the same token to another owner:
+    /// two owners may have equal tokens.
     fn is_overtaken(&mut self, h: &Header, key: &str, (owner, token): (OwnerToken, u64)) -> bool {
         let (promised, mine) = self
             .0
@@ -291,7 +300,7 @@ impl Records {
             return Reply::NotOwner;
         }
         let e = self.0.open(key, h.now);
-        // A repeated request may arrive after a later one.
+        // A repeated request may arrive after a later request with more steps, which must stay.
         let longer = |s: &StoredSteps| s.token == token && s.list.len() >= list.len();
         if e.steps.as_ref().is_some_and(longer) {
             return Reply::Done;
@@ -304,7 +313,7 @@ impl Records {
         Reply::Done
     }
 
-    /// Ends a claim. Returns the answer, and true if a caller waits for that.
+    /// Ends a claim. Returns the answer, and true if a caller waits for the end of the claim.
     pub(super) fn unclaim(
         &mut self,
         h: &Header,
@@ -317,13 +326,15 @@ impl Records {
             return (Reply::NotOwner, false);
         }
         e.till = None;
-        // Without an owner, no request of it that is under way extends or completes the record.
+        // The owner is removed, so that none of its requests that are still under way extends or
+        // completes the record.
         e.own = None;
         if end != ClaimEnd::Lapsed {
             e.attempt = e.attempt.saturating_sub(1);
         }
         if e.attempt == 0 && end == ClaimEnd::Undone && e.steps.is_none() {
-            // Nothing happened under this key; only the order of ballots must be kept.
+            // No attempt did anything under this key, so the entry is kept only for the order of
+            // ballots.
             e.fingerprint = None;
             e.expires = h.fence_till();
         }
@@ -352,9 +363,10 @@ impl Records {
 
 #[cfg(feature = "test-util")]
 impl Records {
-    /// Changes a record for an operator, as `ops/src/lua/change.lua` does: only one whose promise
-    /// is the one that was `seen`, and which does not run; a claim counts as running until `longer`
-    /// (ns) after its end. Returns true if the record was changed.
+    /// Changes a record for an operator, as `ops/src/lua/change.lua` does: only if the highest
+    /// promised ballot is still `seen`, there is no result, and no claim runs. A claim counts as
+    /// running until `longer` (ns) after the end of its lease. Returns true if the record was
+    /// changed.
     pub(super) fn change(
         &mut self,
         (key, seen): (&str, u64),

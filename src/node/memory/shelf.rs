@@ -1,10 +1,10 @@
-//! A map whose entries expire by the clock: on access, and by sweeps, so that names that are never
-//! used again do not accumulate.
+//! A map whose entries expire by the clock. Expired entries are removed on access and by sweeps
+//! over the whole map, so that names that are never used again do not accumulate.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Fewest entries for which a sweep is worth its time.
+/// Smallest number of entries at which a sweep is worth its time.
 const SWEEP_MIN: usize = 1024;
 
 /// An entry that can tell if it has expired.
@@ -13,7 +13,7 @@ pub(super) trait Perish: Default {
     fn refresh(&mut self, now: u64) -> bool;
 }
 
-/// Entries by key. Their order is never visible.
+/// Entries by key. The order in which the map iterates has no effect.
 #[derive(Clone, Debug)]
 pub(super) struct Shelf<V> {
     map: HashMap<Arc<str>, V>,
@@ -32,7 +32,7 @@ impl<V: Perish> Shelf<V> {
         self.map.len()
     }
 
-    /// Returns the entry if any part of it has not expired.
+    /// Returns the entry, or removes it if all of it has expired.
     pub(super) fn live(&mut self, key: &str, now: u64) -> Option<&mut V> {
         if !self.map.get_mut(key)?.refresh(now) {
             self.map.remove(key);
@@ -40,11 +40,12 @@ impl<V: Perish> Shelf<V> {
         self.map.get_mut(key)
     }
 
-    /// Returns the entry, and creates it if there is none.
+    /// Returns the entry, and creates it if it is absent or has expired.
     pub(super) fn open(&mut self, key: &str, now: u64) -> &mut V {
         if self.live(key, now).is_none() && self.map.len() >= self.sweep_at {
             self.map.retain(|_, v| v.refresh(now));
-            // Doubling makes the sweeps cost a constant per insertion.
+            // The next sweep comes only when the map has doubled, so sweeps cost constant time per
+            // insertion.
             self.sweep_at = SWEEP_MIN.max(2 * self.map.len());
             self.map.shrink_to(self.sweep_at);
         }

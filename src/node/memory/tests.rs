@@ -333,6 +333,18 @@ fn a_jump_of_the_clock_expires_leases_early() {
     assert!(fence(&ask(&node, acquire("a", 2, 0))) > first);
 }
 
+/// Writes that come after a step back of the clock are as safe as those before it.
+#[test]
+fn a_clock_that_was_set_back_is_noted() {
+    let (node, hand) = node();
+    hand.pass(100 * TTL);
+    facts(&node, TERMS);
+    hand.0.fetch_sub((50 * TTL).as_nanos() as u64, Ordering::Relaxed);
+    let set_back = facts(&node, TERMS).node_micros / 1_000;
+    node.restart_keeping();
+    assert_eq!(facts(&node, TERMS).losses.last().map(|loss| loss.from), Some(set_back));
+}
+
 #[test]
 fn what_a_node_forgot_it_does_not_claim_to_know() {
     let (node, hand) = node();
@@ -434,6 +446,33 @@ fn after_a_handover_what_was_in_use_is_kept_for_twice_the_clock_error() {
     assert!(rerun(&node));
     fence(&ask(&node, acquire("another", 1, 0)));
     assert!(node.close(TTL));
+}
+
+/// The promoted server has the closed one's data in a new history.
+#[test]
+fn a_handover_is_finished_by_the_data_that_hold_its_closing_while_enough_of_it_is_left() {
+    const APART: Duration = Duration::from_secs(2);
+    let (closed, hand) = node();
+    fence(&ask(&closed, acquire("lock", 1, 0)));
+    assert!(closed.close(TTL));
+    let closing = closed.closing().expect("closed");
+    let promoted = || {
+        let node = MemoryNode::builder().env(hand.clone()).build();
+        fence(&ask(&node, acquire("older", 1, 0)));
+        node.restore(closed.snapshot());
+        node
+    };
+    assert!(!closed.finish_handover(closing, APART), "in the history that was closed");
+    let (node, other, late) = (promoted(), promoted(), promoted());
+    assert!(!other.finish_handover(closing + 1, APART), "another closing");
+    hand.pass(TTL.saturating_sub(APART));
+    assert!(node.finish_handover(closing, APART));
+    assert!(facts(&node, TERMS).quarantine.is_zero(), "complete data need no quarantine");
+    assert!(!node.finish_handover(closing, APART), "finished already");
+    hand.pass(Duration::from_nanos(1));
+    assert!(!late.finish_handover(closing, APART), "too little is left");
+    late.open(closing);
+    assert_eq!(facts(&late, TERMS).quarantine, MAX_TTL);
 }
 
 #[test]

@@ -1,10 +1,10 @@
-//! Barriers at one server process: the callers that need replicas to have what the server granted,
-//! and the few `WAIT`s that answer all of them (durability 2).
+//! Barriers at one server process: callers wait until replicas have what the server granted, and a
+//! few `WAIT`s answer all of these callers (durability 2).
 //!
-//! There is one queue and one connection for each number of replicas. Callers that come while a
-//! `WAIT` is under way share the next one, so there are far fewer `WAIT`s than locks. A frozen
-//! replica delays only the callers that need it, because each number waits on a connection of its
-//! own.
+//! Callers that wait for the same number of replicas share one queue and one connection. Those that
+//! come while a `WAIT` is under way share the next `WAIT`, so there are far fewer `WAIT`s than
+//! locks. A frozen replica delays only the callers that need it, because callers that need fewer
+//! replicas wait on another connection.
 
 pub(crate) mod replicas;
 mod wire;
@@ -27,31 +27,34 @@ use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
 use crate::time::Moment;
 
-/// Shortest rest of a caller's time for another round; a caller with less is answered with the
-/// present count.
+/// Shortest remaining time of a caller for which another round (one `WAIT`) is begun. A caller with
+/// less time left is answered with the result of the last round.
 const LAST: Duration = Duration::from_millis(100);
-/// Part of a round's time in which its answer comes back: an eighth, and at most this.
+/// Longest part of a round's time that is kept for the answer's way back from the server. The part
+/// is an eighth of the time, but not more than this.
 const WAY_BACK: Duration = Duration::from_millis(90);
-/// Time to wait for replicas that are not even connected.
+/// Longest `WAIT` of a round for which too few replicas are connected.
 const LOOK: Duration = Duration::from_millis(5);
-/// Most callers that wait for one number of replicas, and most such numbers.
+/// Most callers in the queue for one number of replicas, and most that one `WAIT` answers.
 const WISHES_MAX: usize = 8_192;
+/// Most queues, each for another number of replicas.
 const QUEUES_MAX: usize = 64;
 /// Time after which a connection without work is closed.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// Barriers of one session's server.
+/// Barriers at the server process of one session.
 pub(crate) struct Barriers {
     server: Server,
-    /// Replicas that were connected when the server was asked last, and the most that followed
-    /// since this process was first met: a new connection does not forget any, and a backup that
-    /// comes as a replica and goes is not counted.
+    /// Number of replicas that were connected, in any state, when the server was asked last.
     connected: AtomicU32,
+    /// Largest number of replicas that were online at once since this node first met the server
+    /// process, also over earlier connections. A backup tool that connects as a replica is never
+    /// online, so it is not counted.
     most: Arc<AtomicU32>,
     queues: Mutex<BTreeMap<u32, mpsc::Sender<Wish>>>,
 }
 
-/// The process that granted.
+/// The server process that granted, with what is needed to connect to it.
 #[derive(Clone)]
 struct Server {
     at: Endpoint,
@@ -59,7 +62,7 @@ struct Server {
     env: Arc<dyn Env>,
 }
 
-/// A caller that waits for a round.
+/// A caller that waits for the result of a `WAIT`.
 struct Wish {
     history_id: u64,
     deadline: Moment,
@@ -67,8 +70,9 @@ struct Wish {
 }
 
 impl Barriers {
-    /// Makes the barriers at the process `run_id` at `at`, to which `connected` replicas were
-    /// connected just now, and which at most `most` followed. Connects to nothing yet.
+    /// Makes the barriers at the server process `run_id` with the address `at`. `connected`
+    /// replicas are connected to it now, and at most `most` were ever online at once. Opens no
+    /// connection yet.
     pub(crate) fn new(
         at: Endpoint,
         run_id: Arc<str>,
@@ -83,13 +87,13 @@ impl Barriers {
         }
     }
 
-    /// Waits until the replicas that `level` asks for have what the process granted in this
-    /// history; returns how many have it. `known`: the replicas that there are, if the Sentinels or
-    /// a setting name them; otherwise as many as were ever seen to follow count, and those that are
-    /// attached.
+    /// Waits until the replicas that `level` asks for have what the server process granted in this
+    /// data history, and returns how many replicas have it. `known` holds the replicas of the
+    /// server, if the Sentinels or a setting report them. If it is `None`, `AllReplicas` waits for
+    /// as many as are attached, or as were ever online at once, whichever is more.
     ///
     /// # Cancellation safety
-    /// May be dropped; the round continues for other callers.
+    /// The future may be dropped. The round continues for the other callers.
     pub(crate) async fn pass(
         &self,
         history_id: u64,
@@ -128,8 +132,10 @@ impl Barriers {
                 return Ok(count.have);
             }
             let now = self.server.env.now();
-            // Either more replicas have it than were waited for, or an acknowledgement came in two
-            // parts. A replica that is not attached does not come within a round.
+            // `WAIT` counted enough, but more replicas are attached than it waited for, or one has
+            // acknowledged the write of the round and not yet the slightly later offset that is
+            // compared. Another round decides. None is begun while a known replica is not attached,
+            // because it does not come within a round.
             let again = all && count.absent.is_empty() && round.have >= wanted;
             if !again || deadline.since(now) < LAST {
                 return Err(too_few(&round, &count, level, now.since(started)));
@@ -138,7 +144,7 @@ impl Barriers {
         }
     }
 
-    /// Returns the result of the next round for `k` replicas.
+    /// Waits for the next round for `k` replicas, and returns its result.
     async fn round(&self, k: u32, history_id: u64, deadline: Moment) -> Result<Round, NodeError> {
         let (done, round) = oneshot::channel();
         self.submit(k, Wish { history_id, deadline, done });
@@ -154,7 +160,7 @@ impl Barriers {
             Some(queue) => match queue.try_send(wish) {
                 Ok(()) => return,
                 Err(TrySendError::Full(wish)) => return wish.refuse(),
-                // The runtime of the earlier task is gone, so a new task is started.
+                // The tokio runtime of the queue's task has ended, so a new task is started.
                 Err(TrySendError::Closed(wish)) => wish,
             },
             None => wish,
@@ -163,7 +169,7 @@ impl Barriers {
             return wish.refuse();
         }
         let (queue, wishes) = mpsc::channel(WISHES_MAX);
-        // Cannot fail: the new queue is empty.
+        // Cannot fail, because the new queue is empty.
         let _ = queue.try_send(wish);
         queues.insert(k, queue);
         drop(queues);
@@ -174,7 +180,7 @@ impl Barriers {
 }
 
 impl Wish {
-    /// Refuses the caller because too many wait.
+    /// Answers the caller with the fault `Busy`, because too many callers wait already.
     fn refuse(self) {
         let detail = "too many requests wait for replicas already";
         // An error means that the caller has dropped its future.
@@ -182,13 +188,13 @@ impl Wish {
     }
 }
 
-/// The task of one queue. It ends with the session.
+/// The task that answers the callers of one queue. It ends with the session.
 struct Waiter {
     server: Server,
     k: u32,
     wishes: mpsc::Receiver<Wish>,
     wire: Option<Wire>,
-    /// Number of replicas at the last round.
+    /// Number of replicas that were attached in the last round.
     connected: u32,
 }
 
@@ -232,7 +238,8 @@ impl Waiter {
         }
     }
 
-    /// Returns true if another round could not find more replicas.
+    /// Returns true if the caller is to be answered with this round: it is enough, another round
+    /// could not find more replicas, or the caller has too little time for one.
     fn is_final(&self, round: &Round, wish: &Wish, now: Moment) -> bool {
         round.have >= self.k
             || round.connected() < self.k
@@ -240,7 +247,8 @@ impl Waiter {
             || wish.deadline.since(now) < LAST
     }
 
-    /// Returns the next caller. Closes a connection that is not needed for a while.
+    /// Waits for the next caller; `None` after the session has ended. Closes the connection if no
+    /// caller comes for [`IDLE`].
     async fn next(&mut self) -> Option<Wish> {
         if self.wire.is_some() {
             match timeout(IDLE, self.wishes.recv()).await {
@@ -251,7 +259,8 @@ impl Waiter {
         self.wishes.recv().await
     }
 
-    /// Runs one round, for as long as the caller with the least time can wait.
+    /// Runs one round, which ends before `first`, the earliest deadline of the callers. If it needs
+    /// a new connection, that may take until `last`, the latest deadline.
     async fn round(&mut self, first: Moment, last: Moment) -> Result<Round, NodeError> {
         loop {
             let kept = self.wire.take().filter(|wire| !wire.is_lost());
@@ -262,7 +271,8 @@ impl Waiter {
             };
             let left = first.since(self.server.env.now());
             let within = if self.connected < self.k {
-                // It cannot be enough unless a replica has just come, so the round is short.
+                // Too few replicas were connected in the last round. This one cannot succeed unless
+                // a replica has just come, so it is short.
                 left.min(LOOK)
             } else {
                 left.saturating_sub(WAY_BACK.min(left / 8))
@@ -273,7 +283,8 @@ impl Waiter {
                     self.wire = Some(wire);
                     return Ok(round);
                 }
-                // Closed while it was idle. A barrier may be sent twice.
+                // The kept connection was closed while it was idle. The round is repeated on a new
+                // one, because a `WAIT` may be sent twice.
                 Err(e) if !is_new && e.fault() == NodeFault::Disconnected => {}
                 Err(e) if e.is_ambiguous() => return Err(e),
                 Err(e) => return Err(e.after_execution()),
@@ -290,7 +301,8 @@ impl Waiter {
     }
 }
 
-/// Returns the error that names what is missing and what to do.
+/// Returns the error for a barrier that too few replicas passed. It names the replicas that lack
+/// the grant, and says what to do.
 fn too_few(round: &Round, count: &Count, level: Durability, took: Duration) -> NodeError {
     let Count { have, all, behind, absent } = count;
     let connected = round.connected();

@@ -1,5 +1,5 @@
-//! Decodes the script's answer into [`Replies`]. An answer that cannot be read is a fault and never
-//! a panic: the batch may have run.
+//! Decodes the script's answer into [`Replies`]. An answer that cannot be decoded is a fault that
+//! says that the batch may have run, and never a panic.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,17 +25,18 @@ const WRONG_TYPE: i64 = -5;
 const MISMATCH: i64 = -6;
 const COMPLETED: i64 = -7;
 const IN_FLIGHT: i64 = -8;
-/// Code that stands for a whole run: each of its ops was executed as requested.
+/// Code that stands for all ops of a run (`encode::runs`): each was executed as requested.
 const AS_ASKED: i64 = -9;
 const LATE: i64 = -10;
 const TOO_OLD: i64 = -11;
 const DEFERRED: i64 = -12;
 
-/// Tokens are smaller: doubles represent every whole number up to here.
+/// First number that is too large for a fencing token: the script counts in doubles, which
+/// represent every whole number only up to here.
 const TOKEN_END: u64 = 1 << 53;
 
 /// Decodes the answer to `ops`, which were sent to a server whose marker was last `seen`. Also
-/// returns the present marker.
+/// returns the server's present marker.
 pub(crate) fn replies(
     answer: Value,
     ops: &[Op],
@@ -44,7 +45,8 @@ pub(crate) fn replies(
     seen: Option<Arc<Seen>>,
 ) -> Result<(Replies, Arc<Seen>), NodeError> {
     let (items, node_micros, bits, seen) = match (answer, seen) {
-        // All is as expected, and each op was executed as requested.
+        // If the answer is only the server's clock, the marker is as expected, and each op was
+        // executed as requested.
         (Value::Int(clock), Some(seen)) => {
             let asked: Vec<_> = runs(ops).map(|_| Value::Int(AS_ASKED)).collect();
             let clock = u64::try_from(clock).map_err(|_| garbage("a clock before 1970"))?;
@@ -84,7 +86,8 @@ pub(crate) fn replies(
 
 type Opened = (std::vec::IntoIter<Value>, u64, u64, Arc<Seen>);
 
-/// Reads the head of an answer that is a list: the clock, the marker and the bits.
+/// Reads the values with which an answer that is a list begins: the server's clock, its marker, and
+/// the bits that `lua/main.lua` defines. Returns them with the values that follow.
 fn opened(items: Vec<Value>, clock_error: Duration) -> Result<Opened, NodeError> {
     let mut from = Reader { values: items.into_iter(), spoiled: None };
     let node_micros = from.number()?;
@@ -107,7 +110,7 @@ fn facts(seen: &Seen, node_micros: u64, bits: u64, identity: &Arc<str>) -> Facts
         identity: Arc::clone(identity),
         quarantine: seen.left(node_micros),
         quarantine_len,
-        // The requested length is not in the answer; `Sent::answer` sets it.
+        // The length that the client asked for is not in the answer; `Sent::answer` sets it.
         quarantine_asked: quarantine_len,
         new_history: bits & 1 != 0,
         marker_missing: bits & 2 != 0,
@@ -117,7 +120,7 @@ fn facts(seen: &Seen, node_micros: u64, bits: u64, identity: &Arc<str>) -> Facts
     }
 }
 
-/// Scope of an error: this op's key, or the whole answer.
+/// An error that fails one op only, or the whole answer.
 enum Trouble {
     Op(NodeError),
     Answer(NodeError),
@@ -167,7 +170,7 @@ fn reply(
         (Op::Acquire { .. }, 1..) => Reply::Granted { fence: code.unsigned_abs() },
         (Op::Claim(c), AS_ASKED | 1..) => {
             let (fence, attempt, record, steps) = match code {
-                // A key that had no record.
+                // Without a record before, this is the first claim, and no further values follow.
                 AS_ASKED => (c.proposal, 1, None, None),
                 fence => (
                     fence.unsigned_abs(),
@@ -212,14 +215,16 @@ fn reply(
         return Err(Trouble::Op(e));
     }
     if largest_token(&reply) >= TOKEN_END {
-        // The script counts in doubles: from 2^53 on the next holder's token would not be larger.
+        // The script counts in doubles, so from 2^53 on the next holder's token would not be
+        // larger.
         let detail = "this key holds a fencing token of 2^53 or more; delete it";
         return Err(Trouble::Op(NodeError::maybe_executed(NodeFault::Protocol, detail)));
     }
     Ok(reply)
 }
 
-/// Returns true if the op is answered with content, and never with a plain yes or no.
+/// Returns true if the answer to the op is data (a fence, a holder, a record or a list), and never
+/// `DONE` or `NOT_OWNER`.
 fn shows(op: &Op) -> bool {
     matches!(
         op,
@@ -239,14 +244,15 @@ fn has_fingerprint(op: &Op) -> bool {
     )
 }
 
-/// Returns the error for a key whose value is not ours.
+/// Returns the error for a key whose value is another program's, or of a newer version of this
+/// library.
 fn wrong_type() -> Trouble {
     let detail = "WRONGTYPE: a key of this op holds another program's value, or the record \
                   of a newer version of this library: then upgrade this program";
     Trouble::Op(NodeError::not_executed(NodeFault::Server, detail))
 }
 
-/// Returns the largest number in the reply that orders holders.
+/// Returns the largest fencing token or ballot in the reply; 0 if it contains none.
 fn largest_token(reply: &Reply) -> u64 {
     let of = |record: &Option<StoredRecord>| record.as_ref().map_or(0, |r| r.token.get());
     match reply {
@@ -261,18 +267,18 @@ fn largest_token(reply: &Reply) -> u64 {
     }
 }
 
-/// Reads the values of an answer one by one. A value that is missing or of another type fails the
-/// whole answer, because it is not known any more which values belong to which op. A number out of
-/// range fails only its own op: it is noted, and zero is used for it until the op's values are
-/// read.
+/// Reader of the values of an answer, one by one. A value that is missing or of another type fails
+/// the whole answer, because it is then unknown which values belong to which op. A number out of
+/// range fails only its own op: `spoiled` keeps the error, and the number is read as zero, so that
+/// the op's other values are read as well.
 struct Reader {
     values: std::vec::IntoIter<Value>,
     spoiled: Option<NodeError>,
 }
 
 impl Reader {
-    /// Reads a whole number that tells what follows, as an integer or in digits (the script passes
-    /// a fence on in the form that it was stored in).
+    /// Reads a whole number that decides which values follow it. It is an integer or a text of
+    /// digits, because the script returns a fence in the form in which it is stored.
     fn code(&mut self) -> Result<i64, NodeError> {
         self.maybe_integer()?.ok_or_else(|| garbage("no number where one belongs"))
     }
@@ -308,7 +314,8 @@ impl Reader {
         Ok(self.unsigned(n))
     }
 
-    /// Reads a PTTL: -1 without expiry; -2 (the key has just expired) counts as zero.
+    /// Reads the answer to `PTTL` in ms: `None` for -1 (no expiry), and zero for -2 (the key has
+    /// just expired).
     fn ttl(&mut self) -> Result<Option<Duration>, NodeError> {
         Ok(match self.integer()? {
             -1 => None,
@@ -337,7 +344,7 @@ impl Reader {
     }
 
     fn maybe_record(&mut self) -> Result<Option<StoredRecord>, NodeError> {
-        // A value follows unless the code says that there is no result.
+        // The number is the ballot of the result, which follows; 0 means that there is no result.
         match self.code()? {
             0 => Ok(None),
             rf => {

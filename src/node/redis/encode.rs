@@ -12,28 +12,31 @@ use crate::op::{
 };
 use crate::time::{FENCE_SLACK, token_lead};
 
-/// The node-wide marker (quarantine 2).
+/// Key of the node's marker (quarantine 2).
 pub(crate) const MARKER: &str = crate::name::MARKER;
 
-/// Longest run: Lua passes at most some thousand values to a command, and a release has two.
+/// Most ops in one run (see [`runs`]). Lua passes at most some thousand values to a command, and a
+/// release passes two for each op.
 const RUN_MAX: usize = 1_000;
 
-/// Terms that a node adds to those of a batch.
+/// Values that the node adds to the [`Terms`] of each batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GroupTerms {
-    /// L: time for which a replaced server of this node may still accept writes, by all servers
-    /// whose settings were read.
+    /// Failover window (L): the time for which a replaced server of this node may still accept
+    /// writes. It is the longest that follows from the settings of those servers that could be
+    /// read.
     pub(crate) failover_window: Duration,
-    /// L with the possible settings of those servers that could not be read. It counts where a
-    /// history begins, because a promoted server's marker may be older than the settings of the
-    /// server that it replaced.
+    /// Failover window (L) if each server whose settings could not be read has the longest that is
+    /// possible. It counts where a data history begins, because the marker of a promoted server may
+    /// be older than the settings of the server that it replaced.
     pub(crate) unread_window: Duration,
-    /// Longest window that any client with the same settings for this group can report.
+    /// Longest failover window (L) that any client with the same settings for this group can state.
     pub(crate) widest_window: Duration,
-    /// Treat a node without any history as a new one.
+    /// True if a server without a marker is to count as new, so that it begins without a
+    /// quarantine.
     pub(crate) trust_fresh: bool,
-    /// Number of replicas that must have acknowledged lately, and the largest age of that in
-    /// seconds.
+    /// Number of replicas that must have acknowledged lately before a batch is executed, and the
+    /// largest age of their acknowledgements in seconds.
     pub(crate) good_replicas: (u32, u64),
 }
 
@@ -47,20 +50,21 @@ impl GroupTerms {
         good_replicas: (0, 0),
     };
 
-    /// Returns q: the longest lease, and the time for which a replaced master may have granted
-    /// more.
+    /// Returns q, the length of a quarantine: the longest lease plus the time for which a replaced
+    /// master may still grant.
     pub(crate) fn quarantine(self, terms: &Terms) -> Duration {
         terms.max_ttl.saturating_add(self.failover_window)
     }
 
-    /// Returns L for a history that begins: the longer of the two.
+    /// Returns the failover window that counts where a data history begins: the longer of
+    /// `failover_window` and `unread_window`.
     pub(super) fn longest_window(self) -> Duration {
         self.failover_window.max(self.unread_window)
     }
 }
 
-/// Encodes the batch, with its deadline by the server's clock, for a server whose marker was last
-/// `seen`.
+/// Encodes the batch for a server whose marker was last `seen`. `not_after` is the batch's deadline
+/// in µs by that server's clock; `None` if the batch has no deadline.
 pub(crate) fn batch(
     batch: &Batch,
     not_after: Option<u64>,
@@ -68,9 +72,10 @@ pub(crate) fn batch(
     seen: Option<&Seen>,
 ) -> Cmd {
     let n = batch.ops.len();
-    // While no marker is known, a client may wait for a hint there.
+    // A client may be waiting for a hint from this server. While its marker is not known, that has
+    // to be assumed.
     let awaited = seen.is_none_or(Seen::is_awaited);
-    // About four keys and four arguments per op; a wrong guess only costs a reallocation.
+    // Room for about four keys and four arguments per op. A wrong guess only costs a reallocation.
     let mut cmd = Cmd::with_capacity(14 + 9 * n, 240 + 160 * n);
     cmd.arg("EVALSHA").arg(SCRIPT.get_hash());
     cmd.arg(1 + batch.ops.iter().map(|op| key_count(op, awaited)).sum::<usize>()).arg(MARKER);
@@ -107,18 +112,18 @@ pub(crate) fn batch(
 #[derive(Clone, Copy)]
 struct Lives {
     fence: u64,
-    /// Largest difference between two servers' clocks.
+    /// Largest difference between two servers' clocks (2E).
     apart: u64,
 }
 
 impl Lives {
-    /// Returns the time for which a record is kept after its last write.
+    /// Returns the time in ms for which a record with this retention is kept after its last write.
     fn record(self, retention: Duration) -> u64 {
         millis(retention).saturating_add(self.apart + 1).max(self.fence)
     }
 }
 
-/// Returns the quarantine's length in ms that the script is asked for.
+/// Returns the length of a quarantine, in ms, that this client asks the server for.
 pub(super) fn asked_quarantine(terms: &Terms, group_terms: GroupTerms) -> u64 {
     millis(group_terms.quarantine(terms))
 }
@@ -127,9 +132,10 @@ pub(super) fn micros(d: Duration) -> u64 {
     u64::try_from(d.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Splits the ops into runs, each of which is sent to the script as one: neighbours that differ
-/// only in keys, owner and proposal. The script releases a run in two commands instead of two for
-/// each, and answers one code if all of it was executed as requested.
+/// Splits the ops into runs, each of which is sent to the script as one. A run is a sequence of
+/// acquires or of releases that differ only in keys, owner and proposal; any other op is a run by
+/// itself. The script releases a run in two commands instead of two for each lock, and answers a
+/// single code if the whole run was executed as requested.
 pub(super) fn runs(ops: &[Op]) -> impl Iterator<Item = &[Op]> {
     ops.chunk_by(|a, b| match (a, b) {
         (Op::Acquire { ttl, if_held: None, .. }, Op::Acquire { ttl: other, if_held: None, .. }) => {
@@ -162,8 +168,8 @@ fn run_args(cmd: &mut Cmd, run: &[Op], lives: Lives, awaited: bool) {
     }
 }
 
-/// Returns whole milliseconds, rounded up: a lock may last longer on a node than its holder relies
-/// on it, never shorter. At least one, because Redis refuses zero.
+/// Returns whole milliseconds, rounded up, because on a node a lock may last longer than its holder
+/// relies on it, but never shorter. At least one, because Redis refuses an expiry of zero.
 fn millis(d: Duration) -> u64 {
     whole_millis(d).max(1)
 }
@@ -207,7 +213,7 @@ fn keys(cmd: &mut Cmd, op: &Op, awaited: bool) {
         }
         Op::Release { keys, meta, .. } => {
             cmd.arg(keys.lock());
-            // Each key costs time: the queue is sent only if there may be one.
+            // Each key costs time, so the key of the queue is sent only if a queue may exist.
             let cmd = if awaited || *meta { cmd.arg(keys.queue()) } else { cmd };
             if *meta { cmd.arg(keys.meta()) } else { cmd }
         }
@@ -222,7 +228,8 @@ fn keys(cmd: &mut Cmd, op: &Op, awaited: bool) {
     };
 }
 
-/// Adds the quarantine that a holder names, in the script's form, or an empty argument.
+/// Adds the name of the quarantine in which the holder re-asserts its lease, in the form that the
+/// script compares, or an empty argument.
 fn named(cmd: &mut Cmd, reassert: Option<QuarantineId>) -> &mut Cmd {
     match reassert {
         Some(QuarantineId { history, since }) => cmd.arg(format!("{history:016x}:{since}")),
@@ -234,7 +241,7 @@ fn fingerprint(of: Option<&FingerprintBytes>) -> &[u8] {
     of.map_or(&[], |bytes| &bytes[..])
 }
 
-/// Adds a number, or an empty argument.
+/// Adds the number as an argument, or an empty argument for `None`.
 fn number(cmd: &mut Cmd, number: Option<u64>) -> &mut Cmd {
     match number {
         Some(number) => cmd.arg(number),
@@ -242,7 +249,7 @@ fn number(cmd: &mut Cmd, number: Option<u64>) -> &mut Cmd {
     }
 }
 
-/// Adds what the script does if the lock is held.
+/// Adds the arguments that tell the script what to do if another owner has the lock.
 fn held<'c>(cmd: &'c mut Cmd, then: Option<&IfHeld>) -> &'c mut Cmd {
     match then {
         None | Some(IfHeld::Watch) => cmd,

@@ -1,5 +1,5 @@
-//! Facts that a server reports: identity, the history that it continues, settings. Read on each new
-//! connection, and again while the connection is used.
+//! Facts that a server reports about itself: its process, its data history, its replicas and its
+//! settings. They are read on each new connection, and again while the connection is used.
 
 use std::sync::Arc;
 
@@ -13,24 +13,26 @@ use crate::sentinel::conn::fields;
 use crate::shown::Secrets;
 
 /// Oldest supported version. Before 6.2.7 `min-replicas-to-write` does not hold for scripts, so a
-/// master that lost its replicas continues to grant.
+/// master that lost its replicas would go on granting.
 const OLDEST: Version = (6, 2, 7);
 
-/// Major, minor, patch.
+/// Version of a server: major, minor and patch number.
 pub(crate) type Version = (u32, u32, u32);
 
-/// Facts of a server.
+/// Facts that a server reports about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServerFacts {
     /// `run_id`: identity of the process.
     pub(crate) run_id: Arc<str>,
     /// `master_replid`: identity of the data history.
     pub(crate) replid: String,
-    /// `redis_version`.
+    /// Version in `redis_version`; a Valkey server reports the Redis version that it is compatible
+    /// with.
     pub(crate) version: Version,
-    /// `connected_slaves`, in any state.
+    /// `connected_slaves`: number of attached replicas, in any state.
     pub(crate) connected_replicas: u32,
-    /// Replicas of these that follow: a backup that only takes a snapshot does not.
+    /// Number of attached replicas in state `online`, which receive each write. A backup tool that
+    /// only takes a snapshot has another state.
     pub(crate) online_replicas: u32,
     /// `min_slaves_good_slaves`; `None` if the min-replicas check is off.
     pub(crate) good_replicas: Option<u32>,
@@ -38,11 +40,12 @@ pub(crate) struct ServerFacts {
     pub(crate) min_replicas: Option<u32>,
     /// `min-replicas-max-lag` in seconds, if requested and CONFIG may be read.
     pub(crate) min_replicas_max_lag: Option<u32>,
-    /// Policy by which the server deletes keys when its memory is full, if it does.
+    /// Memory limit and policy if the server deletes keys when its memory is full; `None` if it
+    /// keeps them.
     pub(crate) eviction: Option<Eviction>,
 }
 
-/// A memory limit at which keys are deleted.
+/// Settings of a server that deletes keys when its memory is full.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Eviction {
     /// `maxmemory` in bytes; not zero.
@@ -52,7 +55,8 @@ pub(crate) struct Eviction {
 }
 
 impl Eviction {
-    /// Returns the reason for which a server that evicts does not vote, and what to do.
+    /// Returns the error with which a server with these settings is kept from voting. It says what
+    /// to change.
     pub(crate) fn objection(&self) -> NodeError {
         let Self { max_memory, policy } = self;
         let detail = format!(
@@ -64,7 +68,8 @@ impl Eviction {
     }
 }
 
-/// Returns the reason for which no server with this `INFO` may vote in any role; `None` if it may.
+/// Returns the reason for which a server with this `INFO` may not vote, neither as a master nor
+/// once it is promoted; `None` if it may.
 pub(crate) fn objection(info: &str) -> Option<NodeError> {
     let secrets = Secrets::default();
     let evicts = || match eviction(info, &secrets) {
@@ -85,10 +90,12 @@ pub(super) async fn introduce(
     let settled = wire.ask(&at.settle_in());
     let facts = look(wire, &secrets, min_replicas_facts);
     let loaded = wire.ask(&[script::load()]);
-    // All requests were sent; the first one that is refused gives the cause.
+    // All requests have been sent. If the server refuses several, the first refusal is reported as
+    // the cause.
     first(hello.await).map_err(|e| faults::opening(&e, at.is_tls(), &secrets))?;
     let connecting = |e| faults::connecting(&e, &secrets);
-    // Not every server accepts the client's name; the choice of the database must succeed.
+    // The first two answers are to the client's name and version, which a server may refuse. The
+    // choice of the database must succeed.
     for database in settled.await.map_err(connecting)?.into_iter().skip(2) {
         database.extract_error().map_err(connecting)?;
     }
@@ -97,8 +104,8 @@ pub(super) async fn introduce(
     Ok(facts)
 }
 
-/// Reads what can change during a connection, in one round trip; with `min_replicas_facts` the
-/// min-replicas settings too.
+/// Reads the server's facts in one round trip, because they can change during a connection; if
+/// `min_replicas_facts` is true, also its min-replicas settings.
 pub(super) fn look(
     wire: &Wire,
     secrets: &Secrets,
@@ -125,8 +132,8 @@ fn first(answers: Result<Vec<Value>, RedisError>) -> Result<Value, RedisError> {
     answers?.into_iter().next().unwrap_or(Value::Nil).extract_error()
 }
 
-/// Reads the facts from `INFO` and from the settings, if those were answered. Garbage is a fault:
-/// an unreadable setting is not the same as one that may not be read.
+/// Parses the sections of `INFO`, and the answer to `CONFIG GET` if the server allowed it. A
+/// setting that cannot be parsed is a fault; one that the user may not read is none.
 fn read(
     [server, replication, memory]: [&str; 3],
     config: Option<&Value>,
@@ -166,8 +173,8 @@ fn read(
     })
 }
 
-/// Returns the policy by which keys are deleted when memory is full, by `INFO memory`; a server
-/// that does not report one is taken to keep its keys.
+/// Reads from `INFO memory` by which policy the server deletes keys when its memory is full; `None`
+/// if it keeps them. A server that reports no policy is taken to keep its keys.
 fn eviction(memory: &str, secrets: &Secrets) -> Result<Option<Eviction>, NodeError> {
     let max = field(memory, "maxmemory").map(str::parse::<u64>).transpose();
     let max = max.map_err(|_| garbage("INFO memory shows no number for maxmemory"))?;
@@ -187,7 +194,7 @@ fn garbage(what: &'static str) -> NodeError {
     NodeError::not_executed(NodeFault::Protocol, what)
 }
 
-/// Returns the number of replicas that follow, by `INFO replication`.
+/// Counts the replicas in state `online` in an `INFO replication`.
 pub(super) fn online(replication: &str) -> u32 {
     let replicas = replication.lines().filter(|line| line.starts_with("slave"));
     u32::try_from(replicas.filter(|line| line.contains(",state=online,")).count()).unwrap_or(0)
@@ -202,7 +209,8 @@ pub(super) fn is_history(id: &str) -> bool {
     id.len() == 40 && id.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
-/// Returns the identity of a data history: the part of the `replid` that the script uses.
+/// Returns the identity of a data history: the first 16 digits of its `replid`, by which the script
+/// names it, too.
 pub(super) fn history_id(replid: &str) -> Option<u64> {
     u64::from_str_radix(replid.get(..16)?, 16).ok()
 }

@@ -1,5 +1,6 @@
-//! Maps the redis crate's errors to [`NodeError`]: the kind of fault, and if the request may have
-//! run. Codes are compared, never messages: a message differs inside and outside of a script.
+//! Maps the redis crate's errors to [`NodeError`]: the kind of fault, and whether the request may
+//! have run. The server's error code decides where it can, because a message differs inside and
+//! outside of a script.
 
 use std::io;
 
@@ -12,8 +13,8 @@ use crate::error::{Cause, NodeError, NodeFault};
 use crate::shown::Secrets;
 use crate::tls;
 
-/// Returns the error of a connection that was not made: as [`connecting`], with a note if TLS, or
-/// its absence, may be the cause.
+/// Returns the error of a connection that could not be opened: as [`connecting`], with a hint if
+/// the cause may be TLS, or that TLS is off.
 pub(crate) fn opening(e: &RedisError, with_tls: bool, secrets: &Secrets) -> NodeError {
     let known = connecting(e, secrets);
     let hint = match known.fault() {
@@ -30,7 +31,8 @@ pub(crate) fn opening(e: &RedisError, with_tls: bool, secrets: &Secrets) -> Node
     }
 }
 
-/// Returns what programs may read of the error: never what it quotes.
+/// Returns the part of the error that programs may read: the server's code or the kind of I/O
+/// error, never text that the error quotes.
 fn cause(e: &RedisError, secrets: &Secrets) -> Option<Cause> {
     if let Some(code) = e.code() {
         return Some(Cause::Server(secrets.clean(code).into()));
@@ -38,7 +40,7 @@ fn cause(e: &RedisError, secrets: &Secrets) -> Option<Cause> {
     tls::inside::<io::Error>(e).map(|e| Cause::Io(e.kind()))
 }
 
-/// Returns the error of connecting or of reading facts: no op of ours was executed.
+/// Returns the error of connecting or of reading a server's facts. It says that no op was executed.
 pub(crate) fn connecting(e: &RedisError, secrets: &Secrets) -> NodeError {
     while_connecting(e, secrets).because(cause(e, secrets))
 }
@@ -64,7 +66,7 @@ fn while_connecting(e: &RedisError, secrets: &Secrets) -> NodeError {
     NodeError::not_executed(fault, words(fault, e, secrets))
 }
 
-/// Returns the server's error text, and what to change if the text does not tell.
+/// Returns the server's error text, for `Auth` and `NoPermission` with what to change.
 fn words(fault: NodeFault, e: &RedisError, secrets: &Secrets) -> String {
     match fault {
         NodeFault::Auth => {
@@ -81,15 +83,15 @@ fn words(fault: NodeFault, e: &RedisError, secrets: &Secrets) -> String {
     }
 }
 
-/// Returns the permission that `NOPERM` names, if it does. Only for the message; nothing is decided
-/// by it.
+/// Returns the permission that the user lacks, if the server's message names it. It is only shown;
+/// no decision depends on it.
 fn lacking(e: &RedisError) -> Option<String> {
     let detail = e.detail()?;
     if detail.contains(IN_SCRIPT) && detail.contains("run this command") {
         return lacking_in_script(detail);
     }
-    // "this user has no permissions to access one of the keys used as arguments"; since Redis 7.2
-    // and in Valkey "No permissions to access a key".
+    // The server says "this user has no permissions to access one of the keys used as arguments";
+    // since Redis 7.2 and in Valkey it says "No permissions to access a key".
     if detail.contains("keys") || detail.contains("access a key") {
         return Some("the keys (~…)".to_owned());
     }
@@ -99,7 +101,8 @@ fn lacking(e: &RedisError) -> Option<String> {
     plain.then(|| format!("+{command}"))
 }
 
-/// As [`lacking`], for servers before Redis 7.2, which name only the line of the script.
+/// As [`lacking`], for a refusal inside the script by a server before Redis 7.2. It names only the
+/// line of the script, so all commands on that line are returned.
 fn lacking_in_script(detail: &str) -> Option<String> {
     if !detail.contains(script::SCRIPT.get_hash()) {
         return None;
@@ -110,7 +113,7 @@ fn lacking_in_script(detail: &str) -> Option<String> {
     (!commands.is_empty()).then(|| commands.join(" "))
 }
 
-/// Returns the error of a script call.
+/// Returns the error of a script call, which says whether the script may have run.
 pub(crate) fn calling(e: &RedisError, secrets: &Secrets) -> NodeError {
     while_calling(e, secrets).because(cause(e, secrets))
 }
@@ -123,8 +126,8 @@ fn while_calling(e: &RedisError, secrets: &Secrets) -> NodeError {
             NodeFault::NoPermission,
             words(NodeFault::NoPermission, e, secrets),
         ),
-        // BUSY: another script runs. For UNKILLABLE and other codes it is not known if the script
-        // ran.
+        // Unlike `BUSY`, by which a server refuses because another script runs, this code
+        // (`UNKILLABLE`, for example) does not tell whether our script ran.
         Some(NodeFault::Server) if !refused_at_the_door(e) => {
             NodeError::maybe_executed(NodeFault::Server, error_text(e, secrets))
         }
@@ -141,13 +144,13 @@ fn while_calling(e: &RedisError, secrets: &Secrets) -> NodeError {
     }
 }
 
-/// Returns true if the script is not in the server's cache: nothing was executed.
+/// Returns true if the script is not in the server's cache, so that nothing was executed.
 pub(crate) fn is_noscript(e: &RedisError) -> bool {
     e.code() == Some("NOSCRIPT")
 }
 
-/// Returns true for faults after which a connection is not used again: the server is no longer the
-/// master, or it is not known which answers are still to come (overview 4).
+/// Returns true for faults after which a connection is not used again, because the server is no
+/// longer the master, or it is unknown which answers are still to come (overview 4).
 pub(crate) fn ends_session(fault: NodeFault) -> bool {
     use NodeFault as F;
     matches!(
@@ -159,7 +162,8 @@ pub(crate) fn ends_session(fault: NodeFault) -> bool {
 fn server_fault(e: &RedisError) -> Option<NodeFault> {
     use NodeFault as F;
     Some(match e.code()? {
-        // UNBLOCKED: demoted while blocked; MASTERDOWN: a replica that lost its master.
+        // `UNBLOCKED` comes from a server that was demoted while it blocked the client,
+        // `MASTERDOWN` from a replica that lost its master.
         "READONLY" | "MASTERDOWN" | "UNBLOCKED" => F::NotMaster,
         "LOADING" => F::Loading,
         "NOREPLICAS" => F::NoReplicas,
@@ -171,15 +175,16 @@ fn server_fault(e: &RedisError) -> Option<NodeFault> {
     })
 }
 
-/// Beginning of the refusal of a command, key or channel inside a script by servers before Redis
-/// 7.2; its code is the common `ERR`.
+/// Beginning of the message by which servers before Redis 7.2 refuse a command, key or channel
+/// inside a script. The code of that error is the common `ERR`.
 const IN_SCRIPT: &str = "The user executing the script can't";
 
 fn inside_script(e: &RedisError) -> bool {
     e.detail().is_some_and(|d| d.contains("script"))
 }
 
-/// Returns true for refusals that come before the first write of a script takes effect.
+/// Returns true for error codes by which a server refuses a script before the script's first write
+/// takes effect.
 fn refused_at_the_door(e: &RedisError) -> bool {
     matches!(e.code(), Some("OOM" | "MISCONF" | "BUSY" | "NOSCRIPT" | "CROSSSLOT" | "MOVED"))
 }
@@ -195,7 +200,7 @@ mod tests {
     #[test]
     fn a_refusal_that_leaves_the_answers_in_order_keeps_the_connection() {
         use NodeFault as F;
-        // By what a server says about the request, the replicas or the user.
+        // These faults concern the request, the replicas or the user, and not the connection.
         let kept = [
             F::NoReplicas,
             F::HandingOver,

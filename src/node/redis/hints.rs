@@ -1,14 +1,16 @@
-//! Receives hints about releases, on a connection of its own.
+//! Receives hints on a connection of its own. A hint is a published message that a lock may be free
+//! or a claim may be over.
 //!
-//! A server that counts a connection among its subscribers cuts it off at the output limits for
-//! those (by default at 32 MB, or 8 MB for a minute), whatever it sends there. So batches have
-//! another connection: large results can cost hints, and nothing else. The connection for hints is
-//! made when an op first asks for one, because most programs never wait. A waiter that registered
-//! before the connection was ready is woken once when it is, because the hint may have been missed.
+//! Redis cuts off a connection that has subscribed once its output exceeds the limits for
+//! subscribers (by default 32 MB, or 8 MB for a minute), whatever this output is. So batches use
+//! another connection, which by default has no such limits, and a subscriber that is cut off loses
+//! only hints. The connection for hints is made when an op first asks for a hint, because most
+//! programs never wait. A waiter that asked before the connection was ready is woken once when it
+//! is, because its hint may have been missed.
 //!
-//! Any client of the server may publish anything. Each request for a hint lets one hint through;
-//! then the request is forgotten, here and on the server. A hint without a request, or a second
-//! one, costs one look-up and is dropped (overview 6).
+//! Any client of the server may publish anything. So each request for a hint lets one hint through,
+//! and is then forgotten, here and on the server. A hint that was not requested, or comes a second
+//! time, costs one look-up and is dropped (overview 6).
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,21 +31,25 @@ use crate::dial::frames::Limits;
 use crate::node::NodeSignal;
 use crate::op::{IfHeld, Op, Place};
 
-/// Channel of those who watch; with a colon and a handle appended, the channel of a waiting handle.
+/// Channel of the hints for all callers that watch a lock, a claim or a list. With a colon and a
+/// handle's number appended it is the channel of the hints for that handle, while it waits in a
+/// queue.
 const CHANGED: &str = "palisade:changed";
-/// Most handles of one node that have a channel; the others ask again from time to time.
+/// Most waiting handles for which one node's channels are subscribed. Further handles get no hints,
+/// and ask again when their timers end.
 const HANDLES_MAX: usize = 64;
 /// Longest time to connect and subscribe.
 const LIMIT: Duration = Duration::from_secs(5);
-/// Pause between the loss of a connection, or a failed try, and the next try.
+/// Pause after the loss of the connection, or a failed try to open it, before the next try.
 const PAUSE: Duration = Duration::from_millis(500);
-/// Most keys that are remembered until the connection is ready; other waiters have a timer.
+/// Most keys that are remembered until the connection is ready, to wake their waiters then. Waiters
+/// of further keys ask again when their timers end.
 const EARLY_MAX: usize = 256;
-/// Most keys for which a hint is awaited. Beyond this all are forgotten: each waiter has a timer,
-/// and asks again.
+/// Most keys for which a hint is awaited. A further key makes all of them be forgotten, and their
+/// waiters ask again when their timers end.
 const AWAITED_MAX: usize = 65_536;
 
-/// Hints of one session; ends with the session.
+/// Receiver of the hints for one session. Its task ends with the session.
 pub(super) struct Hints {
     line: Arc<Line>,
     task: Mutex<Option<JoinHandle<()>>>,
@@ -52,22 +58,23 @@ pub(super) struct Hints {
 struct Line {
     endpoint: Endpoint,
     events: broadcast::Sender<NodeSignal>,
-    /// Hints are received, or the user may not subscribe.
+    /// True while hints are received, and for good once the server has refused the subscription.
     settled: AtomicBool,
-    /// Keys for which hints were asked before `settled`.
+    /// Keys for which a hint was requested while `settled` was false, the oldest first.
     early: Mutex<VecDeque<Arc<str>>>,
     awaited: Arc<Awaited>,
-    /// Handles that wait; nearly always one.
+    /// Numbers of the handles that have waited for a lock; nearly always one.
     handles: Mutex<Vec<u64>>,
-    /// Notified when another handle waits, which needs a new subscription.
+    /// Notified when a new handle waits, so that the task subscribes to its channel.
     joined: Notify,
 }
 
-/// Keys for which a hint was asked and has not come.
+/// Keys for which a hint was requested and has not come, each with its callers.
 #[derive(Debug, Default)]
 struct Awaited(Mutex<HashMap<Arc<str>, HintRequest>>);
 
-/// Callers that asked for a hint.
+/// Callers that requested a hint for one key: whether any watches it, and the handles that wait in
+/// its queue.
 #[derive(Debug, Default)]
 struct HintRequest {
     watched: bool,
@@ -76,7 +83,8 @@ struct HintRequest {
 
 impl Awaited {
     fn keys(&self) -> MutexGuard<'_, HashMap<Arc<str>, HintRequest>> {
-        // Each change is one statement, or only leaves hints out.
+        // The map can be used even if a thread panicked while it held the mutex: each change is one
+        // statement, or an unfinished one only costs hints.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -97,8 +105,10 @@ impl Awaited {
         }
     }
 
-    /// Returns the key of a hint, if this handle or any watcher asked for one, and forgets that
-    /// request. A hint to all who watch leaves the waiters their turns, if a caller watched.
+    /// Returns the key if this hint was requested, and forgets that request. `waiter` is the handle
+    /// for which the hint was published; `None` for a hint on the common channel. The latter is for
+    /// the callers that watch the key; only if there are none does it wake the waiters of the
+    /// queue.
     fn take(&self, key: &[u8], waiter: Option<u64>) -> Option<Arc<str>> {
         let key = std::str::from_utf8(key).ok()?;
         let mut keys = self.keys();
@@ -119,7 +129,7 @@ impl Awaited {
 }
 
 impl Hints {
-    /// Makes the hints of a session. Connects to nothing yet.
+    /// Makes the receiver for a session. Opens no connection yet.
     pub(super) fn new(endpoint: Endpoint, events: broadcast::Sender<NodeSignal>) -> Self {
         let (settled, early) = (AtomicBool::new(false), Mutex::default());
         let (awaited, handles, joined) = (Arc::default(), Mutex::default(), Notify::new());
@@ -127,8 +137,8 @@ impl Hints {
         Self { line: Arc::new(line), task: Mutex::default() }
     }
 
-    /// Registers the hints that these ops ask for. Must be called within a runtime, before the ops
-    /// are sent.
+    /// Registers the hints that these ops request. Must be called within a tokio runtime, before
+    /// the ops are sent.
     pub(super) fn expect(&self, ops: &[Op]) {
         let mut expected = ops.iter().filter_map(awaited).peekable();
         if expected.peek().is_none() {
@@ -160,7 +170,8 @@ impl Drop for Hints {
     }
 }
 
-/// Returns the key for which the op asks for a hint, and the place of the waiter.
+/// Returns the key for which the op requests a hint, with its place in the queue if it waits in
+/// one. `None` if the op requests no hint.
 fn awaited(op: &Op) -> Option<(&str, Option<&Place>)> {
     match op {
         Op::Acquire { keys, if_held: Some(IfHeld::Queue(place)), .. } => {
@@ -176,7 +187,8 @@ fn awaited(op: &Op) -> Option<(&str, Option<&Place>)> {
 
 impl Line {
     fn early(&self) -> MutexGuard<'_, VecDeque<Arc<str>>> {
-        // Each change is one statement.
+        // The keys can be used even if a thread panicked while it held the mutex, because each
+        // change is one statement.
         self.early.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -184,7 +196,7 @@ impl Line {
         self.handles.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a handle that waits.
+    /// Adds a handle that waits for a lock, so that the task subscribes to its channel.
     fn join(&self, handle: u64) {
         let mut handles = self.handles();
         if !handles.contains(&handle) && handles.len() < HANDLES_MAX {
@@ -193,7 +205,8 @@ impl Line {
         }
     }
 
-    /// Remembers keys until hints are received. Returns false if they are received already.
+    /// Remembers keys whose waiters are to be woken when the connection is ready. Returns false,
+    /// and remembers nothing, if hints are received already.
     fn note<'a>(&self, keys: impl Iterator<Item = &'a str>) -> bool {
         let mut early = self.early();
         if self.settled.load(Ordering::Acquire) {
@@ -208,12 +221,13 @@ impl Line {
         true
     }
 
-    /// Records that hints are received from now on, or never will be, and wakes early waiters.
+    /// Records that hints are received from now on, or never will be, and wakes the waiters of the
+    /// remembered keys.
     fn settle(&self) {
         let mut early = self.early();
         self.settled.store(true, Ordering::Release);
         for key in early.drain(..) {
-            // An error means that there is no receiver.
+            // An error means that this node's signals have no receiver.
             let _ = self.events.send(NodeSignal::Changed(key));
         }
     }
@@ -236,7 +250,8 @@ impl Line {
                     }
                 }
                 Ok(Err(e)) if !e.is_io_error() && !e.is_timeout() => {
-                    // Without the permission to subscribe the waiters poll.
+                    // The server refused the subscription, as without the permission for the
+                    // channel. The waiters then ask again when their timers end.
                     let error = error_text(&e, &self.endpoint.secrets());
                     tracing::debug!(%error, "no release hints from this server");
                     return self.settle();
@@ -256,12 +271,14 @@ impl Line {
         let con = self.endpoint.dial(config, Limits::EVENTS).await?;
         ask(&con, redis::cmd("SUBSCRIBE").arg(CHANGED)).await?;
         let own: Vec<String> = {
-            // Handles that joined until now are among these.
+            // The handles that joined until now are all in the list, so their notification is taken
+            // back.
             let handles = self.handles();
             let _ = self.joined.notified().now_or_never();
             handles.iter().map(|handle| format!("{CHANGED}:{handle:016x}")).collect()
         };
-        // One by one, because the connection awaits one answer for each.
+        // The channels are subscribed one by one, because the connection expects one answer per
+        // command.
         for channel in own {
             if let Err(e) = ask(&con, redis::cmd("SUBSCRIBE").arg(channel)).await
                 && (e.is_io_error() || e.is_timeout())
@@ -269,12 +286,14 @@ impl Line {
                 return Err(e);
             }
         }
-        // Without the permission for those channels all hints come on the common channel.
+        // A user whose ACL lacks the channels of the handles is no error. It may not publish there
+        // either, so its releases send their hints on the common channel.
         Ok(con)
     }
 }
 
-/// Handles what the server pushes.
+/// Returns the function that handles the server's pushes: it passes on the hints that were
+/// requested, and reports the end of the connection.
 fn listener(
     events: broadcast::Sender<NodeSignal>,
     awaited: &Arc<Awaited>,
@@ -290,7 +309,7 @@ fn listener(
                     return Ok(());
                 };
                 let waiter = waiter(channel);
-                // An error means that there is no receiver.
+                // An error means that this node's signals have no receiver.
                 let _ = awaited.take(key, waiter).map(|key| match waiter {
                     Some(waiter) => events.send(NodeSignal::Turn { key, waiter }),
                     None => events.send(NodeSignal::Changed(key)),
@@ -302,7 +321,7 @@ fn listener(
     }
 }
 
-/// Returns the handle that the channel belongs to.
+/// Returns the number of the handle to which the channel belongs; `None` for the common channel.
 fn waiter(channel: &[u8]) -> Option<u64> {
     let handle = std::str::from_utf8(channel).ok()?.strip_prefix(CHANGED)?.strip_prefix(':')?;
     u64::from_str_radix(handle, 16).ok()

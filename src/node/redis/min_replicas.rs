@@ -1,4 +1,5 @@
-//! Reads how strict the min-replicas setting of another server of a group is.
+//! Reads how long a server of a group may grant without acknowledgements of its replicas, by its
+//! `min-replicas-max-lag`.
 
 use std::time::Duration;
 
@@ -10,8 +11,8 @@ use crate::dial::endpoint::Endpoint;
 use crate::dial::frames::Limits;
 use crate::sentinel::conn::fields;
 
-/// Returns `min-replicas-max-lag` of the server at `at`; `None` if it does not answer within this
-/// time.
+/// Connects to the server at `at`, and returns its `min-replicas-max-lag`; `None` if it cannot be
+/// read within the time `within`.
 pub(crate) async fn max_lag_at(at: &Endpoint, within: Duration) -> Option<Duration> {
     let work = async {
         let con = at.dial(AsyncConnectionConfig::new(), Limits::WORDS).await.ok()?;

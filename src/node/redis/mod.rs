@@ -31,14 +31,16 @@ use crate::op::{Batch, Replies, TimedFacts};
 use crate::sentinel::min_replicas::{MinReplicas, MinReplicasRule, check_min_replicas};
 use crate::time::Moment;
 
-/// Longest `failover_window`: that of the longest lease.
+/// Longest permitted `failover_window`: one day, the same limit as for a lease.
 const WINDOW_MAX: Duration = Duration::from_secs(86_400);
 
-/// One standalone Redis server (6.2.7 or newer, or Valkey) as a node: one vote.
+/// One standalone Redis server (6.2.7 or newer, or Valkey) as a node, which has one vote.
 ///
-/// It connects at its first call, and again after any doubt; no request that may have run is ever
-/// repeated. After a restart of the server it grants nothing for `max_ttl`, because it may have
-/// forgotten who holds what. For a group that Sentinels monitor use `SentinelNode`.
+/// The node connects at its first call. After any doubt about an answer it opens a new connection,
+/// and it never repeats a request that may have run. After a restart of the server it grants
+/// nothing for `max_ttl` plus the [`failover_window`](RedisNodeBuilder::failover_window), because
+/// the server may have forgotten who holds what. For a group that Sentinels monitor use
+/// `SentinelNode`.
 pub struct RedisNode {
     name: Arc<str>,
     link: Link<Fixed>,
@@ -49,12 +51,12 @@ impl RedisNode {
     /// `unix:///path[?db=…&user=…&pass=…]`, with the defaults of [`RedisNode::builder`].
     ///
     /// # Errors
-    /// An address that cannot be parsed. Nothing is connected yet.
+    /// The address cannot be parsed. This method does not connect yet.
     pub fn new(url: impl AsRef<str>) -> Result<Self, ConfigError> {
         Self::builder(url).build()
     }
 
-    /// Returns the settings of a node at this address.
+    /// Returns a builder of a node at this address, with the default settings.
     pub fn builder(url: impl AsRef<str>) -> RedisNodeBuilder {
         RedisNodeBuilder {
             endpoint: Endpoint::parse(url.as_ref()),
@@ -91,7 +93,8 @@ impl LockNode for RedisNode {
         Box::pin(self.link.barrier(after, level, deadline))
     }
 
-    /// One connection, on which the server answers in order.
+    /// Returns the number of batches that may be under way at once. They share one connection, on
+    /// which the server answers in the order of the requests.
     fn depth(&self) -> usize {
         link::DEPTH
     }
@@ -140,29 +143,30 @@ impl RedisNodeBuilder {
         self
     }
 
-    /// Sets the ACL user. Default: that of the address, else the server's default user.
+    /// Sets the ACL user. Default: the user in the address, or the server's default user if the
+    /// address has none.
     pub fn username(mut self, name: impl AsRef<str>) -> Self {
         self.endpoint = self.endpoint.map(|e| e.username(name.as_ref()));
         self
     }
 
-    /// Sets the password. Default: that of the address. It is never shown.
+    /// Sets the password. Default: the password in the address. No error and no log shows it.
     pub fn password(mut self, password: impl AsRef<str>) -> Self {
         self.endpoint = self.endpoint.map(|e| e.password(password.as_ref()));
         self
     }
 
-    /// Sets the database index, 0 or more. Default: that of the address, else 0. All clients of a
-    /// lock must use the same.
+    /// Sets the database index, 0 or more. Default: the index in the address, or 0 if the address
+    /// has none. All clients of a lock must use the same index.
     pub fn db(mut self, db: u32) -> Self {
         self.endpoint = self.endpoint.and_then(|e| e.db(db));
         self
     }
 
-    /// Sets the certificates for a `rediss://` address, all PEM: a root certificate in place of the
-    /// system's, and a client certificate with its key, if the server asks for one. The server's
-    /// certificate must contain the host of the address (a name or an IP address), or the name
-    /// given with [`tls_server_name`](Self::tls_server_name).
+    /// Sets the certificates for a `rediss://` address, all in PEM: a root certificate that
+    /// replaces those of the system, and a client certificate with its key for a server that asks
+    /// for one. The server's certificate must contain the host of the address (a name or an IP
+    /// address), or the name given with [`tls_server_name`](Self::tls_server_name).
     #[cfg(feature = "tls")]
     #[expect(clippy::needless_pass_by_value, reason = "secrets are handed over, not lent")]
     pub fn tls(
@@ -177,62 +181,66 @@ impl RedisNodeBuilder {
         self
     }
 
-    /// Sets the TLS server name, if it differs from the host in the address: the connection goes to
-    /// the address, and the server's certificate is checked against this name. Call it after
-    /// [`tls`](Self::tls), if both are used.
+    /// Sets the TLS server name, if it differs from the host in the address. The connection goes to
+    /// the address, but the server's certificate is checked against this name. If
+    /// [`tls`](Self::tls) is used as well, call it first.
     #[cfg(feature = "tls")]
     pub fn tls_server_name(mut self, name: impl AsRef<str>) -> Self {
         self.endpoint = self.endpoint.and_then(|e| e.tls_name(name.as_ref()));
         self
     }
 
-    /// Sets if a server without any history counts as a new one that has never granted anything,
-    /// and so needs no quarantine. Default `false`.
+    /// Sets whether a server without the key `palisade:generation` counts as a new server, which
+    /// has never granted anything and so needs no quarantine. Default `false`.
     ///
-    /// Only for tests and for servers whose lifetime is that of this program: a server that lost
-    /// its data by a restart or `FLUSHALL` looks the same, and a lock could be given twice.
+    /// Use `true` only in tests and for servers that live no longer than this program. A server
+    /// that lost its data by a restart or `FLUSHALL` looks like a new one, so a lock could then be
+    /// given to two owners.
     pub fn trust_fresh(mut self, trust: bool) -> Self {
         self.trust_fresh = trust;
         self
     }
 
-    /// Sets if the node votes although its server deletes keys when its memory is full (`maxmemory`
-    /// set and a policy other than `noeviction`). Default `false`: the node answers
-    /// [`NodeFault::Eviction`](crate::error::NodeFault::Eviction), because a lock that is deleted
-    /// while it is held is given to another owner, and the handler of an idempotency key runs
-    /// again.
+    /// Sets whether the node votes although its server deletes keys when its memory is full
+    /// (`maxmemory` is set, with another policy than `noeviction`). Default `false`: the node then
+    /// answers [`NodeFault::Eviction`](crate::error::NodeFault::Eviction), because a lock that is
+    /// deleted while it is held is given to another owner, and the handler of a deleted idempotency
+    /// key runs again.
     ///
-    /// Use it only if both are harmless, for example for locks that only avoid double work. The
-    /// settings are read on each new connection and every ten seconds of use.
+    /// Use `true` only if both are harmless, for example for locks that only avoid double work. The
+    /// node reads the server's settings on each new connection, and every ten seconds while it is
+    /// used.
     pub fn allow_eviction(mut self, allow: bool) -> Self {
         self.allow_eviction = allow;
         self
     }
 
-    /// Sets the time for which the server that this address pointed to before may still accept
-    /// writes after the address points to another one (a DNS name or a proxy for several servers);
-    /// lengthens the quarantine. At most one day. Default zero: the address always means the same
-    /// server.
+    /// Sets the time for which a replaced server may still accept writes, for an address that can
+    /// move from one server to another (a DNS name, or a proxy in front of several servers). It
+    /// lengthens the quarantine. At most one day. Default zero, for an address that always means
+    /// the same server.
     pub fn failover_window(mut self, window: Duration) -> Self {
         self.failover_window = window;
         self
     }
 
-    /// Sets how strong the min-replicas check of the server has to be: at least `replicas` (at
-    /// least 1) with acknowledgements not older than `max_lag` (whole seconds, one second to one
-    /// hour). For a server with a replica that may take its place; then also set a
-    /// [`failover_window`](Self::failover_window) of at least `max_lag + 2 s`. Default: the check
-    /// of a lone server is not read. With this setting the policy is [`MinReplicas::Require`]
-    /// unless [`min_replicas_check`](Self::min_replicas_check) sets another one. Judged on each new
-    /// connection and every ten seconds of use.
+    /// Sets how strong the server's min-replicas check must be: the server must refuse writes
+    /// unless at least `replicas` replicas (1 or more) have acknowledged within `max_lag` (whole
+    /// seconds, from one second to one hour). This is for a server that a replica may replace; then
+    /// also set a [`failover_window`](Self::failover_window) of at least `max_lag + 2 s`. By
+    /// default the check of a standalone server is not read. After a call of this method the policy
+    /// is [`MinReplicas::Require`], unless [`min_replicas_check`](Self::min_replicas_check) sets
+    /// another one. The node judges the check on each new connection, and every ten seconds while
+    /// it is used.
     pub fn min_replicas(mut self, replicas: u32, max_lag: Duration) -> Self {
         self.min_replicas = Some((replicas, max_lag));
         self
     }
 
-    /// Sets what to do while the check is off or weaker than required. Default:
-    /// [`MinReplicas::Off`], or `Require` if [`min_replicas`](Self::min_replicas) was called (1
-    /// replica and 10 s if it was not).
+    /// Sets what the node does while the server's min-replicas check is off or weaker than
+    /// required. Default: [`MinReplicas::Off`], or `Require` if
+    /// [`min_replicas`](Self::min_replicas) was called. If it was not called, the required strength
+    /// is one replica within 10 s.
     pub fn min_replicas_check(mut self, policy: MinReplicas) -> Self {
         self.check = Some(policy);
         self
@@ -245,31 +253,32 @@ impl RedisNodeBuilder {
         self
     }
 
-    /// Sets the number of replicas of the server, with those that may be down: this many have to
-    /// confirm at [`Durability::AllReplicas`], or more if more are connected. Default: the most
-    /// that were seen to follow since the server process was first met, or are connected; a replica
-    /// that was down all the time is then not waited for.
+    /// Sets the number of replicas of the server, including those that may be down. At
+    /// [`Durability::AllReplicas`] this many replicas must confirm, or all connected ones if more
+    /// are connected. Default: the number of replicas that are connected now, or the largest number
+    /// that were online at once since this node first met the server process, if that is larger. A
+    /// replica that was down all that time is then not waited for.
     pub fn replicas(mut self, count: u32) -> Self {
         self.replicas = Some(count);
         self
     }
 
-    /// Sets clocks and randomness other than the machine's.
+    /// Sets the clocks and the randomness that the node uses in place of the machine's.
     #[doc(hidden)]
     pub fn env(mut self, env: Arc<dyn Env>) -> Self {
         self.env = env;
         self
     }
 
-    /// Returns address and login of the server.
+    /// Returns the address and the login of the server.
     pub(crate) fn endpoint(&self) -> Result<Endpoint, ConfigError> {
         self.endpoint.clone()
     }
 
-    /// Makes the node. Nothing is connected yet.
+    /// Makes the node. It connects at its first call.
     ///
     /// # Errors
-    /// The first setting that is out of range, with field, value and rule.
+    /// A setting is out of range. The error has the first such setting with its value and its rule.
     pub fn build(self) -> Result<RedisNode, ConfigError> {
         let endpoint = self.endpoint?;
         if let Some(name) = &self.name {
@@ -305,7 +314,8 @@ impl RedisNodeBuilder {
     }
 }
 
-/// Returns the rule for the check: off unless it was set.
+/// Returns the rule for the server's min-replicas check. The check is off unless the builder was
+/// given a strength or a policy.
 fn rule(strength: Option<(u32, Duration)>, policy: Option<MinReplicas>) -> MinReplicasRule {
     let usual = MinReplicasRule::default();
     let asked_for = if strength.is_some() { MinReplicas::Require } else { MinReplicas::Off };
@@ -313,7 +323,7 @@ fn rule(strength: Option<(u32, Duration)>, policy: Option<MinReplicas>) -> MinRe
     MinReplicasRule { policy: policy.unwrap_or(asked_for), replicas, max_lag, ..usual }
 }
 
-/// The resolver of a standalone server: always the same address.
+/// The resolver of a standalone server, which always returns the same address.
 struct Fixed {
     endpoint: Endpoint,
     window: Duration,
@@ -341,7 +351,8 @@ impl Resolver for Fixed {
         facts: &ServerFacts,
         events: &broadcast::Sender<NodeSignal>,
     ) -> Result<(), NodeError> {
-        self.judge.accept(at, facts, Group::default(), events)
+        // A lone server has no others whose settings would be read, so the time does not matter.
+        self.judge.accept(at, facts, (Group::default(), Moment::default()), events)
     }
 
     fn is_tls(&self) -> bool {

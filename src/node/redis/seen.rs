@@ -1,10 +1,11 @@
-//! The marker (quarantine 2) as an answer showed it, and its consequences for later batches.
+//! The marker (quarantine 2) that a server's answer showed, and the checks that it spares the next
+//! batches.
 //!
-//! A batch states which marker its client saw last, and the readings of the server's clock between
-//! which there is nothing to check if marker and history are still the same. The script reads
-//! marker, history and clock as always; if all is as expected no more checks are needed, and it
-//! answers with its clock alone. So the state here only selects the script's path, and never
-//! changes its result (quarantine 1).
+//! A batch states which marker its client saw last, and between which readings of the server's
+//! clock nothing needs a check if marker and data history are still the same. The script always
+//! reads the marker, the history and the clock. If all are as expected, it skips the other checks
+//! and answers with the clock alone. So the client's statement only selects the script's path, and
+//! never changes the result (quarantine 1).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,41 +14,42 @@ use super::encode::{self, GroupTerms};
 use super::facts::history_id;
 use crate::op::{Batch, Began, Claim, Loss, Op};
 
-/// Length of a marker without losses.
+/// Length of a marker without losses, in bytes.
 const SHORTEST: usize = 140;
-/// Length of a loss in the marker.
+/// Length in bytes of one loss in the marker, which is a range of writes that the data may lack.
 const LOSS: usize = 42;
 /// Most losses in a marker.
 const LOSSES: usize = 8;
-/// Largest age of the note of the server's clock when a batch has taken effect, in ms.
+/// Largest age, in ms, of the marker's note (the server's clock when it last wrote the marker) at
+/// which a batch may take effect. With an older one the script first writes the marker again.
 const NOTED: u64 = 1_000;
 
-/// A marker, and the time at which it was read.
+/// A marker, with the time at which it was read and its fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     text: String,
-    /// Clock of the server in µs at that time.
+    /// Reading of the server's clock, in µs, when the marker was read.
     at: u64,
-    /// E with which the script validated the marker.
+    /// Clock error (E) of the batch by which the script last validated the marker.
     clock_error: Duration,
     pub(super) history_id: u64,
-    /// In ms, as in the marker.
+    /// Beginning of the data history in ms by the server's clock; 0 if the server never lost data.
     pub(super) since: u64,
     pub(super) quarantine: u64,
     agreed: u64,
     waited: u64,
-    /// In µs.
+    /// Floor of this data history, in µs: none of its fencing tokens is smaller.
     floor: u64,
     pub(super) began: Began,
-    /// A planned handover goes on (quarantine 11).
+    /// True if the marker is closed for, or settles after, a planned handover (quarantine 11).
     is_around_a_handover: bool,
-    /// Clock of the server in ms when the marker was written.
+    /// Reading of the server's clock, in ms, when it last wrote the marker.
     note: u64,
     pub(super) losses: Arc<[Loss]>,
 }
 
 impl Seen {
-    /// Parses the marker that the script showed; `None` if it is no valid marker.
+    /// Parses the marker in the script's answer; `None` if it is not valid.
     pub(super) fn read(text: Vec<u8>, at: u64, clock_error: Duration) -> Option<Self> {
         let text = String::from_utf8(text).ok()?;
         let number = |from: usize, to: usize| {
@@ -85,9 +87,9 @@ impl Seen {
         })
     }
 
-    /// Records that the marker was there at this time, too.
+    /// Records that the server still has this marker when its clock shows `at`.
     pub(super) fn again(self: Arc<Self>, at: u64) -> Arc<Self> {
-        // Unless a hint is awaited nothing depends on that time.
+        // The time matters only while a hint is awaited.
         if self.is_awaited() { Arc::new(Self { at, ..(*self).clone() }) } else { self }
     }
 
@@ -95,19 +97,19 @@ impl Seen {
         &self.text
     }
 
-    /// Returns the rest of the quarantine.
+    /// Returns the rest of the quarantine at this reading of the server's clock.
     pub(super) fn left(&self, node_micros: u64) -> Duration {
         let till = if self.since > 0 { self.since + self.quarantine } else { 0 };
         Duration::from_millis(till.saturating_sub(node_micros / 1_000))
     }
 
-    /// Returns true if a client may wait for a hint there.
+    /// Returns true if a client may be waiting for a hint from this server.
     pub(super) fn is_awaited(&self) -> bool {
         self.waited > self.at / 1_000
     }
 
-    /// Returns the range of server clock readings (µs, both included) in which the fast path is
-    /// valid for this batch; `None` if the script has to check in any case.
+    /// Returns the range of readings of the server's clock (µs, both ends included) in which the
+    /// script's fast path is valid for this batch; `None` if the script has to check in any case.
     pub(super) fn window(
         &self,
         batch: &Batch,
@@ -115,29 +117,34 @@ impl Seen {
         group_terms: GroupTerms,
     ) -> Option<(u64, u64)> {
         let (terms, asked) = (&batch.terms, encode::asked_quarantine(&batch.terms, group_terms));
-        // The marker's validity was checked with one E; another E needs a new check.
+        // The script validated the marker with the E of an earlier batch. For another E it has to
+        // validate it again.
         if self.is_around_a_handover || terms.clock_error != self.clock_error {
             return None;
         }
-        // The script has to record that data were lost which this client had seen.
+        // The data began empty, as far as the server knows, but this client saw a marker there
+        // before. So the script has to record that data were lost.
         let empty_since = self.losses.first().filter(|_| self.began == Began::Empty);
         let is_earlier = |micros: u64| empty_since.is_some_and(|loss| micros / 1_000 < loss.began);
         if batch.known_since.is_some_and(is_earlier) {
             return None;
         }
-        // Time (ms) until which the length need not be agreed on again (quarantine 7).
+        // Time (ms) until which the script need not renew the agreement on the quarantine's length
+        // (quarantine 7).
         let agreed = match asked.cmp(&self.quarantine) {
             std::cmp::Ordering::Greater => return None,
             std::cmp::Ordering::Equal => self.agreed.checked_sub(asked)?,
             std::cmp::Ordering::Less => self.agreed,
         };
         let error = encode::micros(terms.clock_error);
-        // The floor is after the end of the quarantine; from E later on no proposal that counts is
-        // below it. Once `waited` is over, it stays over.
+        // A batch may grant from the end of the quarantine on, and from E after the floor on no
+        // proposal within E of the clock is below the floor. Readings before `at` are left out:
+        // only a wait for a hint that was over at `at` is sure to be over.
         let granting = if self.since > 0 { (self.since + self.quarantine) * 1_000 } else { 0 };
         let mut from = self.at.max(granting).max(self.floor.saturating_add(error));
         let mut until = (agreed * 1_000).min(not_after.unwrap_or(u64::MAX));
-        // A later write needs a newer note before it (quarantine 13).
+        // After this time the script has to write a newer note before any other write
+        // (quarantine 13).
         until = until.min((self.note + NOTED) * 1_000);
         for op in &batch.ops {
             if let Op::Acquire { proposal, .. } | Op::Claim(Claim { proposal, .. }) = op {
@@ -158,14 +165,14 @@ mod tests {
     const TERMS: Terms =
         Terms { max_ttl: Duration::from_secs(30), clock_error: Duration::from_secs(1) };
 
-    /// Makes a marker that is seen now: of a history that began `ago`, with the other fields, all
-    /// in ms.
+    /// Makes a marker that is seen at `NOW`. Its history began `ago` ms before, `q` is in ms, and
+    /// its length is agreed for another `agreed` ms.
     fn seen(ago: u64, q: u64, agreed: u64, tail: &str) -> Seen {
         let since = NOW / 1_000 - ago;
         let floor = (since + 2_000 + q) * 1_000;
         let agreed = NOW / 1_000 + agreed;
         let replid = "ab".repeat(20);
-        // The note is so recent that it does not limit the range.
+        // The note is far in the future, so that it does not limit the range.
         let note = NOW / 1_000 + 3_600_000;
         let text = format!(
             "{replid} {since:013} {floor:016} {q:09} {agreed:013} {:013} {tail} {note:013}",
@@ -191,7 +198,8 @@ mod tests {
     fn there_is_nothing_to_check_until_the_length_is_agreed_on_again() {
         let old = seen(3_600_000, 30_000, 50_000, "n -0000000000000");
         assert_eq!(window(&old, None, &[]), Some((NOW, NOW + 20_000_000)));
-        // A length that is longer than requested is kept as agreed; a shorter one is raised.
+        // A quarantine that is longer than requested stays until `agreed`; a shorter one has to be
+        // raised.
         let longer = seen(3_600_000, 40_000, 50_000, "n -0000000000000");
         assert_eq!(window(&longer, None, &[]), Some((NOW, NOW + 50_000_000)));
         assert_eq!(window(&seen(3_600_000, 29_999, 50_000, "n -0000000000000"), None, &[]), None);
@@ -214,7 +222,8 @@ mod tests {
         // The quarantine ends in ten seconds, and its floor is 2E above that time.
         let young = seen(20_000, 30_000, 60_000, "e -0000000000000");
         assert_eq!(window(&young, None, &[]), Some((NOW + 13_000_000, NOW + 30_000_000)));
-        // One that was raised to 60 s after its floor was written: it ends after that.
+        // The length was raised to 60 s after the floor was written, so the quarantine ends after
+        // the floor.
         let text = young.text().replace(" 000030000 ", " 000060000 ");
         let raised = Seen::read(text.into_bytes(), NOW, TERMS.clock_error).unwrap();
         assert_eq!(window(&raised, None, &[]), Some((NOW + 40_000_000, NOW + 60_000_000)));

@@ -1,5 +1,6 @@
-//! One connection to one server process: opened, identified, used, and dropped at the first doubt.
-//! A session never reconnects and never repeats what may have run.
+//! One connection to one server process. A session reads the server's identity when it opens, and
+//! is dropped at the first doubt about an answer. It never reconnects, and never repeats a request
+//! that may have run.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,21 +28,22 @@ pub(crate) struct Session {
     wire: Wire,
     secrets: Secrets,
     facts: ServerFacts,
-    /// Marker in the last answer.
+    /// Marker of the server as of its last answer; `None` before the first one.
     seen: Mutex<Option<Arc<Seen>>>,
-    /// Facts that the server answered when its marker was touched, until they are reported.
+    /// Facts in the answer to [`touch`](Self::touch), until a caller takes them or the answer to a
+    /// batch includes them.
     touched: Mutex<Option<TimedFacts>>,
-    /// The session was given up, and that was reported.
+    /// True once the session was given up, which is reported as `NodeEvent::Down`.
     abandoned: AtomicBool,
-    /// The session has answered ops.
+    /// True once ops were answered on this session.
     proved: AtomicBool,
     events: broadcast::Sender<NodeSignal>,
     hints: Hints,
 }
 
 impl Session {
-    /// Connects and reads the server's facts; with `min_replicas_facts` also its min-replicas
-    /// settings. The caller keeps the deadline.
+    /// Connects and reads the server's facts; if `min_replicas_facts` is true, also its
+    /// min-replicas settings. Sets no time-out; that is left to the caller.
     pub(crate) async fn open(
         endpoint: &Endpoint,
         events: broadcast::Sender<NodeSignal>,
@@ -64,12 +66,13 @@ impl Session {
         })
     }
 
-    /// Returns the server's facts.
+    /// Returns the facts that the server reported when the session was opened.
     pub(crate) fn facts(&self) -> &ServerFacts {
         &self.facts
     }
 
-    /// Reads the server's facts again; with `min_replicas_facts` the min-replicas settings too.
+    /// Reads and returns the server's present facts; if `min_replicas_facts` is true, also its
+    /// min-replicas settings.
     pub(crate) async fn look_again(
         &self,
         min_replicas_facts: bool,
@@ -82,17 +85,18 @@ impl Session {
         self.wire.is_over()
     }
 
-    /// Returns the excess for which this program ended the connection: the server sent too much.
+    /// Returns the limit that the server's answers exceeded, if this program ended the connection
+    /// for that reason.
     pub(crate) fn excess(&self) -> Option<Excess> {
         self.wire.excess()
     }
 
-    /// Resolves when the connection is lost. It wakes one future at a time.
+    /// Resolves when the connection is lost. Only the future that was polled last is woken.
     pub(crate) async fn lost(&self) {
         self.wire.over().await;
     }
 
-    /// Records that ops were answered on this session. Returns true for the first time.
+    /// Records that ops were answered on this session. Returns true at the first call only.
     pub(crate) fn prove(&self) -> bool {
         !self.is_proved() && !self.proved.swap(true, Ordering::AcqRel)
     }
@@ -102,8 +106,8 @@ impl Session {
         self.proved.load(Ordering::Acquire)
     }
 
-    /// Gives the session up: nothing more is sent; requests under way may still be answered.
-    /// Reports it once.
+    /// Gives the session up: nothing more is sent on it, but requests under way may still be
+    /// answered. The first call reports `NodeEvent::Down`.
     pub(crate) fn abandon(&self) {
         if !self.abandoned.swap(true, Ordering::AcqRel) {
             self.wire.give_up();
@@ -111,14 +115,15 @@ impl Session {
         }
     }
 
-    /// Gives the session up, and ends requests under way with this cause.
+    /// Gives the session up, and ends its requests under way with an error that has this reason.
     pub(crate) fn end(&self, why: &'static str) {
         self.wire.close(why);
         self.abandon();
     }
 
-    /// Makes the server check its marker, and write it if its history is new. The facts are
-    /// returned by [`first_facts`](Self::first_facts), or reported with the next batch.
+    /// Sends a batch without ops, so that the server checks its marker, and writes it if its data
+    /// history is new. The facts in the answer are returned by [`first_facts`](Self::first_facts),
+    /// or included in the answer to the next batch.
     pub(crate) async fn touch(
         self: &Arc<Self>,
         terms: Terms,
@@ -135,14 +140,14 @@ impl Session {
         Ok(())
     }
 
-    /// Takes the facts that the server answered when its marker was touched, unless a batch has
-    /// reported them.
+    /// Takes the facts in the answer to [`touch`](Self::touch); `None` if they were taken before,
+    /// or the answer to a batch has included them.
     pub(crate) fn first_facts(&self) -> Option<TimedFacts> {
         self.touched.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Sends a batch, behind all that were sent before. `None`: the connection is lost, and nothing
-    /// was sent. Must be called within a runtime.
+    /// Sends a batch, behind all that were sent before. Returns `None` if the connection is lost;
+    /// then nothing was sent. Must be called within a tokio runtime.
     pub(crate) fn send(
         self: &Arc<Self>,
         batch: Arc<Batch>,
@@ -150,7 +155,8 @@ impl Session {
     ) -> Option<Sent> {
         self.hints.expect(&batch.ops);
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        // The batch may have been made for the server of the connection before.
+        // The deadline may be by the clock of the server of an earlier connection. Then it counts
+        // as passed, because the two clocks cannot be compared.
         let not_after = batch.not_after.as_ref().map(|moment| moment.on(&self.facts.run_id));
         let cmd = encode::batch(&batch, not_after, group_terms, seen.as_deref());
         let reply = self.wire.send(cmd.get_packed_command(), 1, Some(Arc::clone(&batch)))?;
@@ -158,18 +164,19 @@ impl Session {
     }
 }
 
-/// A batch that was sent.
+/// A batch that was sent and whose answer has not been read.
 pub(crate) struct Sent {
     session: Arc<Session>,
     reply: Reply,
     batch: Arc<Batch>,
     group_terms: GroupTerms,
-    /// Marker that the batch expected.
+    /// Marker that the batch told the server to expect.
     seen: Option<Arc<Seen>>,
 }
 
 impl Sent {
-    /// Returns the result of the batch. A fault of the connection or of the whole server is `Err`.
+    /// Waits for the answer and decodes it. A fault of the connection, or of the server for the
+    /// whole batch, is `Err`.
     pub(crate) async fn answer(self) -> Result<Replies, NodeError> {
         let Self { session, reply, batch, group_terms, seen } = self;
         let calling = |e| faults::calling(&e, &session.secrets);
@@ -178,7 +185,8 @@ impl Sent {
             Ok(answer) => answer,
             Err(e) => {
                 if faults::is_noscript(&e) {
-                    // The wire has loaded the script in vain: the next connection finds the cause.
+                    // The wire loads a missing script and sends the batch again. Here that failed,
+                    // or a later batch has overtaken this one; so a new connection is made.
                     session.abandon();
                 }
                 return Err(calling(e));
@@ -189,8 +197,8 @@ impl Sent {
         let (mut replies, seen) = decode::replies(answer, &batch.ops, identity, clock_error, seen)?;
         *session.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(seen);
         if let Some(facts) = &mut replies.facts {
-            // The longest that a client with the same settings can ask for: a node with a longer
-            // one has a client that disagrees.
+            // The longest quarantine that any client with the same settings can ask for. If that of
+            // the node is longer, another client has other settings.
             facts.quarantine_asked = batch
                 .terms
                 .max_ttl

@@ -1,4 +1,4 @@
-//! Settings of a [`SentinelNode`], all checked when it is built.
+//! Settings of a [`SentinelNode`]; `build` reports the first one that is invalid.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ const CONNECT: Duration = Duration::from_secs(1);
 /// Settings of a [`SentinelNode`], begun by [`SentinelNode::builder`].
 #[must_use = "a builder does nothing until `build`"]
 pub struct SentinelNodeBuilder {
-    /// The settings, or the first that was refused.
+    /// The settings, or the error of the first one that was invalid.
     settings: Result<Settings, ConfigError>,
     env: Arc<dyn Env>,
 }
@@ -29,13 +29,13 @@ pub struct SentinelNodeBuilder {
 /// Addresses and logins of a group.
 #[derive(Clone)]
 pub struct GroupAccess {
-    /// Name of the master.
+    /// Name by which the Sentinels know the group.
     pub name: String,
-    /// `host:port` of its Sentinels.
+    /// `host:port` of each of its Sentinels.
     pub sentinels: Vec<String>,
-    /// Login and transport at data servers, without an address.
+    /// Login and transport (TCP or TLS) of the data servers; the address in it is a placeholder.
     pub data: Endpoint,
-    /// Login and transport at Sentinels, without an address.
+    /// Login and transport (TCP or TLS) of the Sentinels; the address in it is a placeholder.
     pub sentinel: Endpoint,
 }
 
@@ -104,10 +104,11 @@ impl SentinelNodeBuilder {
         })
     }
 
-    /// Sets how strong the min-replicas check has to be: at least `replicas` (1 by default, at
-    /// least 1; for none use [`MinReplicas::Off`]) with acknowledgements not older than `max_lag`
-    /// (10 s by default; whole seconds, one second to one hour). With an odd number of servers n,
-    /// `n / 2` replicas make it impossible that two halves of the group both pass the check.
+    /// Sets how strong the master's min-replicas check has to be: `min-replicas-to-write` of at
+    /// least `replicas` (1 by default, at least 1; for none use [`MinReplicas::Off`]) and
+    /// `min-replicas-max-lag` of at most `max_lag` (10 s by default; whole seconds, one second to
+    /// one hour). With n servers, `n / 2` replicas (rounded down) make it impossible that a network
+    /// cut leaves two halves of the group that both pass the check.
     pub fn min_replicas(self, replicas: u32, max_lag: Duration) -> Self {
         self.try_set(|s| {
             check_min_replicas(replicas, max_lag)?;
@@ -117,18 +118,19 @@ impl SentinelNodeBuilder {
         })
     }
 
-    /// Sets what to do while the check is absent or weaker than required. Default
-    /// [`MinReplicas::Require`].
+    /// Sets what the node does while the master's min-replicas check is off or weaker than
+    /// required. Default [`MinReplicas::Require`].
     pub fn min_replicas_check(self, policy: MinReplicas) -> Self {
         self.set(|s| s.rule.policy = policy)
     }
 
-    /// Sets the time for which a replaced master may still accept writes, if the check gives no
-    /// bound: with [`MinReplicas::Warn`] or `Off`. Default 15 s: a master that was cut off is
-    /// demoted about eleven seconds after the *heal*. The length of the cut itself is not known, so
-    /// this is an assumption and not a bound. If `CONFIG GET` is not allowed, the window is at
-    /// least this long; its default is then the lag of [`Self::min_replicas`] and 2 s. All clients
-    /// must agree; on the server the longest wins. At most one day.
+    /// Sets the failover window: the time for which a replaced master is assumed to accept writes
+    /// if no min-replicas check bounds it, so with [`MinReplicas::Warn`] or `Off`. Default 15 s,
+    /// because a master that was cut off is demoted about eleven seconds after the *heal*. How long
+    /// the cut lasts is not known, so this is an assumption and not a bound. With
+    /// [`MinReplicas::Require`] the value counts only if `CONFIG GET` is not allowed: the window is
+    /// then the lag of [`Self::min_replicas`] plus 2 s, or this value if it is longer. All clients
+    /// must use the same value; if they differ, the server uses the longest. At most one day.
     pub fn failover_window(self, window: Duration) -> Self {
         self.try_set(|s| {
             settings::check_span("failover_window", window, Duration::ZERO)?;
@@ -137,22 +139,23 @@ impl SentinelNodeBuilder {
         })
     }
 
-    /// Sets if a server without a marker grants at once, instead of waiting as after a loss of
-    /// data. Only for tests and embedded use, where no client can hold anything on a fresh server.
-    /// Default `false`.
+    /// Sets whether a server without a marker grants at once. Otherwise it begins a quarantine, as
+    /// after a loss of data. Only for tests and embedded use, where no client can hold anything on
+    /// a fresh server. Default `false`.
     pub fn trust_fresh(self, trust: bool) -> Self {
         self.set(|s| s.trust_fresh = trust)
     }
 
-    /// Sets if the group votes although its master deletes keys when its memory is full
+    /// Sets whether the node votes although its master deletes keys when its memory is full
     /// (`maxmemory` set and a policy other than `noeviction`). Default `false`; see
     /// [`RedisNodeBuilder::allow_eviction`](crate::node::RedisNodeBuilder::allow_eviction).
     pub fn allow_eviction(self, allow: bool) -> Self {
         self.set(|s| s.allow_eviction = allow)
     }
 
-    /// Sets the time for each Sentinel to answer, connecting included: 1 ms to one minute, default
-    /// 250 ms. All are asked at once, so a frozen one costs at most this time.
+    /// Sets the time that each Sentinel has to answer, connecting included: 1 ms to one minute,
+    /// default 250 ms. All Sentinels are asked at the same time, so a frozen one costs at most this
+    /// time.
     pub fn sentinel_deadline(self, deadline: Duration) -> Self {
         self.try_set(|s| {
             settings::check_pause("sentinel_deadline", deadline)?;
@@ -161,9 +164,9 @@ impl SentinelNodeBuilder {
         })
     }
 
-    /// Sets the interval at which the Sentinels are asked if the master is still the same: 1 ms to
-    /// one minute, default 1 s, ± 10 %. An event of a Sentinel causes an earlier question, but
-    /// events may be lost.
+    /// Sets the interval at which the Sentinels are asked whether the master is still the same: 1
+    /// ms to one minute, default 1 s, ± 10 %. After an event of a Sentinel they are asked sooner,
+    /// but events may be lost.
     pub fn poll_every(self, every: Duration) -> Self {
         self.try_set(|s| {
             settings::check_pause("poll_every", every)?;
@@ -172,8 +175,9 @@ impl SentinelNodeBuilder {
         })
     }
 
-    /// Sets how this client reaches the addresses that the Sentinels announce (NAT, container
-    /// networks): from `ip:port` to `host:port`. Also applied to Sentinels that are learned.
+    /// Sets where this client reaches the addresses that the Sentinels announce, if that is
+    /// elsewhere (NAT, container networks): pairs of the announced `ip:port` and the reachable
+    /// `host:port`. They also apply to Sentinels that the node learns of.
     pub fn map_address(self, map: impl IntoIterator<Item = (String, String)>) -> Self {
         self.try_set(|s| {
             s.map = settings::address_map(map)?;
@@ -188,7 +192,7 @@ impl SentinelNodeBuilder {
         self
     }
 
-    /// Makes the node. Nothing is connected yet.
+    /// Makes the node. It connects at its first call.
     ///
     /// # Errors
     /// The first setting that is out of range, with its value and the rule.
@@ -208,11 +212,12 @@ impl SentinelNodeBuilder {
 
 #[cfg(feature = "tls")]
 impl SentinelNodeBuilder {
-    /// Uses TLS to the data servers, with the system's or the given root certificate (PEM) and, if
-    /// given, a client certificate with its key (PEM). The address that the Sentinels announce must
-    /// be in the servers' certificates: otherwise give the name that is in them with
-    /// [`Self::tls_server_name`], configure the Sentinels to announce host names, or use
-    /// [`Self::map_address`]. The process must have installed a rustls crypto provider.
+    /// Uses TLS to the data servers, and verifies them by the certificate `root` (PEM) or, without
+    /// one, by the system's root certificates. `client` is a client certificate with its key (PEM).
+    /// The address that the Sentinels announce must be in the servers' certificates: otherwise give
+    /// the name that is in them with [`Self::tls_server_name`], configure the Sentinels to announce
+    /// host names, or use [`Self::map_address`]. The process must have installed a rustls crypto
+    /// provider.
     #[expect(clippy::needless_pass_by_value, reason = "secrets are handed over, not lent")]
     pub fn tls(self, root: Option<Vec<u8>>, client: Option<(Vec<u8>, Vec<u8>)>) -> Self {
         self.try_set(|s| {
@@ -221,7 +226,8 @@ impl SentinelNodeBuilder {
         })
     }
 
-    /// Uses TLS to the Sentinels, as [`Self::tls`] and independent of it.
+    /// Uses TLS to the Sentinels. The arguments mean the same as those of [`Self::tls`], which is
+    /// independent of this setting.
     #[expect(clippy::needless_pass_by_value, reason = "secrets are handed over, not lent")]
     pub fn sentinel_tls(self, root: Option<Vec<u8>>, client: Option<(Vec<u8>, Vec<u8>)>) -> Self {
         self.try_set(|s| {
@@ -243,8 +249,8 @@ impl SentinelNodeBuilder {
         })
     }
 
-    /// Sets the TLS server name of all Sentinels, as [`Self::tls_server_name`] and independent of
-    /// it. Needs [`Self::sentinel_tls`].
+    /// Sets the TLS server name of all Sentinels, which means for them what
+    /// [`Self::tls_server_name`] means for the data servers. Needs [`Self::sentinel_tls`].
     pub fn sentinel_tls_server_name(self, name: impl AsRef<str>) -> Self {
         self.try_set(|s| {
             crate::tls::server_name("sentinel_tls_server_name", name.as_ref())?;

@@ -1,4 +1,5 @@
-//! Finding the master and judging it: the [`Resolver`] of a [`SentinelNode`](super::SentinelNode).
+//! The [`Resolver`] of a [`SentinelNode`](super::SentinelNode): finds the master by asking the
+//! Sentinels, and judges whether it may vote.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,19 +27,20 @@ use crate::time::Moment;
 pub(super) struct Finder {
     name: Arc<str>,
     watch: Watch,
-    /// Login and transport for every data server.
+    /// Login and transport of every data server; the address in it is a placeholder.
     like: Endpoint,
     judge: Judge,
     env: Arc<dyn Env>,
     last_master: Mutex<LastMaster>,
 }
 
-/// The last master that was judged.
+/// What was last read about the group: the identity of the master that was judged, and the
+/// replicas.
 #[derive(Clone, Default)]
 struct LastMaster {
     run_id: Option<Arc<str>>,
     replid: Option<Arc<str>>,
-    /// Every replica that any Sentinel named at the last look at the group.
+    /// Every replica that any Sentinel named when the replicas were last asked for.
     replicas: BTreeSet<Place>,
 }
 
@@ -133,7 +135,7 @@ impl Resolver for Finder {
         master.run_id = Some(facts.run_id.clone());
         master.replid = Some(facts.replid.as_str().into());
         drop(master);
-        self.judge.accept(at, facts, self.group(), events)
+        self.judge.accept(at, facts, (self.group(), self.env.now()), events)
     }
 
     fn follow_up(&self) -> BoxFuture<'_, ()> {
@@ -141,7 +143,8 @@ impl Resolver for Finder {
             let replicas = self.watch.replicas().await;
             let place = |r: &Address| Place::new(r.host(), r.port());
             self.last_master().replicas = replicas.reported.iter().map(place).collect();
-            // Under any other policy L is a setting of the user.
+            // Under any other policy the failover window (L) is a setting of the user, and the
+            // servers' lags do not matter.
             if self.judge.rule().policy == MinReplicas::Require {
                 let at = |r: &Address| Endpoint::at(r.host(), r.port(), &self.like);
                 let servers: Vec<_> = replicas.agreed.iter().map(at).collect();
@@ -158,7 +161,8 @@ impl Resolver for Finder {
             return Err(NodeError::maybe_executed(NodeFault::NoPermission, detail));
         };
         let mut named = self.last_master().replicas.clone();
-        // A Sentinel that does not know of the last failover yet lists the new master as a replica.
+        // A Sentinel that does not know of the last failover yet may list the new master as a
+        // replica.
         if let Some(master) = master {
             named.remove(&Place::new(master.at.host(), master.at.port()));
         }

@@ -13,7 +13,8 @@ use crate::sentinel::discovery::SENTINELS_MAX;
 use crate::sentinel::min_replicas::MinReplicasRule;
 use crate::tls::Tls;
 
-/// All settings. Without `Debug`, because it holds passwords.
+/// All settings of a Sentinel node. The type does not implement `Debug`, because it holds
+/// passwords.
 pub(super) struct Settings {
     pub(super) name: Arc<str>,
     pub(super) sentinels: Vec<Address>,
@@ -27,19 +28,20 @@ pub(super) struct Settings {
     pub(super) map: BTreeMap<Address, Address>,
 }
 
-/// Login at the data servers.
+/// Login and transport at the data servers.
 #[derive(Default)]
 pub(super) struct DataLogin {
     pub(super) username: Option<String>,
     pub(super) password: Option<String>,
     pub(super) db: u32,
-    /// As `Access::tls` and `Access::tls_name`.
+    /// TLS to the data servers, or `None` for plain TCP. `tls_name` is the name that is expected in
+    /// their certificates, if it is not the host.
     pub(super) tls: Option<Tls>,
     pub(super) tls_name: Option<Arc<str>>,
 }
 
 impl DataLogin {
-    /// Returns login and transport of a data server, without an address.
+    /// Returns login and transport of the data servers; the address in it is a placeholder.
     pub(super) fn endpoint(&self) -> Endpoint {
         let named = |tls: Tls| tls.named(self.tls_name.as_ref());
         let mut like = Endpoint::over(self.tls.clone().map(named));

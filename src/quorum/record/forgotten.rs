@@ -1,21 +1,21 @@
-//! Claims on nodes that have forgotten: the majority that is left, and the time until a majority
-//! knows every key again.
+//! Claims of keys that some nodes may have forgotten: whether the other nodes are a majority, and
+//! the time until a majority knows every key again.
 
 use std::time::Duration;
 
 use super::{Forgetting, Record, Vote};
 
 impl Record {
-    /// Returns true if nodes that forgot granted, and those that remember can no longer be a
-    /// majority.
+    /// Returns true if nodes that may have forgotten claims granted, and the nodes that remember
+    /// every claim can no longer be a majority.
     pub(super) fn must_relax(&self) -> bool {
         let forgot = self.forgetful().count();
         let remember = self.count(|v| matches!(v, Vote::Granted { .. })) - forgot;
         !self.relaxed && forgot > 0 && remember + self.silent() < self.need()
     }
 
-    /// Returns the nodes that granted and may have forgotten a claim of the key, each with the time
-    /// for which it will answer so for keys without a birth.
+    /// Returns the nodes that granted but may have forgotten a claim of the key. Each comes with
+    /// the time for which it may have forgotten claims of keys whose birth is not known.
     pub fn forgetful(&self) -> impl Iterator<Item = (usize, Duration)> {
         self.votes.iter().enumerate().filter_map(|(node, v)| match v {
             Vote::Granted { unsure, .. } if !unsure.is_zero() => Some((node, *unsure)),
@@ -23,8 +23,9 @@ impl Record {
         })
     }
 
-    /// Returns the nodes that granted and began empty, if with them, were they known to be new, a
-    /// majority would remember every claim of the key.
+    /// Returns the nodes that granted and whose data began empty, if a majority would remember
+    /// every claim of the key once an operator confirmed that these nodes are new. Otherwise
+    /// returns none.
     fn fresh(&self) -> Vec<usize> {
         let is_fresh = |v: &Vote| matches!(v, Vote::Granted { fresh: true, .. });
         let sure = |v: &Vote| matches!(v, Vote::Granted { unsure, .. } if unsure.is_zero());
@@ -35,8 +36,8 @@ impl Record {
         nodes.filter(|(_, v)| is_fresh(v)).map(|(node, _)| node).collect()
     }
 
-    /// Returns the time until a majority knows every key again, by the nodes that granted, and the
-    /// losses of the nodes that do not remember.
+    /// Returns what the grants tell about forgotten claims: the time until a majority knows every
+    /// key again, and the losses of the nodes that do not remember.
     pub(super) fn forgotten(&self) -> Forgetting {
         let granted = self.votes.iter().filter_map(|v| match v {
             Vote::Granted { unsure, .. } => Some(*unsure),
@@ -50,8 +51,8 @@ impl Record {
             match vote {
                 Vote::Granted { unsure, losses, .. } if !unsure.is_zero() => {
                     if losses.is_empty() {
-                        // An operator decides about losses by name: with one unnamed the list would
-                        // be incomplete.
+                        // An operator decides about each loss by its name. With one unnamed loss
+                        // the list would be incomplete, so it is left empty.
                         all.clear();
                         break;
                     }

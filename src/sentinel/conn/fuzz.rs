@@ -49,7 +49,7 @@ fn plain(value: &Value) -> Option<String> {
     }
 }
 
-/// Returns the one value under a name, as a person would read it.
+/// Returns the value of `name` if it occurs once. This reading does not use the code under test.
 fn reads(facts: &Value, name: &str) -> Option<u64> {
     let flat: Vec<String> = match facts {
         Value::Array(items) => items.iter().map(plain).collect::<Option<_>>()?,
@@ -63,7 +63,7 @@ fn reads(facts: &Value, name: &str) -> Option<u64> {
     (names == 1).then(|| flat.get(2 * at + 1)?.parse().ok())?
 }
 
-/// Returns the address, if the value is one.
+/// Returns the host and port in a value, if it is a valid address.
 fn names(address: &Value) -> Option<(String, u16)> {
     let Value::Array(items) = address else { return None };
     if items.len() != 2 {
@@ -73,7 +73,7 @@ fn names(address: &Value) -> Option<(String, u16)> {
     Some((host, port)).filter(|(host, port)| !host.is_empty() && *port > 0)
 }
 
-/// Generates a valid part, a damaged one, any value, or an error.
+/// Generates a reply of a Sentinel: the valid one, a damaged one, any value, or an error.
 fn part(valid: Value) -> impl Strategy<Value = RedisResult<Value>> {
     const WORDS: &[&str] =
         &["NOPERM no", "ERR unknown command 'SENTINEL'", "NOAUTH no", "IDONTKNOW", "X y"];

@@ -147,6 +147,8 @@ fn cargo(copy: &Copy, args: &[&str]) -> Result<(Vec<Line>, Vec<BuildError>), Str
     let mut command = Command::new("cargo");
     command.current_dir(copy.dir()).args(args).arg("--message-format=json");
     command.env("CARGO_TARGET_DIR", copy.target()).env("CARGO_INCREMENTAL", "1");
+    // A change whose panic the compiler foresees is one for the tests, not an error.
+    command.env("RUSTFLAGS", "--cap-lints=allow");
     let out = command.stdin(Stdio::null()).stderr(Stdio::null()).output();
     let out = out.map_err(|e| format!("cargo: {e}"))?;
     let lines = out.stdout.split(|b| *b == b'\n');
@@ -186,10 +188,20 @@ pub(crate) fn build(copy: &Copy) -> Result<Vec<Program>, String> {
             };
             let dir = manifest.parent().expect("a manifest is in a folder").to_owned();
             let (reached, longest) = (HashMap::new(), UNKNOWN);
-            programs.push(Program { suite, path, dir, reached, longest });
+            let tests = if suite.build[0] == "test" { tests(&path)? } else { BTreeSet::new() };
+            programs.push(Program { suite, path, dir, tests, reached, longest });
         }
     }
     Ok(programs)
+}
+
+/// Returns the names of a program's tests.
+fn tests(program: &Path) -> Result<BTreeSet<String>, String> {
+    let out = Command::new(program).args(["--list", "--format", "terse"]).output();
+    let out = out.map_err(|e| format!("{}: {e}", program.display()))?;
+    let lines = String::from_utf8_lossy(&out.stdout);
+    let tests = lines.lines().filter_map(|line| line.strip_suffix(": test"));
+    Ok(tests.map(str::to_owned).collect())
 }
 
 /// One test program of a suite.
@@ -198,7 +210,9 @@ pub(crate) struct Program {
     path: PathBuf,
     /// Folder in which the program runs.
     dir: PathBuf,
-    /// Names of the threads that reach each change.
+    /// Names of the program's tests; empty if it is no test program.
+    tests: BTreeSet<String>,
+    /// Names of the threads that reach each change. The thread of a test has the test's name.
     reached: HashMap<usize, BTreeSet<String>>,
     longest: Duration,
 }
@@ -239,30 +253,35 @@ impl Program {
         Ok(())
     }
 
-    /// Runs the tests that reach the change, or all tests if these are not known. Returns the word
-    /// for a run that noticed the change.
+    /// Runs the tests whose threads reach the change, and then, if they pass and another thread
+    /// reaches it, too, all tests: a worker of a runtime does not tell for which test it works.
+    /// Returns the word for a run that noticed the change.
     fn notices(&self, id: usize, mutant: &Mutant) -> Result<Option<String>, String> {
-        let on = ("MUTANT", id.to_string());
-        let mut args = self.suite.args.to_vec();
-        if !mutant.is_script() {
-            let Some(threads) = self.reached.get(&id) else { return Ok(None) };
-            // The thread of a test has the test's name. Other threads that reach the change mostly
-            // work for the same tests.
-            let tests: Vec<_> =
-                threads.iter().map(String::as_str).filter(|t| t.contains("::")).collect();
-            if !tests.is_empty() {
-                args.push("--exact");
-                args.extend(tests);
-            }
-        } else if !self.suite.on_servers {
-            return Ok(None);
+        let all = self.suite.args.to_vec();
+        if mutant.is_script() {
+            return if self.suite.on_servers { self.notices_in(id, &all) } else { Ok(None) };
         }
+        let Some(threads) = self.reached.get(&id) else { return Ok(None) };
+        let (tests, others): (Vec<&str>, Vec<&str>) =
+            threads.iter().map(String::as_str).partition(|thread| self.tests.contains(*thread));
+        if !tests.is_empty() {
+            let some = [&all[..], &["--exact"], &tests].concat();
+            if let Some(word) = self.notices_in(id, &some)? {
+                return Ok(Some(word));
+            }
+        }
+        if others.is_empty() { Ok(None) } else { self.notices_in(id, &all) }
+    }
+
+    /// Runs the program with the change turned on; returns the word for a run that noticed it.
+    fn notices_in(&self, id: usize, args: &[&str]) -> Result<Option<String>, String> {
+        let on = ("MUTANT", id.to_string());
         for _ in 0..3 {
-            let end = self.run(&on, &args, 1)?;
+            let end = self.run(&on, args, 1)?;
             match end {
                 End::Passed => break,
                 End::Hangs => return Ok(Some(format!("{} hangs", self.suite.name))),
-                End::Failed(_) if self.fails(&on, &args, &end)? => {
+                End::Failed(_) if self.fails(&on, args, &end)? => {
                     return Ok(Some(self.suite.name.to_owned()));
                 }
                 End::Failed(_) => {}

@@ -1,8 +1,10 @@
-//! The replicas that there are, and those that have a grant: `WAIT` returns only their number.
+//! The replicas of a server, and which of them have a grant. `WAIT` alone returns only how many
+//! have it.
 //!
-//! `INFO replication` after the `WAIT` shows which replicas confirmed: the offset that each
-//! attached replica has acknowledged is compared with the master's offset before the `WAIT`. A
-//! replica that is known and not attached lacks the grant, even if enough others have it.
+//! `INFO replication` after the `WAIT` shows which replicas confirmed: a replica has the grant if
+//! the offset that it has acknowledged is at least the master's offset before the `WAIT`. A replica
+//! that the Sentinels report and that is not attached to the master lacks the grant, even if enough
+//! others have it.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -33,27 +35,27 @@ impl std::fmt::Display for Place {
     }
 }
 
-/// Replicas that a Sentinel or a setting reports, with those that are down.
+/// Replicas that the Sentinels or a setting report, including those that are down.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Known {
-    /// Least number of replicas.
+    /// Reported number of replicas. If more are attached, all of them count.
     pub(crate) count: u32,
-    /// Addresses of the replicas that were named.
+    /// Addresses of the reported replicas; a setting reports only their number.
     pub(crate) named: BTreeSet<Place>,
 }
 
-/// A replica that is attached.
+/// A replica that is connected to the master, from a line of `INFO replication`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Attached {
     pub(super) at: Place,
-    /// The replica follows; a backup that only takes a snapshot does not.
+    /// True if the state is `online`, so the replica receives each write. A backup tool that only
+    /// takes a snapshot has another state.
     pub(super) online: bool,
-    /// Offset up to which it has acknowledged the history.
+    /// Replication offset up to which the replica has acknowledged the master's writes.
     pub(super) offset: u64,
 }
 
-/// Returns the replicas that the server has attached, by its `INFO replication`; `None` for
-/// garbage.
+/// Reads the attached replicas from the text of `INFO replication`; `None` if it is malformed.
 pub(super) fn attached(info: &str) -> Option<Vec<Attached>> {
     let count: usize = field(info, "connected_slaves")?.parse().ok()?;
     let lines = (0..count).map_while(|n| field(info, &format!("slave{n}")));
@@ -70,16 +72,16 @@ fn one(line: &str) -> Option<Attached> {
     })
 }
 
-/// Result of counting the replicas.
+/// Number of replicas that have a grant, with the replicas that lack it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Count {
-    /// Replicas that have the grant.
+    /// Number of replicas that have the grant.
     pub(super) have: u32,
-    /// All replicas.
+    /// Number of replicas that must have the grant.
     pub(super) all: u32,
-    /// Replicas that are attached and lack the grant.
+    /// Attached replicas that lack the grant.
     pub(super) behind: Vec<Place>,
-    /// Replicas that are known and not attached.
+    /// Replicas that the Sentinels report and that are not attached.
     pub(super) absent: Vec<Place>,
 }
 
@@ -89,13 +91,14 @@ impl Count {
     }
 }
 
-/// Counts all replicas that are known or attached.
+/// Counts, of all replicas that are known or attached, those that have acknowledged `offset`.
 pub(super) fn count(attached: &[Attached], offset: u64, known: &Known) -> Count {
     let has = |a: &&Attached| a.online && a.offset >= offset;
     let have = attached.iter().filter(has).count();
     let behind: Vec<Place> = attached.iter().filter(|a| !has(a)).map(|a| a.at.clone()).collect();
-    // Addresses are compared if both sides are IP addresses. A host name may be known to one side
-    // only; then the known replicas are only counted.
+    // A known replica counts as absent only if its address and those of all attached replicas are
+    // IP addresses, so that they can be compared. A host name may be known to the master only or to
+    // the Sentinels only; then the known replicas count only by their number.
     let comparable = attached.iter().all(|a| a.at.is_ip());
     let is_attached = |place: &Place| attached.iter().any(|a| a.at == *place);
     let named = known.named.iter().filter(|place| comparable && place.is_ip());

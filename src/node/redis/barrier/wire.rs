@@ -1,5 +1,5 @@
-//! The connection for a barrier: a write that the replicas must follow, `WAIT`, and the check which
-//! replicas answered.
+//! The connection for barriers. A round on it is a write, a `WAIT` for replicas that have the
+//! write, and an `INFO` that shows which replicas these are.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -19,27 +19,29 @@ use crate::dial::endpoint::Endpoint;
 use crate::dial::frames::Limits;
 use crate::error::{NodeError, NodeFault};
 
-/// Key that is written so that there is a write to wait for. A bare `WAIT`, and one after a command
-/// that changes nothing (`PING`, a refused `SET NX`), is answered at once and proves nothing.
+/// Key that each round writes, so that there is a write to wait for. A `WAIT` without a write
+/// before it, or after a command that changes nothing (`PING`, a refused `SET NX`), is answered at
+/// once and proves nothing.
 pub(super) const KEY: &str = crate::name::BARRIER;
-/// Ttl of the key in milliseconds; the key is never read.
+/// Ttl of [`KEY`] in milliseconds; the key is never read.
 const LIFE: u32 = 1_000;
-/// Time after its own time-out until a `WAIT` without an answer gets a nudge.
+/// Time after the time-out of a `WAIT` at which another command is sent, which makes the server
+/// answer an overdue `WAIT`.
 const LATE: Duration = Duration::from_millis(2);
-/// Time after that for which the answer is still awaited.
+/// Longest time to wait for the answers once that other command has been sent.
 const PATIENCE: Duration = Duration::from_millis(250);
 
-/// Result of one round.
+/// Result of one round (a write, a `WAIT` and an `INFO replication`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Round {
-    /// Number of replicas that have all that was written before the round, by `WAIT`.
+    /// Number that `WAIT` answered: replicas that have everything written before the round.
     pub(super) have: u32,
     /// Replicas that were attached after the `WAIT`, in any state.
     pub(super) attached: Vec<Attached>,
-    /// Length of the history when the round began: a replica that has acknowledged as much has all
-    /// of it.
+    /// Replication offset of the master when the round began. A replica that has acknowledged this
+    /// offset has everything written before the round.
     pub(super) offset: u64,
-    /// Data history, as batches report it.
+    /// Identity of the server's data history, the same number as in the facts of a batch.
     pub(super) history_id: u64,
 }
 
@@ -48,21 +50,22 @@ impl Round {
         u32::try_from(self.attached.len()).unwrap_or(u32::MAX)
     }
 
-    /// Returns the number of attached replicas that follow.
+    /// Returns the number of attached replicas that are online, so that they receive each write.
     pub(super) fn online(&self) -> u32 {
         u32::try_from(self.attached.iter().filter(|a| a.online).count()).unwrap_or(u32::MAX)
     }
 }
 
-/// An open connection to one server process. A blocked `WAIT` blocks all requests on its
-/// connection, so no other request uses it.
+/// An open connection to one server process, which only barriers use, because a blocked `WAIT`
+/// blocks all later requests on its connection.
 pub(super) struct Wire {
     con: Line,
     lost: Arc<AtomicBool>,
 }
 
 impl Wire {
-    /// Connects, and checks that the server is that process. The caller keeps the deadline.
+    /// Connects, and checks that the server is still the process `run_id`. Sets no time-out; that
+    /// is left to the caller.
     pub(super) async fn open(at: &Endpoint, run_id: &str) -> Result<Self, NodeError> {
         let lost = Arc::new(AtomicBool::new(false));
         let gone = Arc::clone(&lost);
@@ -89,18 +92,19 @@ impl Wire {
     }
 
     /// Waits until `k` replicas have all that the server has executed so far, at most for `within`.
-    /// After an error the connection must not be used.
+    /// After an error the connection must not be used again.
     pub(super) async fn round(&self, k: u32, within: Duration) -> Result<Round, NodeError> {
         let mut write = Pipeline::with_capacity(2);
         write.cmd("SET").arg(KEY).arg("").arg("PX").arg(LIFE);
-        // Reads the offset of the history after the write: sent together with the write, so that
-        // hardly any write of others comes in between.
+        // Reads the replication offset after the write. Both are sent together, so that hardly any
+        // write of another client comes between them.
         write.cmd("INFO").arg("replication");
-        // A time-out of zero would mean for ever.
+        // A time-out of zero would make `WAIT` block without limit.
         let ms = u64::try_from(within.as_millis()).unwrap_or(u64::MAX).max(1);
         let wait = redis::cmd("WAIT").arg(k).arg(ms).take();
-        // Asked after the wait: a server that is still master of the history in which the grant was
-        // made has not been demoted in between, because every promotion begins a new history.
+        // Sent after the `WAIT`. If the server is still the master, in the data history in which it
+        // granted, then it has not been demoted in between, because every promotion begins a new
+        // history.
         let info = redis::cmd("INFO").arg("replication").take();
         let count = if k == 0 {
             Either::Left(ready(Ok(Value::Int(0))))
@@ -113,8 +117,8 @@ impl Wire {
             biased;
             answers = &mut answers => answers,
             () = sleep(within + LATE) => {
-                // An idle server checks its time-outs ten times a second; a request makes it check
-                // them now.
+                // An idle server checks the time-outs of blocked clients only ten times a second.
+                // Any request makes it check them now.
                 let nudge = redis::cmd("TIME");
                 let all = join(&mut answers, self.ask(&nudge));
                 timeout(PATIENCE, all).await.map_err(|_| silent())?.0
@@ -141,14 +145,14 @@ fn text(answer: Result<Value, RedisError>) -> Result<String, RedisError> {
     answer.and_then(|value| redis::from_redis_value(value).map_err(Into::into))
 }
 
-/// Returns the answer to the `INFO replication` after the write.
+/// Returns the text of the `INFO replication` that was sent together with the write.
 fn began(answers: Result<Vec<Value>, RedisError>) -> Result<String, RedisError> {
     let mut answers = answers?.into_iter();
     answers.next().unwrap_or(Value::Nil).extract_error()?;
     text(answers.next().unwrap_or(Value::Nil).extract_error())
 }
 
-/// Reads the answers to `WAIT` and to the `INFO replication` before and after it.
+/// Parses the answer to `WAIT` and the texts of `INFO replication` before and after it.
 fn read(before: &str, have: &Value, info: &str) -> Result<Round, NodeError> {
     let garbage = |what| NodeError::maybe_executed(NodeFault::Protocol, what);
     let role = field(info, "role");

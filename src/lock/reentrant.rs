@@ -1,0 +1,261 @@
+//! A reentrant mutex: an owner that holds the lock acquires it again at once.
+//!
+//! The owner is a value that the caller passes, never a thread or a task. The nodes know nothing of
+//! it: all acquires of one owner share one guard, one lease and one fencing token, which the owner
+//! itself remembers.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::Deref;
+use std::sync::{Arc, Mutex as StdMutex, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::sync::Mutex as TokioMutex;
+
+use super::acquire::acquire_deadline;
+use super::{LockGuard, Mutex, TryAcquire};
+use crate::client::Core;
+use crate::client::runtime::within;
+use crate::error::{AcquireError, ReleaseError, Taken};
+
+/// The guard that an owner has of one lock, if any. Locked while an acquire asks the nodes, so
+/// that several acquires of one owner make one attempt.
+type Slot = TokioMutex<Weak<LockGuard>>;
+
+/// The holder of a [`ReentrantMutex`]: a request, a session, or an order. Clones are the same
+/// owner.
+///
+/// Pass the owner to the functions that acquire the same lock again, or make it the
+/// [`current`](Self::current) one of a task by [`scope`](Self::scope).
+#[derive(Clone, Default)]
+pub struct Owner(Arc<StdMutex<Slots>>);
+
+#[derive(Default)]
+struct Slots {
+    /// By handle (the address of its state) and by the lock's name.
+    by_name: HashMap<(usize, Arc<str>), Arc<Slot>>,
+    /// Number of slots at which the unused ones are removed.
+    sweep_at: usize,
+}
+
+tokio::task_local! {
+    static CURRENT: Owner;
+}
+
+impl Owner {
+    /// Makes an owner that equals no other and holds nothing.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Runs a future, in which [`current`](Self::current) returns this owner. Tasks that the future
+    /// spawns do not inherit it.
+    ///
+    /// # Cancellation safety
+    /// If dropped, `work` is dropped at its current await.
+    pub async fn scope<T>(&self, work: impl Future<Output = T>) -> T {
+        CURRENT.scope(self.clone(), work).await
+    }
+
+    /// Returns the owner of the innermost [`scope`](Self::scope) around the call, if there is one.
+    pub fn current() -> Option<Self> {
+        CURRENT.try_with(Self::clone).ok()
+    }
+
+    fn slot(&self, core: &Arc<Core>, name: &Arc<str>) -> Arc<Slot> {
+        let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if slots.by_name.len() >= slots.sweep_at {
+            // No call has a slot whose only reference is in the map.
+            slots.by_name.retain(|_, slot| {
+                Arc::strong_count(slot) > 1
+                    || slot.try_lock().is_ok_and(|guard| guard.strong_count() > 0)
+            });
+            slots.sweep_at = 2 * slots.by_name.len() + 16;
+        }
+        let handle = Arc::as_ptr(core).addr();
+        Arc::clone(slots.by_name.entry((handle, Arc::clone(name))).or_default())
+    }
+}
+
+impl PartialEq for Owner {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Owner {}
+
+impl fmt::Debug for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Owner").field(&Arc::as_ptr(&self.0)).finish()
+    }
+}
+
+/// A mutex that an [`Owner`] may acquire again while it holds it. Made by
+/// [`Mutex::reentrant`].
+///
+/// Only the first acquire of an owner asks the nodes; the others return at once, with the same
+/// fencing token. The lock is released when the owner's last guard is released or dropped, in
+/// whatever order. On the nodes it is an ordinary [`Mutex`], which it excludes.
+///
+/// ```
+/// # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
+/// # use palisade::{MemoryNode, Redlock};
+/// use palisade::Owner;
+/// let redlock = Redlock::builder().node(MemoryNode::new()).build()?;
+/// let mutex = redlock.mutex("order:9").build()?.reentrant();
+/// let owner = Owner::new();
+/// let outer = mutex.acquire(&owner).await?;
+/// let inner = mutex.acquire(&owner).await?; // does not ask the nodes
+/// assert_eq!(inner.fencing_token(), outer.fencing_token());
+/// assert_eq!(inner.release().await?, 1); // held once more
+/// assert_eq!(outer.release().await?, 0);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct ReentrantMutex(Mutex);
+
+impl Mutex {
+    /// Returns the reentrant form of this lock, with the same settings.
+    pub fn reentrant(self) -> ReentrantMutex {
+        ReentrantMutex(self)
+    }
+}
+
+impl ReentrantMutex {
+    /// Returns the name as given to [`Redlock::mutex`](crate::Redlock::mutex).
+    pub fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    /// Acquires the lock for this owner: at once if the owner holds it, also after
+    /// [`Redlock::close`](crate::Redlock::close), so that running work can end; else as
+    /// [`Mutex::acquire`] does. Of several calls of one owner at the same time one asks the nodes,
+    /// and the others wait for its result.
+    ///
+    /// # Errors
+    /// Those of [`Mutex::acquire`], and [`AcquireError::Lost`] if the owner still has a guard of
+    /// this lock that was lost: the lock is not acquired anew under an outer holder that relies on
+    /// the lost one.
+    ///
+    /// # Cancellation safety
+    /// As [`Mutex::acquire`]. If the call that asks the nodes is dropped, the next one of the same
+    /// owner asks them.
+    pub async fn acquire(&self, owner: &Owner) -> Result<ReentrantGuard, AcquireError> {
+        let Mutex { core, acquire_timeout, .. } = &self.0;
+        let slot = owner.slot(core, &self.0.name);
+        if let Ok(mut held) = slot.try_lock() {
+            return self.enter(&mut held, &self.0).await;
+        }
+        let began = core.env.now();
+        let deadline = acquire_deadline(core, *acquire_timeout);
+        let locked = within(deadline.since(began), slot.lock()).await;
+        let now = core.env.now();
+        let Some(mut held) = locked else {
+            let (of, waited, taken) = (self.0.resource(), now.since(began), same_owner_asks());
+            return Err(AcquireError::TimedOut { of, waited, taken });
+        };
+        let mutex = Mutex { acquire_timeout: Some(deadline.since(now)), ..self.0.clone() };
+        self.enter(&mut held, &mutex).await
+    }
+
+    /// Returns the owner's lock, or acquires it by `mutex`.
+    async fn enter(
+        &self,
+        held: &mut Weak<LockGuard>,
+        mutex: &Mutex,
+    ) -> Result<ReentrantGuard, AcquireError> {
+        if let Some(guard) = self.again(held)? {
+            return Ok(guard);
+        }
+        let guard = Arc::new(mutex.acquire().await?);
+        *held = Arc::downgrade(&guard);
+        Ok(ReentrantGuard(guard))
+    }
+
+    /// Returns one more guard of the lock that the owner holds, if it does.
+    fn again(&self, held: &Weak<LockGuard>) -> Result<Option<ReentrantGuard>, AcquireError> {
+        match held.upgrade() {
+            Some(guard) if guard.is_valid() => Ok(Some(ReentrantGuard(guard))),
+            Some(_) => Err(AcquireError::Lost(self.0.resource())),
+            None => Ok(None),
+        }
+    }
+
+    /// Makes one attempt, unless the owner holds the lock. While another call of the same owner
+    /// asks the nodes, the lock counts as taken.
+    ///
+    /// # Errors
+    /// Those of [`Mutex::try_acquire`], and [`AcquireError::Lost`] as for
+    /// [`acquire`](Self::acquire).
+    ///
+    /// # Cancellation safety
+    /// As [`Mutex::try_acquire`].
+    pub async fn try_acquire(
+        &self,
+        owner: &Owner,
+    ) -> Result<TryAcquire<ReentrantGuard>, AcquireError> {
+        let slot = owner.slot(&self.0.core, &self.0.name);
+        let Ok(mut held) = slot.try_lock() else {
+            return Ok(TryAcquire::Taken(same_owner_asks()));
+        };
+        if let Some(guard) = self.again(&held)? {
+            return Ok(TryAcquire::Acquired(guard));
+        }
+        Ok(match self.0.try_acquire().await? {
+            TryAcquire::Acquired(guard) => {
+                let guard = Arc::new(guard);
+                *held = Arc::downgrade(&guard);
+                TryAcquire::Acquired(ReentrantGuard(guard))
+            }
+            TryAcquire::Taken(taken) => TryAcquire::Taken(taken),
+        })
+    }
+}
+
+/// Returns the refusal of a call while another one of the same owner asks the nodes.
+fn same_owner_asks() -> Taken {
+    Taken { retry_after: Some(Duration::ZERO), foreign: false }
+}
+
+/// One of the guards that an [`Owner`] has of a [`ReentrantMutex`]. It dereferences to the
+/// [`LockGuard`] that all of them share: they have one fencing token, and are lost together.
+///
+/// Guards may be sent to other tasks and dropped in any order.
+#[derive(Debug)]
+#[must_use = "the lock is released when the owner's last guard is dropped"]
+pub struct ReentrantGuard(Arc<LockGuard>);
+
+impl ReentrantGuard {
+    /// Returns how many guards the owner has of this lock now, this one included.
+    pub fn depth(&self) -> usize {
+        Arc::strong_count(&self.0)
+    }
+
+    /// Gives up this guard, and releases the lock as [`LockGuard::release`] does if it was the
+    /// owner's last one. Returns how many guards the owner has left.
+    ///
+    /// # Errors
+    /// Those of [`LockGuard::release`]; [`ReleaseError::Lost`] also if guards are left.
+    ///
+    /// # Cancellation safety
+    /// As [`LockGuard::release`].
+    pub async fn release(self) -> Result<usize, ReleaseError> {
+        let (left, is_valid) = (self.depth() - 1, self.is_valid());
+        let of = self.resource();
+        match Arc::into_inner(self.0) {
+            Some(guard) => guard.release().await.map(|()| 0),
+            // Another guard of the owner is dropped at the same time, and releases the lock.
+            None if is_valid => Ok(left),
+            None => Err(ReleaseError::Lost(of)),
+        }
+    }
+}
+
+impl Deref for ReentrantGuard {
+    type Target = LockGuard;
+
+    fn deref(&self) -> &LockGuard {
+        &self.0
+    }
+}

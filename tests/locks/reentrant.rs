@@ -1,0 +1,196 @@
+//! Reentrant locks: what an owner holds it acquires again at once, and nobody else does.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use palisade::node::spi::Env;
+use palisade::test_util::TokioEnv;
+use palisade::{AcquireError, MemoryNode, Owner, Redlock, ReentrantMutex, ReleaseError};
+use palisade_testing::fault::{Fault, FaultControl};
+use tokio::time::{Instant, sleep, timeout};
+
+const S: Duration = Duration::from_secs(1);
+
+fn world() -> (Redlock, FaultControl) {
+    let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
+    let node = MemoryNode::builder().env(Arc::clone(&env)).build();
+    let fault = Fault::new(node).env(Arc::clone(&env));
+    let link = fault.control();
+    (Redlock::builder().node(fault).env(env).build().unwrap(), link)
+}
+
+fn mutex(redlock: &Redlock, name: &str) -> ReentrantMutex {
+    redlock.mutex(name).acquire_timeout(2 * S).build().unwrap().reentrant()
+}
+
+async fn is_free(redlock: &Redlock, name: &str) -> bool {
+    let mutex = redlock.mutex(name).build().unwrap();
+    mutex.try_acquire().await.unwrap().acquired().is_some()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_owner_enters_again_without_the_nodes_and_all_others_wait() {
+    let (redlock, link) = world();
+    let (owner, other) = (Owner::new(), Owner::new());
+    let m = mutex(&redlock, "m");
+    let outer = m.acquire(&owner).await.unwrap();
+    // Another mutex of the same name and handle is the same lock, and a clone is the same owner.
+    link.cut();
+    let begun = Instant::now();
+    let inner = mutex(&redlock, "m").acquire(&owner.clone()).await.unwrap();
+    let third = m.try_acquire(&owner).await.unwrap().acquired().unwrap();
+    assert_eq!(begun.elapsed(), Duration::ZERO);
+    link.heal();
+    assert_eq!(inner.fencing_token(), outer.fencing_token());
+    assert_eq!((outer.depth(), third.depth()), (3, 3));
+    assert!(!is_free(&redlock, "m").await);
+    assert!(m.try_acquire(&other).await.unwrap().acquired().is_none());
+    let e = m.acquire(&other).await.unwrap_err();
+    assert!(matches!(e, AcquireError::TimedOut { .. }), "{e}");
+    // Another name is another lock.
+    let elsewhere = mutex(&redlock, "n").acquire(&owner).await.unwrap();
+    assert!(elsewhere.fencing_token() > outer.fencing_token() && elsewhere.depth() == 1);
+    // The order in which the guards go does not matter; the last one releases.
+    drop(outer);
+    assert_eq!(third.release().await, Ok(1));
+    assert!(!is_free(&redlock, "m").await);
+    assert_eq!(inner.release().await, Ok(0));
+    assert!(is_free(&redlock, "m").await);
+    let again = m.acquire(&owner).await.unwrap();
+    assert!(again.fencing_token() > elsewhere.fencing_token() && again.depth() == 1);
+    drop(again);
+    sleep(S).await;
+    assert!(is_free(&redlock, "m").await, "a drop releases, too");
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_of_one_owner_make_one_attempt_and_share_its_lock() {
+    let (redlock, _) = world();
+    let (owner, m) = (Owner::new(), mutex(&redlock, "m"));
+    let held = redlock.mutex("m").build().unwrap().acquire().await.unwrap();
+    let ask = || {
+        let (m, owner) = (m.clone(), owner.clone());
+        tokio::spawn(async move { m.acquire(&owner).await })
+    };
+    let mut calls: Vec<_> = (0..5).map(|_| ask()).collect();
+    sleep(S / 10).await;
+    assert!(m.try_acquire(&owner).await.unwrap().acquired().is_none(), "a call is under way");
+    // The call that asks the nodes is dropped; the next one asks them.
+    calls.remove(0).abort();
+    sleep(S / 10).await;
+    held.release().await.unwrap();
+    let mut guards = Vec::new();
+    for call in calls {
+        guards.push(call.await.unwrap().unwrap());
+    }
+    assert_eq!(guards[0].depth(), 4);
+    assert!(guards.iter().all(|g| g.fencing_token() == guards[0].fencing_token()));
+    drop(guards);
+    sleep(S / 10).await;
+    assert!(is_free(&redlock, "m").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_waits_for_its_owners_other_call_ends_at_its_own_deadline() {
+    let (redlock, _) = world();
+    let (owner, m) = (Owner::new(), mutex(&redlock, "m"));
+    let _held = redlock.mutex("m").build().unwrap().acquire().await.unwrap();
+    let begun = Instant::now();
+    let patient = redlock.mutex("m").acquire_timeout(60 * S).build().unwrap().reentrant();
+    let (asks, by) = (owner.clone(), patient.clone());
+    let long = tokio::spawn(async move { by.acquire(&asks).await });
+    sleep(S).await;
+    let e = m.acquire(&owner).await.unwrap_err();
+    assert!(matches!(e, AcquireError::TimedOut { waited, .. } if waited == 2 * S), "{e}");
+    assert_eq!(begun.elapsed(), 3 * S);
+    // After the other call has ended, what is left of the own wait counts.
+    let (asks, late) = (owner.clone(), redlock.mutex("m").acquire_timeout(4 * S).build().unwrap());
+    let waits = tokio::spawn(async move { late.reentrant().acquire(&asks).await });
+    sleep(S).await;
+    long.abort();
+    let e = waits.await.unwrap().unwrap_err();
+    assert!(matches!(e, AcquireError::TimedOut { .. }), "{e}");
+    assert!((7 * S..8 * S).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_lock_is_not_acquired_again_under_an_outer_guard() {
+    let (redlock, link) = world();
+    let (owner, m) = (Owner::new(), mutex(&redlock, "m"));
+    let (outer, inner) = (m.acquire(&owner).await.unwrap(), m.acquire(&owner).await.unwrap());
+    link.cut();
+    outer.lost().await;
+    link.heal();
+    sleep(S).await;
+    assert!(!inner.is_valid(), "they are lost together");
+    for e in [m.acquire(&owner).await.unwrap_err(), m.try_acquire(&owner).await.unwrap_err()] {
+        assert!(matches!(e, AcquireError::Lost(_)), "{e}");
+        let text =
+            "lock \"m\": lost while this owner held it; end its work, and then acquire again";
+        assert_eq!(e.to_string(), text);
+    }
+    assert!(matches!(inner.release().await, Err(ReleaseError::Lost(_))));
+    assert!(matches!(outer.release().await, Err(ReleaseError::Lost(_))));
+    let anew = m.acquire(&owner).await.unwrap();
+    assert!(anew.is_valid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn running_work_of_a_closed_handle_enters_again_and_new_work_does_not() {
+    let (redlock, _) = world();
+    let (owner, m) = (Owner::new(), mutex(&redlock, "m"));
+    let outer = m.acquire(&owner).await.unwrap();
+    let closing = redlock.clone();
+    let closed = tokio::spawn(async move { closing.close(10 * S).await });
+    sleep(S).await;
+    let inner = m.acquire(&owner).await.unwrap();
+    let e = m.acquire(&Owner::new()).await.unwrap_err();
+    assert!(matches!(e, AcquireError::Closed(_)), "{e}");
+    drop(outer);
+    inner.release().await.unwrap();
+    assert!(closed.await.unwrap().is_clean());
+}
+
+#[tokio::test]
+async fn a_scope_names_the_owner_of_its_own_future_only() {
+    assert_eq!(Owner::current(), None);
+    let (outer, inner) = (Owner::new(), Owner::new());
+    outer
+        .scope(async {
+            assert_eq!(Owner::current().as_ref(), Some(&outer));
+            inner.scope(async { assert_eq!(Owner::current().as_ref(), Some(&inner)) }).await;
+            assert_eq!(Owner::current().as_ref(), Some(&outer));
+            let spawned = tokio::spawn(async { Owner::current() });
+            assert_eq!(spawned.await.unwrap(), None);
+        })
+        .await;
+    assert_ne!(outer, inner);
+}
+
+/// Two handles are two holders, also with one owner.
+#[tokio::test(start_paused = true)]
+async fn an_owner_holds_a_name_of_each_handle_by_itself() {
+    let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
+    let node = MemoryNode::builder().env(Arc::clone(&env)).build();
+    let handle = || Redlock::builder().node(node.clone()).env(Arc::clone(&env)).build().unwrap();
+    let (a, b, owner) = (handle(), handle(), Owner::new());
+    let held = mutex(&a, "m").acquire(&owner).await.unwrap();
+    let refused = mutex(&b, "m").try_acquire(&owner).await.unwrap();
+    assert!(refused.acquired().is_none());
+    held.release().await.unwrap();
+    drop(mutex(&b, "m").acquire(&owner).await.unwrap());
+}
+
+/// An owner that lives as long as its process does not keep what it has released.
+#[tokio::test(start_paused = true)]
+async fn an_owner_of_many_names_enters_the_one_that_it_holds() {
+    let (redlock, _) = world();
+    let owner = Owner::new();
+    let first = mutex(&redlock, "0").acquire(&owner).await.unwrap();
+    for n in 1..200 {
+        drop(mutex(&redlock, &n.to_string()).acquire(&owner).await.unwrap());
+    }
+    let soon = timeout(S / 10, mutex(&redlock, "0").acquire(&owner)).await;
+    assert_eq!(soon.expect("at once").unwrap().depth(), 2);
+    drop(first);
+}
