@@ -38,8 +38,8 @@ impl fmt::Debug for Message {
 }
 
 impl Message {
-    /// Creates a delivery. `requested_at` is the time when the pull was sent that brought the message; the
-    /// ack wait is counted from then on.
+    /// Creates a delivery. `requested_at` is the time when the pull was sent that brought the
+    /// message; the ack wait is counted from then on.
     pub(crate) fn new(
         raw: jetstream::Message,
         link: &Arc<Link>,
