@@ -38,18 +38,6 @@ pub enum InboxError {
         /// Key of the call.
         key: String,
     },
-    /// A row of the table's first form has this namespace and key. Rows of that form have no
-    /// prefix, so it may belong to another deployment's request. Nothing was run.
-    #[error(
-        "inbox of {key:?}: palisade_inbox_unnamed has a row of this namespace and key, which does \
-         not tell the prefix; look whether this request took effect. If not, delete that row; \
-         otherwise store the result by `palisade idem resolve`"
-    )]
-    #[non_exhaustive]
-    Unnamed {
-        /// Key of the call.
-        key: String,
-    },
     /// The row has no result: another program or a person wrote it, or it was deleted during the
     /// call.
     #[error(
@@ -92,20 +80,4 @@ pub struct Stale {
     pub token: FencingToken,
     /// The largest fencing token that the resource has seen, if it is known.
     pub seen: Option<i64>,
-}
-
-/// Converts the result of a statement with the condition `fence <= …` that changed `rows` rows.
-pub(crate) fn not_stale(rows: u64, resource: &str, token: FencingToken) -> Result<(), Stale> {
-    if rows > 0 {
-        return Ok(());
-    }
-    Err(Stale { resource: resource.to_owned(), token, seen: None })
-}
-
-/// Converts the result of a statement with the condition `version = …` that changed `rows` rows.
-pub(crate) fn unchanged(rows: u64, resource: &str, version: i64) -> Result<(), Changed> {
-    if rows > 0 {
-        return Ok(());
-    }
-    Err(Changed { resource: resource.to_owned(), version })
 }

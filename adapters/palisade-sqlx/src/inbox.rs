@@ -18,7 +18,7 @@ use sqlx::{Connection as _, PgConnection, PgPool, Postgres};
 use crate::error::InboxError;
 use crate::fence;
 use crate::pooled::keeps_statements;
-use crate::row::{self, Found, Rows, SPARE, UNNAMED, micros, record};
+use crate::row::{self, Found, Rows, SPARE, micros, record};
 
 /// Runs `effect` and writes the key's row with its result, unless the row exists. If it exists,
 /// `effect` does not run, and the row's result is returned. If the row has another request's
@@ -77,8 +77,7 @@ where
 }
 
 /// Deletes rows of a namespace whose validity ended at least a day ago, and returns their number,
-/// which is at most `at_most`. Rows of the table's first form are deleted when they are older than
-/// any retention.
+/// which is at most `at_most`.
 ///
 /// The nodes may still have the record of such a row: they keep it for as long as the key is tried
 /// again, even if no probe had an answer in that time. Once its row is deleted, a probe does not
@@ -95,30 +94,15 @@ pub async fn purge(
     namespace: &str,
     at_most: u32,
 ) -> Result<u64, sqlx::Error> {
+    let delete = "DELETE FROM palisade_inbox WHERE record IN \
+                  (SELECT record FROM palisade_inbox WHERE namespace = $1 \
+                   AND counts_until < clock_timestamp() - $2 * interval '1 microsecond' \
+                   ORDER BY counts_until LIMIT $3)";
+    let delete = sqlx::query(delete).bind(namespace).bind(micros(SPARE)).bind(i64::from(at_most));
     let mut tx = conn.begin().await?;
-    let mut deleted = 0;
-    for (sql, age) in [
-        (
-            "DELETE FROM palisade_inbox WHERE record IN \
-             (SELECT record FROM palisade_inbox WHERE namespace = $1 \
-              AND counts_until < clock_timestamp() - $2 * interval '1 microsecond' \
-              ORDER BY counts_until LIMIT $3)",
-            SPARE,
-        ),
-        (
-            "DELETE FROM palisade_inbox_unnamed WHERE namespace = $1 AND key IN \
-             (SELECT key FROM palisade_inbox_unnamed WHERE namespace = $1 \
-              AND done_at < clock_timestamp() - $2 * interval '1 microsecond' LIMIT $3)",
-            UNNAMED,
-        ),
-    ] {
-        let rest = i64::from(at_most) - i64::try_from(deleted).unwrap_or(i64::MAX);
-        let delete = sqlx::query(sql).bind(namespace).bind(micros(age)).bind(rest.max(0));
-        let done = delete.persistent(keeps_statements(&tx)).execute(&mut *tx).await?;
-        deleted += done.rows_affected();
-    }
+    let deleted = delete.persistent(keeps_statements(&tx)).execute(&mut *tx).await?;
     tx.commit().await?;
-    Ok(deleted)
+    Ok(deleted.rows_affected())
 }
 
 impl Rows for Postgres {
@@ -126,9 +110,7 @@ impl Rows for Postgres {
         let entered = sqlx::query(
             "INSERT INTO palisade_inbox AS i \
              (record, namespace, key, fingerprint, fence, attempt, counts_until) \
-             SELECT $1, $2, $3, $4, $5, $6, clock_timestamp() + $7 * interval '1 microsecond' \
-             WHERE NOT EXISTS \
-             (SELECT FROM palisade_inbox_unnamed WHERE namespace = $2 AND key = $3) \
+             VALUES ($1, $2, $3, $4, $5, $6, clock_timestamp() + $7 * interval '1 microsecond') \
              ON CONFLICT (record) DO UPDATE SET fingerprint = excluded.fingerprint, \
              fence = excluded.fence, attempt = excluded.attempt, result = NULL, \
              done_at = excluded.done_at, counts_until = excluded.counts_until \
@@ -176,19 +158,15 @@ impl Rows for Postgres {
 }
 
 async fn row_of(conn: &mut PgConnection, cx: &Context) -> Result<Option<Found>, sqlx::Error> {
-    type Row = (Option<String>, Option<Vec<u8>>, bool, bool);
-    let find = "SELECT result, fingerprint, false AS unnamed, \
-                counts_until > clock_timestamp() - $2 * interval '1 microsecond' AS counts \
-                FROM palisade_inbox WHERE record = $1 \
-                UNION ALL SELECT NULL, NULL, true, true FROM palisade_inbox_unnamed \
-                WHERE namespace = $3 AND key = $4 ORDER BY unnamed LIMIT 1";
+    type Row = (Option<String>, Option<Vec<u8>>, bool);
+    let find = "SELECT result, fingerprint, \
+                counts_until > clock_timestamp() - $2 * interval '1 microsecond' \
+                FROM palisade_inbox WHERE record = $1";
     let find = sqlx::query_as(find).bind(record(cx)).bind(micros(cx.elapsed()));
-    let find = find.bind(cx.namespace()).bind(cx.key()).persistent(keeps_statements(conn));
-    let found: Option<Row> = find.fetch_optional(conn).await?;
-    Ok(found.map(|(result, fingerprint, unnamed, counts)| {
-        if unnamed {
-            return Found::Unnamed;
-        }
-        Found::Row { result: result.map(String::into_bytes), fingerprint, counts }
+    let found: Option<Row> = find.persistent(keeps_statements(conn)).fetch_optional(conn).await?;
+    Ok(found.map(|(result, fingerprint, counts)| Found {
+        result: result.map(String::into_bytes),
+        fingerprint,
+        counts,
     }))
 }

@@ -15,27 +15,18 @@ use sqlx::{Connection as _, Database, Pool};
 use crate::error::InboxError;
 
 /// A row that was found for a key.
-pub(crate) enum Found {
-    /// A row of the record itself.
-    Row {
-        /// The result as JSON, if the row has one.
-        result: Option<Vec<u8>>,
-        /// Fingerprint of the row's request.
-        fingerprint: Option<Vec<u8>>,
-        /// False if the nodes may already have dropped the record.
-        counts: bool,
-    },
-    /// A row of the table's first form, with this namespace and key.
-    Unnamed,
+pub(crate) struct Found {
+    /// The result as JSON, if the row has one.
+    pub(crate) result: Option<Vec<u8>>,
+    /// Fingerprint of the row's request.
+    pub(crate) fingerprint: Option<Vec<u8>>,
+    /// False if the nodes may already have dropped the record.
+    pub(crate) counts: bool,
 }
 
 /// Time for which an expired row is kept. A handler may run for that long before it reaches its
 /// row, and its attempt still counts the row then.
 pub(crate) const SPARE: Duration = Duration::from_hours(24);
-
-/// Time for which rows of the first form are kept. These rows do not contain their retention, so it
-/// is the longest possible one.
-pub(crate) const UNNAMED: Duration = Duration::from_hours(24 * 367);
 
 /// Returns the primary key of the record's row: 32 hexadecimal digits that depend on the prefix,
 /// the namespace and the key.
@@ -115,7 +106,7 @@ pub(crate) async fn probe<D: Rows, T: DeserializeOwned>(
     cx: &Context,
 ) -> Probed<T> {
     let found = D::find(conn, cx, false).await;
-    if let Ok(Some(Found::Row { counts: false, fingerprint, .. })) = &found {
+    if let Ok(Some(Found { counts: false, fingerprint, .. })) = &found {
         // The row belongs to an earlier use of the key; `once` overwrites it with this request's
         // row.
         if differs(cx, fingerprint.as_deref()) {
@@ -167,11 +158,7 @@ fn read<T: DeserializeOwned>(
     found: Result<Option<Found>, sqlx::Error>,
 ) -> Result<Option<T>, InboxError> {
     let found = found.map_err(|error| InboxError::Sql { key: name(cx), error })?;
-    let (result, fingerprint) = match found {
-        None => return Ok(None),
-        Some(Found::Unnamed) => return Err(InboxError::Unnamed { key: name(cx) }),
-        Some(Found::Row { result, fingerprint, .. }) => (result, fingerprint),
-    };
+    let Some(Found { result, fingerprint, .. }) = found else { return Ok(None) };
     if differs(cx, fingerprint.as_deref()) {
         return Err(InboxError::Mismatch { key: name(cx) });
     }

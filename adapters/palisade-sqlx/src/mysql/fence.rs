@@ -2,29 +2,9 @@
 
 use palisade::FencingToken;
 use sqlx::MySqlConnection;
-use sqlx::mysql::MySqlQueryResult;
 
-use crate::error::{self, Changed, Stale};
+use crate::error::Stale;
 use crate::fence::value;
-
-/// Checks the result of an `UPDATE … WHERE … AND fence <= ?`. sqlx counts the rows that were found,
-/// even if nothing in them was changed.
-///
-/// # Errors
-/// [`Stale`] if the statement found no row. This is also the error if the resource does not exist.
-pub fn applied(done: &MySqlQueryResult, resource: &str, token: FencingToken) -> Result<(), Stale> {
-    error::not_stale(done.rows_affected(), resource, token)
-}
-
-/// Checks the result of an `UPDATE` of a versioned row, as
-/// [`fence::unchanged`](crate::fence::unchanged) does.
-///
-/// # Errors
-/// [`Changed`] if the statement found no row. This is also the error if the resource does not
-/// exist.
-pub fn unchanged(done: &MySqlQueryResult, resource: &str, version: i64) -> Result<(), Changed> {
-    error::unchanged(done.rows_affected(), resource, version)
-}
 
 /// Raises the token that the resource has seen, and locks it until the transaction ends. Everything
 /// that the transaction writes afterwards is written under a token that no newer holder has
