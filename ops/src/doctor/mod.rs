@@ -26,8 +26,8 @@
 //! subject, so each is tested on made-up facts. A new check needs:
 //!
 //! 1. A `Check` in the file of its subject, with its function. The function returns
-//!    `Finding::fine(read)`, or `Finding::error | warning | info(says, read)` with
-//!    `.mend([command])`; its error is the reason for which the facts are unknown. Commands to
+//!    `Finding::fine(evidence)`, or `Finding::error | warning | info(message, evidence)` with
+//!    `.fix([command])`; its error is the reason for which the facts are unknown. Commands to
 //!    paste are made by `by_hand` and `set`. `unreachable` reports servers that could not be
 //!    reached; other checks are not called for those. A check examines what no client reports by
 //!    itself: what a client refuses is judged by the client's own code (`refused`, `min-replicas`,
@@ -61,7 +61,7 @@ pub fn checks() -> impl Iterator<Item = &'static str> {
 
 /// An examination: the deployment, and the settings that its application uses.
 #[derive(Clone, Debug)]
-#[must_use = "nothing is asked before `examine`"]
+#[must_use = "a doctor examines nothing before `examine` is called"]
 pub struct Doctor {
     deployment: Deployment,
     max_ttl: Duration,

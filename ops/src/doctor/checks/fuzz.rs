@@ -58,7 +58,7 @@ proptest! {
             fields.insert(name, value);
         }
         let report = Report::new(true, run(&facts), &Secrets::default());
-        for command in report.findings.iter().flat_map(|f| &f.mend) {
+        for command in report.findings.iter().flat_map(|f| &f.fix) {
             let ours = command.split("    # ").next().unwrap_or_default();
             prop_assert!(!ours.contains(['$', '`', '\n', '\u{1b}']), "{command:?}");
         }

@@ -222,7 +222,7 @@ pub(crate) fn broken(id: &str, change: impl FnOnce(&mut Facts)) -> Finding {
     let all = of(id, &facts);
     let wrong = |f: &&Finding| !matches!(f.verdict, Verdict::Fine | Verdict::Unknown);
     let found = all.iter().find(wrong).unwrap_or_else(|| panic!("nothing found: {all:#?}"));
-    assert!(!found.says.is_empty() && !found.read.is_empty(), "{found:#?}");
+    assert!(!found.message.is_empty() && !found.evidence.is_empty(), "{found:#?}");
     found.clone()
 }
 
@@ -270,7 +270,7 @@ fn settings_that_cannot_be_read_are_unknown_and_no_fault() {
     for f in run(&facts) {
         assert!(matches!(f.verdict, Verdict::Fine | Verdict::Unknown | Verdict::Info), "{f:#?}");
         if f.verdict == Verdict::Unknown {
-            assert!(f.says.starts_with("unknown (CONFIG not allowed"), "{f:#?}");
+            assert!(f.message.starts_with("unknown (CONFIG not allowed"), "{f:#?}");
         }
     }
 }
