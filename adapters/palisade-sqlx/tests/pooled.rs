@@ -146,7 +146,8 @@ async fn the_fence_holds_among_transactions_of_many_clients() {
             let sql = "UPDATE stock SET fence = $1 WHERE id = 42 AND fence <= $1";
             let write = sqlx::query(sql).bind(fence::value(token)).persistent(false);
             let done = write.execute(&mut *tx).await.expect("it writes");
-            fence::applied(done.rows_affected(), "stock 42", token).expect("what was raised is not overtaken");
+            fence::applied(done.rows_affected(), "stock 42", token)
+                .expect("what was raised is not overtaken");
             tx.commit().await.expect("committed");
             true
         };
