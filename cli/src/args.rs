@@ -75,7 +75,6 @@ of the first lease, which is renewed).";
 const ELECT: &str = "Examples:
   palisade elect billing --node redis://127.0.0.1 --value 10.0.0.7:8080 -- ./billing
   palisade elect billing --node redis://127.0.0.1 --priority 10 -- ./billing
-  palisade elect billing --node redis://127.0.0.1 --observe --json
 
 The environment of the command is as for `lock`; PALISADE_FENCING_TOKEN is the term.";
 
