@@ -94,9 +94,10 @@ impl ForceArgs {
         if holder.remaining > longest {
             let left = holder.remaining;
             let text = format!(
-                "lock {:?}: {left:.1?} of its lease are left, more than max_ttl ({longest:?}): it \
-                 is taken as soon as they are fewer, which they never are while it is renewed; to \
-                 take it now use --max-ttl with the holder's setting",
+                "lock {:?}: its lease ends in {left:.1?}, later than max_ttl ({longest:?}) allows: \
+                 the lock is taken when the rest of the lease is at most max_ttl, which does not \
+                 happen while the holder renews it; to take it now, set --max-ttl to the holder's \
+                 max_ttl",
                 self.name
             );
             let fields = json!({ "name": self.name, "remaining_ms": left.as_millis(),
