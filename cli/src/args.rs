@@ -3,6 +3,7 @@
 use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use clap_complete::Shell;
 
+use crate::Done;
 use crate::codes::{Fail, TABLE};
 use crate::doctor::DoctorArgs;
 use crate::handover::HandoverArgs;
@@ -17,7 +18,6 @@ use crate::verbs::leader::{CandidatesArgs, StepDownArgs};
 use crate::verbs::list::ListArgs;
 use crate::verbs::lock::LockArgs;
 use crate::verbs::once::OnceArgs;
-use crate::{Done, run};
 
 /// Runs commands under locks, on one leader, or once, and operates the nodes.
 #[derive(Debug, Parser)]
@@ -170,23 +170,22 @@ fn deepest(matches: &ArgMatches) -> &ArgMatches {
 
 impl Line {
     /// Runs the command, and returns the text to print and the exit code.
-    pub(crate) fn run(self) -> Result<Done, Fail> {
-        let coded = |code| Done { text: String::new(), code };
+    pub(crate) async fn run(self) -> Result<Done, Fail> {
         match self.command {
-            Command::Lock(args) => run(args.run()).map(coded),
-            Command::Elect(args) => run(args.run()).map(coded),
-            Command::Cron(args) => run(args.run()).map(coded),
-            Command::Once(args) => run(args.run()).map(coded),
-            Command::Inspect(args) => run(args.run()),
-            Command::InspectNode(args) => args.run(),
-            Command::List(args) => args.run(),
-            Command::Candidates(args) => run(args.run()),
-            Command::StepDown(args) => run(args.run()),
-            Command::ForceRelease(args) => run(args.run()).map(coded),
-            Command::Idem(args) => run(args.run()),
-            Command::Doctor(args) => Ok(args.run()?),
-            Command::Init(args) => Ok(args.run()?),
-            Command::Handover(args) => Ok(args.run()?),
+            Command::Lock(args) => args.run().await.map(Done::from),
+            Command::Elect(args) => args.run().await.map(Done::from),
+            Command::Cron(args) => args.run().await.map(Done::from),
+            Command::Once(args) => args.run().await.map(Done::from),
+            Command::Inspect(args) => args.run().await,
+            Command::InspectNode(args) => args.run().await,
+            Command::List(args) => args.run().await,
+            Command::Candidates(args) => args.run().await,
+            Command::StepDown(args) => args.run().await,
+            Command::ForceRelease(args) => args.run().await.map(Done::from),
+            Command::Idem(args) => args.run().await,
+            Command::Doctor(args) => args.run().await,
+            Command::Init(args) => args.run().await,
+            Command::Handover(args) => args.run().await,
             Command::Completions { shell } => {
                 let mut text = Vec::new();
                 clap_complete::generate(shell, &mut Palisade::command(), "palisade", &mut text);

@@ -6,9 +6,9 @@ use palisade_ops::{Held, HeldList, held};
 use serde_json::{Value, json};
 
 use super::leader::leader_json;
+use crate::Done;
 use crate::codes::{Fail, UNAVAILABLE};
 use crate::settings::Settings;
-use crate::{Done, block_on};
 
 /// Lists the locks and elections that are held now. Changes nothing.
 ///
@@ -27,10 +27,9 @@ pub(crate) struct ListArgs {
 }
 
 impl ListArgs {
-    pub(crate) fn run(self) -> Result<Done, Fail> {
+    pub(crate) async fn run(self) -> Result<Done, Fail> {
         let (deployment, prefix) = self.settings.servers(self.prefix)?;
-        let list = block_on(held(&deployment, &prefix)).map_err(Fail::from)?;
-        let list = list?;
+        let list = held(&deployment, &prefix).await?;
         let text = if self.json { whole(&list).to_string() } else { table(&list) };
         let code = if list.unread.is_empty() { 0 } else { UNAVAILABLE };
         Ok(Done { text: text + "\n", code })
