@@ -37,17 +37,17 @@ enum Command {
     Cron(Box<CronArgs>),
     #[command(after_help = commands(ONCE))]
     Once(Box<OnceArgs>),
-    #[command(after_help = after(INSPECT))]
+    #[command(after_help = SECRETS)]
     Inspect(Box<InspectArgs>),
-    #[command(after_help = after(INSPECT_NODE))]
+    #[command(after_help = SECRETS)]
     InspectNode(Box<InspectNodeArgs>),
-    #[command(after_help = after(LIST))]
+    #[command(after_help = SECRETS)]
     List(Box<ListArgs>),
-    #[command(after_help = after(CANDIDATES))]
+    #[command(after_help = SECRETS)]
     Candidates(Box<CandidatesArgs>),
-    #[command(after_help = after(STEP_DOWN))]
+    #[command(after_help = SECRETS)]
     StepDown(Box<StepDownArgs>),
-    #[command(after_help = after(FORCE))]
+    #[command(after_help = SECRETS)]
     ForceRelease(Box<ForceArgs>),
     #[command(subcommand)]
     Idem(IdemArgs),
@@ -93,28 +93,6 @@ const ONCE: &str = "Examples:
 
 The environment of the command is as for `lock`, with PALISADE_ATTEMPT: more than 1 if an earlier
 run may have taken effect.";
-
-const INSPECT: &str = "Examples:
-  palisade inspect deploy --node redis://127.0.0.1";
-
-const INSPECT_NODE: &str = "Examples:
-  palisade inspect-node --node redis://127.0.0.1
-  palisade inspect-node --node sentinel://s1,s2,s3/orders-a --json";
-
-const LIST: &str = "Examples:
-  palisade list --node redis://127.0.0.1
-  palisade list --prefix billing: --node redis://127.0.0.1 --json";
-
-const CANDIDATES: &str = "Examples:
-  palisade candidates billing --node redis://127.0.0.1
-  palisade candidates cron:nightly:lead --node redis://127.0.0.1 --json";
-
-const STEP_DOWN: &str = "Examples:
-  palisade step-down billing --node redis://127.0.0.1 --reason 'kernel update on host 7'
-  palisade step-down cron:nightly:lead --node redis://127.0.0.1";
-
-const FORCE: &str = "Examples:
-  palisade force-release deploy --node redis://127.0.0.1 --reason 'host is gone' --yes";
 
 const DOCTOR: &str = "Examples:
   palisade doctor --node sentinel://s1,s2,s3/orders-a

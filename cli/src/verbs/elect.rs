@@ -9,12 +9,11 @@ use serde_json::json;
 
 use super::leader::leader_line;
 use super::lock::environment;
-use super::{CommandArgs, SayArgs, is_nothing_there, unavailable};
+use super::{CommandArgs, GroundArgs, is_nothing_there, unavailable};
 use crate::child::{self, Ended};
 use crate::codes::{Fail, INTERNAL, NOT_ACQUIRED, USAGE};
 use crate::metrics::MetricsArgs;
 use crate::say::Say;
-use crate::settings::HandleArgs;
 use crate::span::Span;
 use crate::warnings;
 
@@ -28,9 +27,7 @@ use crate::warnings;
 #[derive(Debug, Args)]
 pub(crate) struct ElectArgs {
     #[command(flatten)]
-    handle: HandleArgs,
-    #[command(flatten)]
-    say: SayArgs,
+    ground: GroundArgs,
     #[command(flatten)]
     metrics: MetricsArgs,
     /// Name of the election
@@ -61,7 +58,7 @@ pub(crate) struct ElectArgs {
 
 impl ElectArgs {
     pub(crate) async fn run(self) -> Result<u8, Fail> {
-        let ground = self.metrics.ground(self.handle, self.say)?;
+        let ground = self.metrics.ground(self.ground).await?;
         let wait = if self.nonblock { Some(Duration::ZERO) } else { self.wait.map(|Span(w)| w) };
         let election = ground.redlock.election(&self.name);
         let election = match wait {

@@ -45,12 +45,12 @@ fn node_json(node: &NodeData) -> Value {
         Ok(Some(kept)) => kept,
     };
     let data = json!({
-        "history": kept.history, "history_now": kept.history_now, "since_ms": kept.since,
-        "began_empty": kept.began_empty, "lost_everything": kept.lost_everything,
+        "history": kept.history, "history_now": node.history_now, "since_ms": kept.since,
+        "began_empty": kept.empty_for.is_some(), "lost_everything": kept.lost_everything,
         "quarantine_ms": kept.quarantine.as_millis(),
-        "quarantine_until_ms": kept.quarantine_until,
-        "quarantine_left_ms": kept.quarantine_left.as_millis(), "token_floor": kept.floor.get(),
-        "note_age_ms": kept.note_age.as_millis(),
+        "quarantine_until_ms": kept.quarantine_until(),
+        "quarantine_left_ms": kept.quarantine_left().as_millis(),
+        "token_floor": kept.floor.get(), "note_age_ms": kept.note_age().as_millis(),
         "losses": kept.losses.iter().map(loss_json).collect::<Vec<_>>(),
     });
     json!({ "node": name, "server": server, "data": data })

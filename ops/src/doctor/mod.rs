@@ -48,7 +48,7 @@ mod trial;
 use std::time::Duration;
 
 pub use self::report::{Finding, Report, Verdict};
-use super::facts::{self, Facts, Marker, is_plain};
+use super::facts::{self, Facts, is_plain};
 use super::{Deployment, gather};
 use palisade::Config;
 use palisade::ConfigError;
@@ -141,7 +141,7 @@ impl Doctor {
         if self.trial && facts.any_reached() {
             // A new deployment is skipped: a lock would make it look used, and `init` would refuse
             // it.
-            let new = facts.masters().filter(|(_, s)| s.marker.ok() == Some(&Marker::Absent));
+            let new = facts.masters().filter(|(_, s)| s.marker == Ok(None));
             let new = new.map(|(name, _)| name).collect();
             facts.trials = plan.run(&new).await;
         }

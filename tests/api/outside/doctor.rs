@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use palisade::Settings;
 use palisade_ops::Deployment;
 use palisade_ops::doctor::{Doctor, Report, Verdict};
 
@@ -16,9 +17,12 @@ fn closed() -> Fake {
 }
 
 async fn examine(sentinels: &[&Fake], within: Duration) -> Report {
-    let at = sentinels.iter().map(|s| s.at.clone());
-    let deployment = Deployment::new().groups(at, [NAME]).password(PASSWORD);
-    let deployment = deployment.sentinel_password(PASSWORD).timeout(within);
+    let at: Vec<_> = sentinels.iter().map(|s| s.at.as_str()).collect();
+    let group = format!("sentinel://{}/{NAME}", at.join(","));
+    let mut settings = Settings::new([group]);
+    settings.password = Some(PASSWORD.into());
+    settings.sentinel_password = Some(PASSWORD.into());
+    let deployment = Deployment::of(settings).timeout(within);
     Doctor::new(deployment).trial(false).examine().await.expect("it makes sense")
 }
 

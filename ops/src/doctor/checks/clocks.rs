@@ -26,7 +26,7 @@ fn clock_skew(facts: &Facts) -> Vec<Finding> {
     let mut found = Vec::new();
     let mut clocks: Vec<(String, Clock)> = Vec::new();
     for (subject, server) in facts.reached() {
-        match server.clock.known() {
+        match server.clock.as_ref() {
             Ok(clock) => clocks.push((subject, *clock)),
             Err(why) => found.push(Finding::unknown(why).on(subject)),
         }
@@ -70,13 +70,13 @@ fn skew(at: &str, clock: Clock, usual: Clock, bound: Duration) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::facts::Read;
+    use super::super::super::facts::Unread;
     use super::super::super::report::Verdict;
     use super::super::tests::{broken, fine, unknown, with};
     use super::*;
 
     fn clock(facts: &mut Facts, n: usize, ahead: i64, error: u64) {
-        facts.groups[0].servers[n].clock = Read::Got(Clock { ahead, error });
+        facts.groups[0].servers[n].clock = Ok(Clock { ahead, error });
     }
 
     #[test]
@@ -138,7 +138,7 @@ mod tests {
         });
         assert_eq!(found.subject, "orders-a 10.0.0.1:6379");
         let closed = |f: &mut Facts| {
-            f.groups[0].servers[1].clock = Read::Closed("TIME not allowed".into());
+            f.groups[0].servers[1].clock = Err(Unread::Closed("TIME not allowed".into()));
         };
         assert_eq!(unknown("clock-skew", closed).message, "unknown (TIME not allowed)");
     }

@@ -16,9 +16,9 @@ pub(super) const TWO_MASTERS: Check = Check {
 };
 
 fn two_masters(group: &Group) -> Answer {
-    let roles: Vec<_> = group.servers.iter().map(|s| (s, s.role.known())).collect();
+    let roles: Vec<_> = group.servers.iter().map(|s| (s, s.role.as_ref())).collect();
     if let (true, Some((_, Err(why)))) = (roles.iter().all(|(_, r)| r.is_err()), roles.first()) {
-        return Err(why.clone());
+        return Err((*why).into());
     }
     let masters = roles.iter().filter(|(_, role)| matches!(role, Ok(Role::Master)));
     let masters: Vec<&Server> = masters.map(|(server, _)| *server).collect();
@@ -50,13 +50,13 @@ pub(super) const MIN_REPLICAS: Check = Check {
 };
 
 fn min_replicas(group: &Group, server: &Server) -> Answer {
-    let config = server.config.known();
-    let pairs = config.as_ref().ok().map(|all| {
+    let config = server.config.as_ref();
+    let pairs = config.ok().map(|all| {
         all.iter().map(|(name, value)| (name.clone(), value.clone())).collect::<Vec<_>>()
     });
     let facts = MinReplicasFacts::parse(&server.info_text()?, pairs.as_deref());
     if let (true, Err(why)) = (facts.is_on(), config) {
-        return Err(why);
+        return Err(why.into());
     }
     let down_after = group.down_after();
     let replicas = u32::try_from(group.servers.len().saturating_sub(1)).ok();
@@ -98,14 +98,14 @@ fn replica_priority(group: &Group) -> Answer {
     let mut all: BTreeMap<String, u64> = BTreeMap::new();
     let mut closed = Some("no Sentinel answered".to_owned());
     for sentinel in group.heard() {
-        match sentinel.replicas.known() {
+        match sentinel.replicas.as_ref() {
             Ok(replicas) => {
                 closed = None;
                 all.extend(replicas.iter().filter_map(|replica| {
                     Some((place(replica)?, replica.get("slave-priority")?.parse().ok()?))
                 }));
             }
-            Err(why) => closed = closed.map(|_| why),
+            Err(why) => closed = closed.map(|_| why.into()),
         }
     }
     if let Some(why) = closed {
@@ -189,7 +189,7 @@ fn lag_of(master: &Server, at: &str) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::facts::{Facts, Read};
+    use super::super::super::facts::{Facts, Unread};
     use super::super::super::report::Verdict;
     use super::super::tests::{
         all_masters, broken, close_config, fine, info_on, set, set_on, unknown, with,
@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(found.fix, ["redis-cli -h 10.0.0.3 -p 6379 REPLICAOF 10.0.0.1 6379"]);
         unknown("two-masters", |f| {
             for s in &mut f.groups[0].servers {
-                s.role = Read::Closed("ROLE not allowed".into());
+                s.role = Err(Unread::Closed("ROLE not allowed".into()));
             }
         });
     }
@@ -236,7 +236,7 @@ mod tests {
     fn priority(f: &mut Facts, replica: usize, value: &str) {
         set_on(&mut f.groups[0].servers[replica + 1], "replica-priority", value);
         for s in &mut f.groups[0].sentinels {
-            let Read::Got(replicas) = &mut s.replicas else { panic!("no answer") };
+            let Ok(replicas) = &mut s.replicas else { panic!("no answer") };
             replicas[replica].insert("slave-priority".into(), value.into());
         }
     }
@@ -255,13 +255,13 @@ mod tests {
         let found = broken("replica-priority", |f| {
             f.groups[0].servers.truncate(1);
             for s in &mut f.groups[0].sentinels {
-                s.replicas = Read::Got(Vec::new());
+                s.replicas = Ok(Vec::new());
             }
         });
         assert!(found.fix[0].contains("--replicaof 10.0.0.1 6379"), "{found:?}");
         unknown("replica-priority", |f| {
             for s in &mut f.groups[0].sentinels {
-                s.replicas = Read::Closed("not allowed".into());
+                s.replicas = Err(Unread::Closed("not allowed".into()));
             }
         });
     }
@@ -282,7 +282,7 @@ mod tests {
     fn off(f: &mut Facts, n: usize) {
         let server = &mut f.groups[0].servers[n];
         set_on(server, "min-replicas-to-write", "0");
-        let Read::Got(info) = &mut server.info else { panic!("INFO is closed") };
+        let Ok(info) = &mut server.info else { panic!("INFO is closed") };
         info.remove("min_slaves_good_slaves");
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use super::super::facts::{Facts, Fields, Group, Read, Sentinel, flagged, host_of, place};
+use super::super::facts::{Facts, Fields, Group, Sentinel, Unread, flagged, host_of, place};
 use super::super::report::Finding;
 use super::{Answer, Check, Run};
 use palisade::internal::ADVISED_DOWN_AFTER;
@@ -82,16 +82,16 @@ fn disagreement(facts: &Facts) -> Vec<Finding> {
 
 /// Checks that this Sentinel can start a failover and reaches the other Sentinels.
 fn alone(group: &Group, sentinel: &Sentinel) -> Answer {
-    if let Read::Failed(why) = &sentinel.master {
+    if let Err(Unread::Failed(why)) = &sentinel.master {
         let fix = monitor(group, sentinel);
         return Ok(Finding::error("it does not monitor this group", why).fix(fix));
     }
-    let others = sentinel.others.ok().into_iter().flatten();
+    let others = sentinel.others.iter().flatten();
     let lost = others.filter(|o| flagged(o, "s_down") || flagged(o, "disconnected"));
     let lost: Vec<String> = lost.filter_map(place).collect();
     let known = group.sentinels.iter().filter(|s| lost.contains(&s.at));
     let ping: Vec<String> = known.map(|s| s.by_hand("PING")).collect();
-    let said = sentinel.quorum.known();
+    let said = sentinel.quorum.as_ref();
     Ok(
         if let Ok(said) = said.as_ref().map(|said| said.as_str())
             && !said.starts_with("OK")
@@ -195,7 +195,7 @@ pub(super) const SIGHT: Check = Check {
 const STALE: u64 = 30_000;
 
 fn sight(group: &Group, sentinel: &Sentinel) -> Answer {
-    let (master, replicas) = (sentinel.master.known()?, sentinel.replicas.known()?);
+    let (master, replicas) = (sentinel.master.as_ref()?, sentinel.replicas.as_ref()?);
     let is_blind = |seen: &&Fields| {
         let age = seen.get("info-refresh").and_then(|ms| ms.parse::<u64>().ok());
         flagged(seen, "s_down") || flagged(seen, "disconnected") || age.is_some_and(|ms| ms > STALE)
@@ -231,7 +231,7 @@ pub(super) const TIMES: Check = Check {
 };
 
 fn times(group: &Group, sentinel: &Sentinel) -> Answer {
-    sentinel.master.known()?;
+    sentinel.master.as_ref()?;
     let number = |name| sentinel.number(name).ok_or_else(|| format!("the Sentinel sent no {name}"));
     let (down_after, timeout) = (number("down-after-milliseconds")?, number("failover-timeout")?);
     let evidence = format!("down-after-milliseconds {down_after}; failover-timeout {timeout}");
@@ -257,9 +257,8 @@ pub(super) const ANNOUNCED_ADDRESS: Check = Check {
 };
 
 fn announced_address(group: &Group, sentinel: &Sentinel) -> Answer {
-    let named = place(sentinel.master.known()?);
-    let replicas: Vec<String> =
-        sentinel.replicas.ok().into_iter().flatten().filter_map(place).collect();
+    let named = place(sentinel.master.as_ref()?);
+    let replicas: Vec<String> = sentinel.replicas.iter().flatten().filter_map(place).collect();
     let evidence = named.iter().chain(&replicas).map(String::as_str).collect::<Vec<_>>().join(", ");
     let here = host_of(&sentinel.at);
     let is_wrong = |at: &&String| is_local(host_of(at)) && !is_local(here);
@@ -307,7 +306,7 @@ mod tests {
         with("quorum", |f| all_masters(f, "quorum", "3"), |_| {});
         let found = unknown("quorum", |f| {
             let closed = "SENTINEL MASTER not allowed";
-            f.groups[0].sentinels[1].master = Read::Closed(closed.into());
+            f.groups[0].sentinels[1].master = Err(Unread::Closed(closed.into()));
         });
         assert_eq!(found.message, "unknown (SENTINEL MASTER not allowed)");
     }
@@ -340,7 +339,7 @@ mod tests {
     }
 
     fn said(f: &mut Facts, n: usize, name: &str, value: &str) {
-        let Read::Got(master) = &mut f.groups[0].sentinels[n].master else { panic!("no answer") };
+        let Ok(master) = &mut f.groups[0].sentinels[n].master else { panic!("no answer") };
         master.insert(name.into(), value.into());
     }
 
@@ -350,12 +349,12 @@ mod tests {
         let found = broken("sentinel-disagreement", |f| {
             let no = "NOQUORUM 1 usable Sentinels. Not enough available Sentinels to reach the \
                       majority and authorize a failover";
-            f.groups[0].sentinels[0].quorum = Read::Got(no.into());
+            f.groups[0].sentinels[0].quorum = Ok(no.into());
         });
         assert!(found.message.contains("no failover"), "{found:?}");
         let closed = |f: &mut Facts| {
             for s in &mut f.groups[0].sentinels {
-                s.quorum = Read::Closed("SENTINEL CKQUORUM not allowed".into());
+                s.quorum = Err(Unread::Closed("SENTINEL CKQUORUM not allowed".into()));
             }
         };
         let found = unknown("sentinel-disagreement", closed);
@@ -365,7 +364,7 @@ mod tests {
     #[test]
     fn a_sentinel_out_of_reach_is_told_by_the_one_that_misses_it() {
         let found = broken("sentinel-disagreement", |f| {
-            let Read::Got(others) = &mut f.groups[0].sentinels[0].others else { return };
+            let Ok(others) = &mut f.groups[0].sentinels[0].others else { return };
             others[0].insert("flags".into(), "s_down,sentinel,disconnected".into());
         });
         assert_eq!(found.subject, "orders-a Sentinel 10.0.0.1:26379");
@@ -385,13 +384,13 @@ mod tests {
         }
         let found = broken("sentinel-disagreement", |f| {
             let why = "ERR No such master with that name";
-            f.groups[0].sentinels[1].master = Read::Failed(why.into());
+            f.groups[0].sentinels[1].master = Err(Unread::Failed(why.into()));
         });
         assert!(found.fix[1].ends_with("SENTINEL SET orders-a down-after-milliseconds 4000"));
     }
 
     fn change(facts: &mut Facts, name: &str, value: &str) {
-        let Read::Got(all) = &mut facts.groups[0].sentinels[1].replicas else { unreachable!() };
+        let Ok(all) = &mut facts.groups[0].sentinels[1].replicas else { unreachable!() };
         all[0].insert(name.into(), value.into());
     }
 
@@ -430,7 +429,7 @@ mod tests {
         assert_eq!(found.fix[1], format!("{to} MONITOR orders-a 10.0.0.1 6379 2"));
         let found = broken("announced-address", |f| {
             for s in &mut f.groups[0].sentinels[..2] {
-                let Read::Got(all) = &mut s.replicas else { unreachable!() };
+                let Ok(all) = &mut s.replicas else { unreachable!() };
                 all[0].insert("ip".into(), "::1".into());
             }
             f.groups[0].sentinels.truncate(2);

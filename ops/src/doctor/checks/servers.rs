@@ -167,7 +167,7 @@ fn aof_replay(_: &Facts, server: &Server) -> Answer {
     if (parts.next(), parts.next()) >= (Some(9), Some(1)) {
         return Ok(Finding::fine("Valkey 9.1 or newer"));
     }
-    let Some(why) = server.replays.known()? else {
+    let Some(why) = server.replays.as_ref()? else {
         return Ok(Finding::fine(format!("default may {REPLAYED}")));
     };
     let message = "a restart loses every lock and every result: the append-only file is replayed as \
@@ -191,7 +191,7 @@ pub(super) const PERMISSIONS: Check = Check {
 const SPARED: [&str; 3] = ["PUBLISH", "SUBSCRIBE", "WAIT"];
 
 fn permissions(_: &Facts, server: &Server) -> Answer {
-    let (user, may) = (server.user.known()?, server.may.known()?);
+    let (user, may) = (server.user.as_ref()?, server.may.as_ref()?);
     let refused = || may.iter().filter_map(|(command, why)| Some((&**command, why.as_deref()?)));
     let names: Vec<String> = refused().map(|(command, _)| operation(command)).collect();
     if names.is_empty() {
@@ -237,13 +237,13 @@ fn rule(command: &str, why: &str) -> String {
 mod tests {
     use std::time::Duration;
 
-    use super::super::super::facts::{COMMANDS, Read};
+    use super::super::super::facts::{COMMANDS, Unread};
     use super::super::super::report::Verdict;
     use super::super::tests::{broken, close_config, fine, info_on, set, set_on, unknown};
     use super::*;
 
     fn denied(facts: &mut Facts) {
-        facts.groups[0].servers[0].replays = Read::Got(Some("no permissions to run 'set'".into()));
+        facts.groups[0].servers[0].replays = Ok(Some("no permissions to run 'set'".into()));
     }
 
     #[test]
@@ -253,7 +253,8 @@ mod tests {
         assert_eq!((found.verdict, &*found.subject), (Verdict::Error, "orders-a 10.0.0.1:6379"));
         assert!(found.fix[0].contains("ACL SETUSER default"), "{found:?}");
         unknown("aof-replay", |f| {
-            f.groups[0].servers[0].replays = Read::Closed("ACL DRYRUN is not allowed".into());
+            f.groups[0].servers[0].replays =
+                Err(Unread::Closed("ACL DRYRUN is not allowed".into()));
         });
     }
 
@@ -329,7 +330,7 @@ mod tests {
     }
 
     fn refuse(facts: &mut Facts, begin: &str, why: &str) {
-        let Read::Got(all) = &mut facts.groups[0].servers[1].may else { unreachable!() };
+        let Ok(all) = &mut facts.groups[0].servers[1].may else { unreachable!() };
         for (command, refusal) in all.iter_mut().filter(|(c, _)| c.starts_with(begin)) {
             *refusal = Some(format!("This user has no permissions to {why} for {command}"));
         }
@@ -352,7 +353,7 @@ mod tests {
         assert_eq!(found.verdict, Verdict::Warning);
         assert!(found.message.ends_with("above `Primary` is possible"), "{found:?}");
         let closed = |f: &mut Facts| {
-            f.groups[0].servers[2].may = Read::Closed("ACL DRYRUN not allowed".into());
+            f.groups[0].servers[2].may = Err(Unread::Closed("ACL DRYRUN not allowed".into()));
         };
         assert!(unknown("permissions", closed).message.contains("ACL DRYRUN not allowed"));
     }
