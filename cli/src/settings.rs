@@ -178,8 +178,8 @@ impl Settings {
         all.sentinel_username.clone_from(&self.sentinel_username);
         all.sentinel_password = secret(self.sentinel_password_file.as_ref(), SENTINEL_PASSWORD)?;
         all.ttl = span(self.ttl);
-        // A short ttl here does not mean that the leases of other clients are short, so `max_ttl` is
-        // not reduced.
+        // A short ttl here does not mean that the leases of other clients are short, so `max_ttl`
+        // is not reduced.
         let longest = all.ttl.map(|ttl| ttl.max(palisade::Config::default().max_ttl));
         all.max_ttl = span(self.max_ttl).or(longest);
         all.clock_error = span(self.clock_error);

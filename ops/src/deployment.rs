@@ -140,8 +140,8 @@ impl Deployment {
         self
     }
 
-    /// Returns a builder of a handle over these nodes, one vote each, with the other settings of the
-    /// deployment. More settings can be added to it.
+    /// Returns a builder of a handle over these nodes, one vote each, with the other settings of
+    /// the deployment. More settings can be added to it.
     ///
     /// # Errors
     /// [`ConfigError`] if no node is named, or an address or a login is invalid.

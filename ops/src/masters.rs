@@ -64,8 +64,8 @@ pub(super) async fn find(deployment: &Deployment) -> Result<(Access, Vec<Found>)
     find_with(deployment, true).await
 }
 
-/// Returns each node with its master, or with the reason for which it has none. Ignores the replicas
-/// of groups.
+/// Returns each node with its master, or with the reason for which it has none. Ignores the
+/// replicas of groups.
 pub(super) async fn find_masters(
     deployment: &Deployment,
 ) -> Result<Vec<(String, Result<Master, String>)>, ConfigError> {

@@ -63,8 +63,8 @@ struct Details<'a> {
 }
 
 impl Problem {
-    /// Returns the status, the code that programs compare and that is the documentation's anchor, the
-    /// title, and a text about what happened to the request and what its sender can do.
+    /// Returns the status, the code that programs compare and that is the documentation's anchor,
+    /// the title, and a text about what happened to the request and what its sender can do.
     #[expect(clippy::too_many_lines, reason = "a table with a row for each problem")]
     fn words(&self) -> (StatusCode, &'static str, &'static str, Cow<'static, str>) {
         const INVALID: &str = "Idempotency-Key is not valid";

@@ -37,8 +37,8 @@ pub(crate) enum IdemArgs {
     Rerun(Box<OneArgs>),
     /// Ends the claim of a run whose process is known to be dead.
     ///
-    /// The key is then parked, or runs again, according to its policy. If the process is alive after
-    /// all, it loses its claim; effects that it had until then remain.
+    /// The key is then parked, or runs again, according to its policy. If the process is alive
+    /// after all, it loses its claim; effects that it had until then remain.
     #[command(after_help = change::HELP)]
     Release(Box<OneArgs>),
     #[command(after_help = change::HELP)]

@@ -134,7 +134,8 @@ impl GroundArgs {
         Ok(Ground { redlock, servers, signals: Signals::none(), say, secrets })
     }
 
-    /// Returns the idempotency keys of a namespace, read from the servers, and the form of messages.
+    /// Returns the idempotency keys of a namespace, read from the servers, and the form of
+    /// messages.
     pub(crate) fn records(self, namespace: &str) -> Result<(Records, Say), Fail> {
         let say = Say::new(self.say.json, self.say.verbose);
         Ok((self.handle.records(namespace)?, say))

@@ -38,8 +38,8 @@ fn not_initialised(facts: &Facts, subject: &str, server: &Server) -> Answer {
             if in_use {
                 return Ok(Finding::warning(REPLACED, evidence));
             }
-            let message = "new or emptied: if the whole deployment is new, initialise it before it is \
-                        used; if it had data, do not: used keys would run again";
+            let message = "new or emptied: if the whole deployment is new, initialise it before it \
+                           is used; if it had data, do not: used keys would run again";
             return Ok(Finding::warning(message, evidence).fix(init()));
         }
     };
@@ -61,8 +61,8 @@ fn not_initialised(facts: &Facts, subject: &str, server: &Server) -> Answer {
         Finding::warning(message, evidence)
     } else {
         let message = format!(
-            "{message}; if the whole deployment is new, initialise it; if it had data, do not: used \
-             keys would run again"
+            "{message}; if the whole deployment is new, initialise it; if it had data, do not: \
+             used keys would run again"
         );
         let lost = format!("palisade idem incidents {servers}  # if it had data");
         Finding::warning(message, evidence).fix([lost]).fix(init())

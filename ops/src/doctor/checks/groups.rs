@@ -30,8 +30,8 @@ fn two_masters(group: &Group) -> Answer {
     if others.is_empty() {
         return Ok(Finding::fine(evidence));
     }
-    let message = "servers that the Sentinels do not name call themselves master; if that lasts for \
-                more than a minute, make them replicas by hand";
+    let message = "servers that the Sentinels do not name call themselves master; if that lasts \
+                   for more than a minute, make them replicas by hand";
     let fix = others.iter().filter_map(|s| {
         let (host, port) = named.as_deref()?.rsplit_once(':')?;
         Some(s.by_hand(&format!("REPLICAOF {host} {port}")))

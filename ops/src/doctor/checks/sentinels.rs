@@ -101,9 +101,9 @@ fn alone(group: &Group, sentinel: &Sentinel) -> Answer {
             Finding::error(message, said).fix(ping).fix([check])
         } else if !lost.is_empty() {
             let evidence = format!("down or disconnected: {}", lost.join(", "));
-            let message = "it does not reach other Sentinels; let it forget those that are gone for \
-                        good (one Sentinel after the other, half a minute apart, while the master \
-                        is well)";
+            let message = "it does not reach other Sentinels; let it forget those that are gone \
+                           for good (one Sentinel after the other, half a minute apart, while the \
+                           master is well)";
             let reset = sentinel.by_hand(&format!("SENTINEL RESET {}", group.name));
             Finding::error(message, evidence).fix(ping).fix([reset])
         } else {
@@ -134,7 +134,7 @@ fn differences(group: &Group) -> Vec<Finding> {
     let name = &group.name;
     if let Some((_, evidence, odd)) = votes(group, Sentinel::master_at) {
         let message = "the Sentinels name different masters; if that lasts for more than a minute, \
-                    remove the group on the odd ones and monitor it again";
+                       remove the group on the odd ones and monitor it again";
         let fix = odd.iter().flat_map(|s| {
             let remove = s.by_hand(&format!("SENTINEL REMOVE {name}"));
             [remove].into_iter().chain(monitor(group, s))
@@ -209,8 +209,8 @@ fn sight(group: &Group, sentinel: &Sentinel) -> Answer {
     let Some(first) = blind.first() else {
         return Ok(Finding::fine(format!("{} servers", replicas.len() + 1)));
     };
-    let message = "these servers answer the doctor, but this Sentinel treats them as down or cannot \
-                log in";
+    let message = "these servers answer the doctor, but this Sentinel treats them as down or \
+                   cannot log in";
     let set = |option: &str| sentinel.by_hand(&format!("SENTINEL SET {} {option}", group.name));
     let (host, port) = (host_of(first), first.rsplit_once(':').map_or("6379", |(_, port)| port));
     let fix = [

@@ -91,8 +91,8 @@ fn trial(facts: &Facts) -> Vec<Finding> {
             Finding::warning("granted, but the release was not confirmed", why)
         }
         Outcome::Quarantined(left) => {
-            let message = "it grants nothing yet: it was restarted, promoted or lost its data, or is \
-                        used for the first time; this ends by itself";
+            let message = "it grants nothing yet: it was restarted, promoted or lost its data, or \
+                           is used for the first time; this ends by itself";
             Finding::warning(message, format!("{:.1} s are left", left.as_secs_f64()))
         }
         Outcome::Refused { why, misconfigured: true } => {
@@ -124,7 +124,7 @@ fn persistence(_: &Facts, server: &Server) -> Answer {
             Finding::error(message, evidence).fix(disk())
         } else if ok("aof_last_bgrewrite_status") {
             let message = "the append-only file could not be rewritten: it grows until the disk is \
-                        full";
+                           full";
             Finding::warning(message, evidence).fix(disk()).fix([server.by_hand("BGREWRITEAOF")])
         } else if sync? == "no" {
             let message = "the kernel decides when grants and results reach the disk";
@@ -139,8 +139,8 @@ fn persistence(_: &Facts, server: &Server) -> Answer {
     Ok(if points.is_empty() {
         Finding::error("it keeps nothing on disk: a restart empties it", evidence).fix(append)
     } else if ok("rdb_last_bgsave_status") {
-        let message = "the last snapshot failed; without `stop-writes-on-bgsave-error no` this server \
-                    takes no writes, and its last good snapshot gets older";
+        let message = "the last snapshot failed; without `stop-writes-on-bgsave-error no` this \
+                       server takes no writes, and its last good snapshot gets older";
         Finding::error(message, evidence).fix(disk()).fix(append)
     } else {
         let message = "only snapshots: a crash loses every grant and result since the last one";
@@ -170,9 +170,9 @@ fn aof_replay(_: &Facts, server: &Server) -> Answer {
     let Some(why) = server.replays.as_ref()? else {
         return Ok(Finding::fine(format!("default may {REPLAYED}")));
     };
-    let message = "a restart loses every lock and every result: the append-only file is replayed as \
-                the user `default`, which may not write; give that user the rights (it can stay \
-                `off`)";
+    let message = "a restart loses every lock and every result: the append-only file is replayed \
+                   as the user `default`, which may not write; give that user the rights (it can \
+                   stay `off`)";
     Ok(Finding::error(message, format!("aof_enabled:1; {why}")).fix([
         server.by_hand("ACL SETUSER default '+@all' '~*' '&*'"),
         server.by_hand("ACL SAVE    # or CONFIG REWRITE, where no aclfile is set"),
