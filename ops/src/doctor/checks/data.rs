@@ -214,7 +214,7 @@ mod tests {
         let (since, empty_for) = (Some(1_000), empty_secs.map(secs));
         let now = 1_000 * (1 + empty_secs.unwrap_or_default());
         let (quarantine, agreed) = (secs(15), secs(30));
-        KeptData { since, now, quarantine, agreed, empty_for, ..KeptData::default() }
+        KeptData { since, empty_for, quarantine, agreed, now, ..KeptData::default() }
     }
 
     #[test]
