@@ -6,7 +6,7 @@
 //! and cleans up after futures that were dropped. No operation waits for the slowest node, because
 //! the majority decides.
 //!
-//! The modules on the way of a request: `acquire`, `claim`, `release` or `renewal` makes the op,
+//! The modules on the way of a request: `acquire`, `claim`, `extend` or `release` makes the op,
 //! `round` runs the quorum machine and sends what it asks for, `node_queue` batches the ops, and
 //! `reply_collector` receives the replies. The modules of a lease: `lease` is its state, `renewer`
 //! renews it in time, `failover` renews it at once after a failover, `undo` and `pending_releases`
@@ -38,6 +38,7 @@ pub(crate) mod acquire;
 mod barrier;
 pub(crate) mod claim;
 pub(crate) mod close;
+mod extend;
 pub(crate) mod failover;
 pub(crate) mod health;
 pub(crate) mod hints;
@@ -48,7 +49,6 @@ mod node_monitor;
 mod node_queue;
 mod proposal;
 mod release;
-mod renewal;
 mod renewal_queue;
 mod renewer;
 mod reply_collector;
