@@ -21,14 +21,14 @@ pub use crate::name::{
     DECISIONS, MARKER, SETTLED, check_name, check_namespace, check_prefix, of_key, of_record,
     record_key,
 };
+pub use crate::node::min_replicas_rule::{
+    ADVISED_DOWN_AFTER, ADVISED_LAG, Checked, LAG_SLACK, MinReplicasFacts, MinReplicasRule,
+};
 pub use crate::node::sentinel::GroupAccess;
 use crate::node::{RedisNodeBuilder, SentinelNodeBuilder};
 use crate::op::{Holder, Loss, Reply};
 use crate::redlock::RedlockBuilder;
 pub use crate::sentinel::discovery::SENTINELS_MAX;
-pub use crate::sentinel::min_replicas::{
-    ADVISED_DOWN_AFTER, ADVISED_LAG, Checked, LAG_SLACK, MinReplicasFacts, MinReplicasRule,
-};
 use crate::settings::Settings;
 pub use crate::settings::url::NodeUrl;
 pub use crate::shown::{SENTENCE_MAX, Secrets};

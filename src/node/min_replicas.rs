@@ -1,5 +1,6 @@
-//! Judges the min-replicas check of a node's servers by the facts that they report, and sends an
-//! event when the result changes. `RedisNode` and `SentinelNode` share this code.
+//! Judges the min-replicas check of a node's servers by the facts that they report and by the rule
+//! in `min_replicas_rule`, and sends an event when the result changes. `RedisNode` and
+//! `SentinelNode` share this code.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,13 +10,13 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::broadcast;
 
+use super::min_replicas_rule::{LAG_SLACK, MinReplicas, MinReplicasFacts, MinReplicasRule};
 use super::redis::encode::GroupTerms;
 use super::redis::facts::ServerFacts;
-use super::redis::min_replicas::max_lag_at;
+use super::redis::read_max_lag::max_lag_at;
 use super::{NodeEvent, NodeSignal};
 use crate::dial::endpoint::Endpoint;
 use crate::error::{NodeError, NodeFault};
-use crate::sentinel::min_replicas::{LAG_SLACK, MinReplicas, MinReplicasFacts, MinReplicasRule};
 use crate::time::Moment;
 
 /// Longest time to connect to another server of the group and read its settings.

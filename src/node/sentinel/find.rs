@@ -14,13 +14,13 @@ use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
 use crate::node::link::Resolver;
 use crate::node::min_replicas::{Group, Judge};
+use crate::node::min_replicas_rule::MinReplicas;
 use crate::node::redis::barrier::replicas::{Known, Place};
 use crate::node::redis::encode::GroupTerms;
 use crate::node::redis::facts::ServerFacts;
 use crate::node::{BoxFuture, FailoverTimes, NodeSignal};
 use crate::sentinel::address::Address;
 use crate::sentinel::ask::Inquiry;
-use crate::sentinel::min_replicas::MinReplicas;
 use crate::sentinel::watch::Watch;
 use crate::time::Moment;
 
