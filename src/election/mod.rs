@@ -50,6 +50,7 @@ mod lead;
 mod leadership;
 mod metrics;
 mod observe;
+mod priority;
 mod state;
 mod step_down;
 mod value;
