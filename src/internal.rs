@@ -14,7 +14,7 @@ use crate::dial::error_text::refusal;
 use crate::dial::frames::{Excess, Limits};
 use crate::election::{Leader, Metadata};
 use crate::error::{ConfigError, NodeError};
-pub use crate::idempotency::decision::{Read, Record};
+pub use crate::idempotency::operator_decision::{Read, Record};
 use crate::idempotency::{Call, Decided, Decision, Idempotency, KeyName, RunError};
 pub use crate::lock::digest;
 pub use crate::name::{

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::policy::Doubt;
+use super::unknown_past::Doubt;
 use super::{Effect, Outcome, ParkedReason, RunError};
 use crate::metrics::{Gauge, IDEMPOTENCY, Tally};
 

@@ -22,9 +22,9 @@ use serde::de::DeserializeOwned;
 use tracing::Instrument as _;
 
 use super::in_flight::WAIT;
-use super::past::{Past, by_decision, past};
-use super::policy::{Doubt, Forgotten};
+use super::policy::Forgotten;
 use super::store::{Store, store};
+use super::unknown_past::{Doubt, Past, by_decision, past};
 use super::{Call, CodecError, Context, Failed, Outcome, Parked, Probed, RunError};
 use crate::client::claim::{ClaimTerms, Held};
 use crate::client::retry::{Attempt, AttemptTerms, GivenUp, Prospect, RetryTerms, Wait, retry};
