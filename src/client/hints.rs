@@ -29,8 +29,8 @@ use crate::token::OwnerToken;
 /// Shortest time between two wake-ups, on average. Wake-ups that found a change are not counted.
 const APART: Duration = Duration::from_millis(10);
 /// Time that is added to the round trips for which a released lock is reserved, because timers are
-/// no more precise; and longest time of a reservation.
-const NEEDS: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
+/// no more precise.
+const SPARE: Duration = Duration::from_millis(2);
 /// Most attempts that all waiters of a handle behind the first one make together during one pause.
 const CROWD: f64 = 64.0;
 /// Most wake-ups that may follow each other without a pause.
@@ -206,7 +206,7 @@ impl Waiting {
         // The lock has to stay reserved for three round trips: half of one until the hint arrives,
         // two if only a minority of nodes hinted, and half of one for the request. The fourth is in
         // reserve.
-        let needs = (4 * round_trip).saturating_add(NEEDS.0).min(NEEDS.1);
+        let needs = (4 * round_trip).saturating_add(SPARE).min(Place::RESERVED_MAX);
         IfHeld::Queue(Place { waiter: self.hints.id, waited: now.since(since), needs })
     }
 

@@ -49,6 +49,12 @@ pub struct Place {
     pub needs: Duration,
 }
 
+impl Place {
+    /// Longest time for which a released lock is reserved, whatever its waiter
+    /// [needs](Self::needs). The script has the same number, in `wait_for_hint` of `lua/locks.lua`.
+    pub(crate) const RESERVED_MAX: Duration = Duration::from_millis(50);
+}
+
 impl IfHeld {
     /// Returns the place in the queue, if the request has one.
     pub(crate) fn place(&self) -> Option<&Place> {

@@ -15,9 +15,6 @@ const PLACES: usize = 64;
 /// Longest waiting time that counts for a handle's place in the queue of a lock.
 const WAITED_MAX: Duration = Duration::from_secs(3600);
 
-/// Longest time for which a released lock is reserved for the first handle in its queue.
-const RESERVED_MAX: Duration = Duration::from_millis(50);
-
 /// Handles that receive a hint because a lock has changed: all that watch it (`watchers`), and the
 /// first in its queue (`waiter`).
 #[derive(Clone, Copy, Debug, Default)]
@@ -150,7 +147,7 @@ impl Entry {
     fn wake(&mut self, h: &Header) -> Wake {
         let watchers = std::mem::take(&mut self.watched_till) > h.now;
         let first = (!self.queue.is_empty()).then(|| self.queue.remove(0).1);
-        let till = |place: Place| h.after(place.needs.min(RESERVED_MAX));
+        let till = |place: Place| h.after(place.needs.min(Place::RESERVED_MAX));
         let reserved = first.filter(|place| !place.needs.is_zero());
         self.reserved = reserved.map(|place| (place.waiter, till(place)));
         Wake { watchers, waiter: first.map(|place| place.waiter) }
