@@ -25,9 +25,9 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tracing::Instrument as _;
 
-use super::job::{Job, Missed, Overlap};
+use super::job::{Job, Overlap};
 use super::overlap::{During, Overlaps};
-use super::rules::{OnTime, millis, plan};
+use super::rules::{OnTime, is_missed, millis, plan};
 use super::schedule::Schedule;
 use super::start::start;
 use super::tick::{End, Run, Skipped, Tick};
@@ -301,7 +301,8 @@ where
         tried |= during == During::Waited;
         // The tick could not be checked in time, for example because no node was reachable, so it
         // is missed.
-        if !backfilled && why.is_none() && self.is_missed(tick, tried) {
+        let of = (self.job, self.schedule);
+        if !backfilled && why.is_none() && is_missed(of, (tick, tried), self.now()) {
             self.meters.missed(1);
             return CheckResult::Over;
         }
@@ -330,23 +331,6 @@ where
                 CheckResult::Over
             }
             Err(e) => self.after_error(&e),
-        }
-    }
-
-    /// Returns true if the tick may not run any more, because it is too late or a later tick is
-    /// due. If `tried` is true, because a run of it began or it waited for an earlier run, it is
-    /// not given up for a later tick.
-    fn is_missed(&self, tick: i64, tried: bool) -> bool {
-        let (job, now) = (self.job, self.now());
-        let of = |span: Duration| span.as_millis() as u64;
-        let too_late = now.saturating_sub(millis(tick)) > of(job.latest());
-        let follows = |next: i64| millis(next) + of(job.jitter) <= now;
-        let is_newest_alone = job.late.is_none() && !tried;
-        let superseded = || is_newest_alone && self.schedule.after(tick).is_some_and(follows);
-        match job.missed {
-            Missed::Skip => too_late || superseded(),
-            Missed::RunLatest => superseded(),
-            Missed::CatchUp { .. } => false,
         }
     }
 
