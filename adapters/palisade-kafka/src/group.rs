@@ -18,8 +18,8 @@ use rdkafka::{ClientContext, Offset, TopicPartitionList};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::commit_window::Window;
 use crate::error::{is_passing, revoked};
-use crate::window::Window;
 
 /// A record that was read from Kafka. `term` is the number of the assignment by which this consumer
 /// has the record's partition.
