@@ -221,7 +221,8 @@ impl Election {
             operation.attempt();
             let (keys, ttl, level) = (&self.keys, self.on_nodes(), self.level);
             let within = Duration::ZERO;
-            let ask = AcquireRequest { keys, ttl, level, if_held: None, within, taker: None };
+            let (if_held, taker, awaits_all) = (None, None, false);
+            let ask = AcquireRequest { keys, ttl, level, if_held, within, taker, awaits_all };
             return match self.core.attempt(ask).await {
                 Ok(won) => match self.take_office(won, value, None).await {
                     Ok(leadership) => Ok(TryCampaign::Won(leadership)),

@@ -35,7 +35,8 @@ impl<'a> LockAttempt<'a> {
     /// Returns the request of one attempt.
     pub(super) fn ask(&self, terms: AttemptTerms) -> AcquireRequest<'a> {
         let &Self { keys, ttl, level, .. } = self;
-        AcquireRequest { keys, ttl, level, if_held: terms.if_held, within: terms.left, taker: None }
+        let AttemptTerms { if_held, left: within } = terms;
+        AcquireRequest { keys, ttl, level, if_held, within, taker: None, awaits_all: false }
     }
 }
 

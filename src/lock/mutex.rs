@@ -96,7 +96,8 @@ impl Mutex {
         operation.attempt();
         let (keys, ttl, level) = (&self.keys, self.ttl, self.level);
         let within = Duration::ZERO;
-        let ask = AcquireRequest { keys, ttl, level, if_held: None, within, taker: None };
+        let (if_held, taker, awaits_all) = (None, None, false);
+        let ask = AcquireRequest { keys, ttl, level, if_held, within, taker, awaits_all };
         match self.core.attempt(ask).await {
             Ok(won) => Ok(TryAcquire::Acquired(self.guard(won))),
             Err(Loss::Taken(taken)) => Ok(TryAcquire::Taken(taken)),
@@ -164,7 +165,7 @@ impl Mutex {
         self.core.closing.enter().ok_or_else(|| AcquireError::Closed(self.resource()))
     }
 
-    fn guard(&self, won: Acquired) -> LockGuard {
+    pub(super) fn guard(&self, won: Acquired) -> LockGuard {
         self.guard_of(self.lease(won))
     }
 
