@@ -42,6 +42,14 @@ pub(crate) struct AcquireRequest<'a> {
     pub(crate) awaits_all: bool,
 }
 
+impl<'a> AcquireRequest<'a> {
+    /// Makes the parameters of an attempt that waits for nothing and takes the lock from nobody.
+    pub(crate) fn new(keys: &'a LockKeys, ttl: Duration, level: Durability) -> Self {
+        let (if_held, within, taker, awaits_all) = (None, Duration::ZERO, None, false);
+        Self { keys, ttl, level, if_held, within, taker, awaits_all }
+    }
+}
+
 /// Result of an attempt that got the lock.
 #[derive(Debug)]
 pub(crate) struct Acquired {

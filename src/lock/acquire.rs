@@ -34,9 +34,8 @@ pub(crate) struct LockAttempt<'a> {
 impl<'a> LockAttempt<'a> {
     /// Returns the request of one attempt.
     pub(super) fn ask(&self, terms: AttemptTerms) -> AcquireRequest<'a> {
-        let &Self { keys, ttl, level, .. } = self;
         let AttemptTerms { if_held, left: within } = terms;
-        AcquireRequest { keys, ttl, level, if_held, within, taker: None, awaits_all: false }
+        AcquireRequest { if_held, within, ..AcquireRequest::new(self.keys, self.ttl, self.level) }
     }
 }
 

@@ -94,11 +94,7 @@ impl Mutex {
     async fn try_it(&self, operation: &Call) -> Result<TryAcquire, AcquireError> {
         let _operation = self.begin()?;
         operation.attempt();
-        let (keys, ttl, level) = (&self.keys, self.ttl, self.level);
-        let within = Duration::ZERO;
-        let (if_held, taker, awaits_all) = (None, None, false);
-        let ask = AcquireRequest { keys, ttl, level, if_held, within, taker, awaits_all };
-        match self.core.attempt(ask).await {
+        match self.core.attempt(AcquireRequest::new(&self.keys, self.ttl, self.level)).await {
             Ok(won) => Ok(TryAcquire::Acquired(self.guard(won))),
             Err(Loss::Taken(taken)) => Ok(TryAcquire::Taken(taken)),
             Err(Loss::NoQuorum(_)) if !self.core.closing.is_open() => {
