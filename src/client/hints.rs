@@ -52,7 +52,7 @@ impl Floor {
         at.since(now)
     }
 
-    /// Takes the last wake-up out of the count, because it found a change: the lock had been
+    /// Takes the last wake-up out of the count of useless ones, because the lock had in fact been
     /// released.
     fn forgive(&mut self) {
         self.next = self.next - APART;

@@ -86,9 +86,9 @@ const DEPTH: usize = 4;
 /// not wait until all large results have been shown.
 const AGAIN_MAX: usize = 16;
 
-/// Callback for a node, given by its number, that has begun another data history, with the
-/// quarantine of that history. It is called before the answers of the batch that shows the new
-/// history are posted.
+/// Called with a node's number and its new quarantine when the node turns out to serve other data
+/// than before (it failed over, or was restarted). Callers receive the answers of the batch that
+/// revealed the change after this call.
 pub(crate) type OnSwitch = dyn Fn(usize, Quarantine) + Send + Sync;
 
 /// Settings that the queues of one handle share.

@@ -33,7 +33,8 @@ pub enum Forgotten {
     Run,
 }
 
-/// The policies for lapsed and for forgotten keys.
+/// What to do with a key whose earlier attempt left no result (lapsed), and with a key whose record
+/// may have been lost with a node's data (forgotten).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Policy {
     pub(super) lapsed: Lapsed,

@@ -1,4 +1,4 @@
-//! Span and metrics of one call that acquires a lock.
+//! Records the result of one call that acquires a lock, in its tracing span and in the metrics.
 
 use std::sync::Arc;
 
@@ -9,7 +9,8 @@ use crate::metrics::LockMeters;
 use crate::span::Call;
 use crate::time::Moment;
 
-/// A call that is running. If it is dropped before `over`, it counts as dropped.
+/// Measurement of a call that acquires a lock. If it is dropped before `over`, because the caller
+/// dropped the future of the call, the metrics count the outcome `dropped`.
 pub(super) struct Acquiring<'a> {
     core: &'a Core,
     meters: Arc<LockMeters>,
@@ -23,7 +24,8 @@ impl<'a> Acquiring<'a> {
         Self { core, meters, began, outcome: "dropped" }
     }
 
-    /// Ends the call with its result; `None`: another owner has the lock.
+    /// Records the result of the call, in its span and for the metrics. `Ok(None)` means that
+    /// another owner has the lock.
     pub(super) fn over(
         mut self,
         operation: Call,

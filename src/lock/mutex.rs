@@ -20,14 +20,15 @@ use crate::quorum::acquire::Loss;
 use crate::quorum::backoff::RetryPolicy;
 use crate::span::{Call, operation};
 
-/// A named lock, not yet held. Cheap to clone and to make; use one per name or per call. Made by
+/// A lock with a name, which [`acquire`](Self::acquire) acquires. It is cheap to make and to clone,
+/// so a program may keep one for each name, or make one for each call. Made by
 /// [`Redlock::mutex`](crate::Redlock::mutex).
 ///
-/// On one Redis key it excludes, and is excluded by, the classic `SET NX PX` clients of other
-/// languages (redlock-py, redsync, node-redlock, rslock, redislock). Those clients do not wait in
-/// the lock's queue: as long as the queue is not empty, a lock that is released is reserved for its
-/// first waiter, and a classic client, like [`try_acquire`](Self::try_acquire), hardly ever gets
-/// it.
+/// The classic `SET NX PX` clients of other languages (redlock-py, redsync, node-redlock, rslock,
+/// redislock) exclude this lock, and it excludes them, if they use the same Redis key. They do not
+/// wait in the lock's queue. As long as handles wait in the queue, a released lock is reserved for
+/// the first of them, so a classic client hardly ever gets it, and neither does
+/// [`try_acquire`](Self::try_acquire).
 #[derive(Clone, Debug)]
 pub struct Mutex {
     pub(super) core: Arc<Core>,
@@ -45,9 +46,9 @@ pub struct Mutex {
 #[derive(Debug)]
 #[must_use]
 pub enum TryAcquire<G = LockGuard> {
-    /// The lock is held by the guard.
+    /// The lock was acquired, and this guard holds it.
     Acquired(G),
-    /// Another owner holds the lock.
+    /// Another owner holds the lock, or it is reserved for a handle that waits.
     Taken(Taken),
 }
 
@@ -62,21 +63,23 @@ impl<G> TryAcquire<G> {
 }
 
 impl Mutex {
-    /// Returns the name as given to [`Redlock::mutex`](crate::Redlock::mutex).
+    /// Returns the lock's name, as it was given to [`Redlock::mutex`](crate::Redlock::mutex).
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Makes one attempt. A lock that was just released and is reserved for a waiter counts as
-    /// taken, too: where the queue is never empty, a single attempt hardly ever gets the lock. Then
-    /// use [`acquire`](Self::acquire), which has a place in the queue.
+    /// Makes one attempt to acquire the lock, and does not wait for it. A lock that was just
+    /// released and is reserved for a waiting handle counts as taken, too. So while handles wait
+    /// for the lock all the time, a single attempt hardly ever gets it; use
+    /// [`acquire`](Self::acquire) then, which waits in the same queue.
     ///
     /// # Errors
-    /// [`AcquireError::NoQuorum`] or [`AcquireError::Closed`]. "Taken" is not an error.
+    /// [`AcquireError::NoQuorum`] if too few nodes gave an answer that counts,
+    /// [`AcquireError::Closed`] if the handle is closed. It is not an error that the lock is taken.
     ///
     /// # Cancellation safety
-    /// If dropped at any await, nothing is held: what nodes granted is released in the background,
-    /// and ends with the ttl at the latest.
+    /// If dropped at any await, the lock is not held: grants of nodes are released in the
+    /// background, and end with the ttl at the latest.
     pub async fn try_acquire(&self) -> Result<TryAcquire, AcquireError> {
         let operation = operation!("try_acquire", of = %self.resource());
         let call = Acquiring::begin(&self.core, &self.name);
@@ -106,20 +109,21 @@ impl Mutex {
         }
     }
 
-    /// Acquires the lock: makes attempts until it is held or
-    /// [`acquire_timeout`](super::MutexBuilder::acquire_timeout) has passed. The nodes wake the
-    /// call when the lock is released; where there are no hints it polls with growing, jittered
+    /// Acquires the lock. Makes attempts until one succeeds or
+    /// [`acquire_timeout`](super::MutexBuilder::acquire_timeout) has passed. The nodes notify the
+    /// call when the lock is released; without a notification it tries again after growing, random
     /// pauses. Each attempt has a fresh owner token and is rolled back if it fails. Of several
-    /// handles that wait, the one that has waited longest is usually the next.
+    /// handles that wait, the one that has waited longest is usually the next to get the lock.
     ///
     /// # Errors
-    /// [`AcquireError::TimedOut`] if the lock stayed taken, [`AcquireError::NoQuorum`] if too few
-    /// nodes could be asked until the end (at once if a person has to change a setting),
-    /// [`AcquireError::Closed`] as soon as the handle is [closed](crate::Redlock::close).
+    /// [`AcquireError::TimedOut`] if another owner had the lock at the last attempt.
+    /// [`AcquireError::NoQuorum`] if too few nodes gave an answer that counts by then, or at once
+    /// if only a person can remove the cause. [`AcquireError::Closed`] as soon as the handle is
+    /// [closed](crate::Redlock::close).
     ///
     /// # Cancellation safety
-    /// As [`try_acquire`](Self::try_acquire). If dropped while it waits, its turn passes to the
-    /// next waiter.
+    /// As for [`try_acquire`](Self::try_acquire). If the call is dropped while it waits, its turn
+    /// in the queue passes to the next waiter.
     pub async fn acquire(&self) -> Result<LockGuard, AcquireError> {
         let operation = operation!("acquire", of = %self.resource());
         let call = Acquiring::begin(&self.core, &self.name);
@@ -156,7 +160,8 @@ impl Mutex {
         Resource::Lock(Arc::clone(&self.name))
     }
 
-    /// Begins an operation; refused once the handle is closed.
+    /// Counts an operation that begins, so that `close` waits for it. Fails once the handle is
+    /// closed.
     pub(super) fn begin(&self) -> Result<Operation<'_>, AcquireError> {
         self.core.closing.enter().ok_or_else(|| AcquireError::Closed(self.resource()))
     }

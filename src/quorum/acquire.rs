@@ -86,9 +86,10 @@ pub struct Acquire {
 const HEDGE: (Duration, Duration) = (Duration::from_micros(300), Duration::from_millis(5));
 
 impl Acquire {
-    /// Makes the machine of an attempt over `n` nodes, sent at `sent` and valid until `until`. The
-    /// answers to each request are awaited for `patience`. `raise` is the op that raises a node's
-    /// fence; the machine sets its token.
+    /// Makes the state machine of one attempt to acquire a lock on `n` nodes. The requests leave at
+    /// `sent`, and the lease, if it is won, ends at `until`. The answers to each request are
+    /// awaited for `patience`. `raise` is an op that raises a node's fence; its token is filled in
+    /// later.
     pub fn new(n: usize, sent: Moment, until: Moment, patience: Duration, raise: Op) -> Self {
         let (by, votes) = (until.min(sent + patience), vec![Vote::Silent; n]);
         let (largest, phase, awaits_all) = (None, Phase::Asking, false);

@@ -1,4 +1,4 @@
-//! Four consumer processes that are replaced when they die.
+//! The four consumer processes of the demo, which are replaced when they die.
 
 use std::io::Read as _;
 use std::process::Stdio;
@@ -20,38 +20,40 @@ use crate::process::{Process, command};
 
 const CONSUMERS: usize = 4;
 const POINTS: usize = 5;
-/// Maximum number of messages before a consumer dies at a crash point that has had no death yet.
+/// Maximum number of messages that a consumer handles before it dies at its crash point, if no
+/// consumer has died at that crash point so far.
 const SOON: u32 = 20;
 /// Maximum time for a consumer to end after SIGTERM.
 const END: Duration = Duration::from_secs(30);
 
-/// Counts of deliveries and deaths of the fleet's consumers.
+/// Counts of the deliveries to consumer processes, and of the deaths of these processes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Went {
     pub(crate) delivered: u64,
     pub(crate) killed: u64,
-    /// Deaths at each crash point, as reported by the consumers.
+    /// Number of consumers that died at each crash point, as they reported it themselves.
     pub(crate) died: [u64; POINTS],
 }
 
 impl Went {
-    /// Returns true if a consumer died at each crash point, and one was killed at random.
+    /// Returns true if at least one consumer died at each crash point, and at least one was killed
+    /// at random.
     pub(crate) fn is_hard(&self) -> bool {
         self.killed > 0 && self.died.iter().all(|n| *n > 0)
     }
 }
 
-/// The consumer processes.
+/// The consumer processes of a run. Dead ones are replaced.
 pub(crate) struct Fleet {
     args: Vec<String>,
     inner: Mutex<Inner>,
-    /// Maximum number of messages before a consumer dies by itself.
+    /// Maximum number of messages that a consumer handles before it dies at its crash point.
     life: u32,
     calmer: u32,
     heard: Arc<Heard>,
 }
 
-/// Counts of the bytes that consumers have written.
+/// Counts of the deliveries and deaths that consumers have reported, each by one byte.
 #[derive(Default)]
 struct Heard {
     delivered: AtomicU64,
@@ -61,10 +63,10 @@ struct Heard {
 struct Inner {
     list: Vec<Process>,
     dice: StdRng,
-    /// Number of consumers started to die at each crash point.
+    /// Number of consumers that were started to die at each crash point.
     started: [u64; POINTS],
     killed: u64,
-    /// If true, new consumers are started without a crash point.
+    /// If true, new consumers are started without a crash point, so that they do not abort.
     calm: bool,
 }
 
@@ -83,7 +85,7 @@ impl Heard {
     }
 }
 
-/// Returns the command-line arguments of a consumer of this broker.
+/// Returns the command-line arguments with which a consumer process of this broker is started.
 pub(crate) fn consumer(broker: &Broker, group: &Group, ledger: &Ledger) -> Vec<String> {
     let socket = ledger.socket();
     let sentinels = group.sentinels.join(",");
@@ -137,7 +139,7 @@ impl Fleet {
         let mut command = command(&program.to_string_lossy());
         command.args(&self.args).stdout(Stdio::piped());
         if !inner.calm {
-            // Choose the crash point with the fewest deaths so far.
+            // Choose the crash point at which the fewest consumers have died so far.
             let died = self.heard.died();
             let least = (0..POINTS).min_by_key(|at| (died[*at], inner.started[*at]));
             let at = least.ok_or("there are crash points")?;
@@ -151,7 +153,7 @@ impl Fleet {
         let mut process = Process::spawn(command)?;
         let mut out = process.child().stdout.take().ok_or("no output")?;
         let heard = Arc::clone(&self.heard);
-        // This thread ends when the process closes its output.
+        // The thread ends when the consumer process closes its output.
         std::thread::spawn(move || {
             let mut bytes = [0; 256];
             while let Ok(n @ 1..) = out.read(&mut bytes) {
@@ -161,8 +163,8 @@ impl Fleet {
         Ok(process)
     }
 
-    /// Kills random consumers for ever, starting after there was a death at each crash point.
-    /// Returns an error if no consumer can be started.
+    /// Kills random consumers for ever, after a consumer has died at each crash point, and replaces
+    /// dead ones. Returns only if a consumer cannot be started, with the error.
     pub(crate) async fn torment(&self, dice: &mut StdRng) -> Failure {
         let mut next = Instant::now();
         loop {
@@ -183,8 +185,8 @@ impl Fleet {
         }
     }
 
-    /// Sends SIGTERM to all consumers and waits until they have ended. Those started later do not
-    /// die by themselves.
+    /// Sends SIGTERM to all consumers and waits until they have ended. Consumers that are started
+    /// later have no crash point.
     pub(crate) async fn stop(&self) -> Result<(), Failure> {
         self.inner().calm = true;
         self.inner().list.iter().for_each(|c| c.signal("TERM"));

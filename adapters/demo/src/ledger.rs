@@ -1,5 +1,5 @@
-//! The ledger in the demo's main process. Consumers send it one line of JSON for each question over
-//! a Unix socket.
+//! The ledger that books invoices in the demo's main process. Consumer processes send it their
+//! questions over a Unix socket, as one line of JSON each.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,14 +21,16 @@ enum Ask {
     Probe { key: Arc<str>, token: u64 },
 }
 
-/// The ledger's answer.
+/// The ledger's answer to a question of a consumer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Said {
-    /// The effect is booked.
+    /// The order is booked.
     Booked,
-    /// The effect is not booked, and from now on the ledger refuses tokens below the question's.
+    /// The order is not booked. From now on the ledger refuses to book it with a smaller fencing
+    /// token than the one in the question.
     NotBooked,
-    /// The ledger has already seen a larger token.
+    /// The ledger refuses the booking, because it has already seen a larger fencing token for the
+    /// order.
     OldToken,
 }
 
@@ -38,7 +40,7 @@ struct Shared {
     booked: AtomicUsize,
 }
 
-/// The ledger while it serves its socket.
+/// The ledger that answers questions on its socket. Dropping it removes the socket.
 pub(crate) struct Ledger {
     dir: PathBuf,
     shared: Arc<Shared>,
@@ -121,7 +123,8 @@ impl Line {
         self.ask(&Ask::Book { key: key.into(), token }).await
     }
 
-    /// Asks whether an order is booked, and from now on refuses smaller tokens for it.
+    /// Asks whether an order is booked. From now on the ledger refuses to book this order with a
+    /// smaller fencing token than `token`.
     pub(crate) async fn probe(&self, key: &str, token: u64) -> Result<Said, Failure> {
         self.ask(&Ask::Probe { key: key.into(), token }).await
     }

@@ -27,7 +27,7 @@ pub(crate) struct Report {
     broker: &'static str,
     audit: Audit,
     went: Went,
-    /// Number of dead letters for each key, and the last one's reason.
+    /// For each key, the number of its dead letters and the reason of the last one.
     dead: BTreeMap<String, (usize, String)>,
     poison: Vec<String>,
     published: usize,
@@ -53,8 +53,8 @@ impl Report {
         Self { broker, audit, went: *went, dead, poison, published }
     }
 
-    /// Returns true if every order was booked once, only poison became dead letters, and a consumer
-    /// died at each crash point.
+    /// Returns true if every order was booked once, only the messages made for that became dead
+    /// letters, and a consumer died at each crash point.
     pub(crate) fn is_good(&self) -> bool {
         let dead: Vec<_> = self.dead.keys().cloned().collect();
         let kept = self.audit.doubles == 0 && self.audit.lost == 0 && dead == self.poison;

@@ -1,4 +1,5 @@
-//! Bodies: a request's body is read whole, a response's up to the length that is stored.
+//! Reads HTTP bodies: a request's body to its end, and a response's body up to the greatest length
+//! that the layer stores.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -11,7 +12,8 @@ use http_body::{Body, Frame, SizeHint};
 
 use crate::BoxError;
 
-/// The body of an answer: the part already read from the handler's body, followed by the rest.
+/// The body of a response that the layer returns. It consists of the bytes that the layer has
+/// already in memory, followed by the part of the handler's body that the layer has not read.
 #[derive(Debug)]
 pub struct ResponseBody<B> {
     read: VecDeque<Bytes>,
@@ -73,15 +75,15 @@ where
     }
 }
 
-/// A response's body, read up to the length that is stored.
+/// The body of a handler's response, after the layer has read as much of it as it may store.
 pub(crate) struct Collected<B> {
-    /// The whole body, unless it is too long to be stored.
+    /// All bytes of the body; `None` if the body is too long to be stored.
     pub(crate) whole: Option<Bytes>,
-    /// The body that is sent to the caller.
+    /// The body to send to the client, which is complete in any case.
     pub(crate) body: ResponseBody<B>,
 }
 
-/// Reads a response's body until its end, or until it is longer than `limit` bytes.
+/// Reads a response's body to its end, or until more than `limit` bytes of it are read.
 pub(crate) async fn collect<B: Body>(body: B, limit: usize) -> Result<Collected<B>, B::Error> {
     let (mut body, mut read, mut length) = (Box::pin(body), VecDeque::new(), 0);
     let mut trailers = None;
@@ -103,20 +105,20 @@ pub(crate) async fn collect<B: Body>(body: B, limit: usize) -> Result<Collected<
     Ok(Collected { whole: Some(bytes), body })
 }
 
-/// The reason why a request's body was not read.
+/// The reason why a request's body could not be read to its end.
 pub(crate) enum Unread {
-    /// The body is longer than the limit.
+    /// The body is longer than the layer accepts.
     TooLong,
-    /// The client sent less than it announced, or violated HTTP.
+    /// Reading failed, for example because the client sent fewer bytes than its `Content-Length`.
     Broken(BoxError),
 }
 
-/// Reads a request's body of at most `limit` bytes.
+/// Reads a request's body to its end. Fails if it is longer than `limit` bytes.
 pub(crate) async fn read<B>(body: B, limit: usize) -> Result<Bytes, Unread>
 where
     B: Body<Error: Into<BoxError>>,
 {
-    // The client may announce the length beforehand.
+    // If the client announces a longer body (`Content-Length`), refuse it without reading it.
     if body.size_hint().lower() > limit as u64 {
         return Err(Unread::TooLong);
     }

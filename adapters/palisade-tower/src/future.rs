@@ -1,4 +1,4 @@
-//! The layer's response future.
+//! The future that the layer's service returns for each request.
 
 use std::fmt;
 use std::future::Future;
@@ -10,17 +10,17 @@ use pin_project_lite::pin_project;
 
 use crate::body::ResponseBody;
 
-/// Output of the layer's response future.
+/// What the layer's service returns for a request: a response, or the error of the wrapped service.
 pub(crate) type Answer<B, E> = Result<Response<ResponseBody<B>>, E>;
 
 pin_project! {
     /// The response future of [`IdempotencyService`](crate::IdempotencyService).
     ///
     /// # Cancellation safety
-    /// If the future is dropped while the request's body arrives, nothing was run. If it is dropped
-    /// later, as servers do when the client hangs up, the handler continues in its own task, and
-    /// its response is recorded. If the layer does not apply to the request, its handler is
-    /// dropped, too.
+    /// If the future is dropped while the request's body is still being read, the handler has not
+    /// run and does not run. If it is dropped later, as servers do when the client hangs up, the
+    /// handler continues in its own task, and its response is stored. The handler of a request to
+    /// which the layer does not apply runs inside this future and is dropped with it.
     pub struct ResponseFuture<F, B, E> {
         #[pin]
         kind: Kind<F, B, E>,
@@ -30,9 +30,10 @@ pin_project! {
 pin_project! {
     #[project = Projected]
     enum Kind<F, B, E> {
-        /// A request to which the layer does not apply.
+        /// A request to which the layer does not apply; `handler` is the future of its handler.
         Passed { #[pin] handler: F },
-        /// A request under a key, or a refused one.
+        /// A request with an idempotency key, or a request that was refused before it ran; `answer`
+        /// produces the response of both.
         Keyed { answer: Pin<Box<dyn Future<Output = Answer<B, E>> + Send>> },
     }
 }

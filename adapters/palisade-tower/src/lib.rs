@@ -25,5 +25,5 @@ pub use scope::Scope;
 pub use service::IdempotencyService;
 pub use stored::StoredResponse;
 
-/// Any error, as the bodies of requests and responses report it.
+/// The error type of request and response bodies, which can hold any error.
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;

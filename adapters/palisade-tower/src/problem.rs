@@ -1,4 +1,4 @@
-//! The layer's own answers: problem details (RFC 9457).
+//! The error responses of the layer itself, in the format of RFC 9457 (problem details).
 
 use std::time::Duration;
 
@@ -8,7 +8,8 @@ use serde::Serialize;
 
 use crate::key::InvalidKey;
 
-/// Time after which to repeat a request while an operator may still decide about its key.
+/// Value of `Retry-After` while a key is parked because nodes lost data and no operator has decided
+/// about the loss yet.
 const UNDECIDED: Duration = Duration::from_secs(10);
 
 /// The reason why the layer, and not the handler, answers a request.
@@ -16,40 +17,43 @@ const UNDECIDED: Duration = Duration::from_secs(10);
 pub(crate) enum Problem {
     KeyMissing,
     KeyInvalid(InvalidKey),
-    /// The program's own check refuses the key.
+    /// The check that the program set with `accept_keys` does not accept the key.
     KeyRefused,
-    /// The key is bare, and only strings of structured fields are accepted.
+    /// The key has no quotation marks, and the layer is set to accept only keys with them.
     KeyBare,
-    /// The key and its scope are longer than a record's name may be.
+    /// The key and its scope together are longer than the name of a record may be.
     KeyTooLong,
     CallerUnknown,
     BodyTooLarge(usize),
     BodyUnreadable,
-    /// The request's own time is in the future.
+    /// The time at which the request was made, as its sender gives it, is in the future.
     CreatedLater,
     InProgress(Duration),
     KeyReused,
-    /// The key is parked: an earlier attempt left no result.
+    /// The key is parked, because an earlier attempt left no result and may have taken effect.
     OutcomeUnknown,
-    /// The key is parked: for this long, the nodes cannot tell whether it was used before.
+    /// The key is parked, because nodes lost data and do not know whether it was used before.
+    /// Contains the time after which they know it again.
     PastUnknown(Duration),
-    /// As [`PastUnknown`](Self::PastUnknown), but an operator may decide about all such keys at any
-    /// moment.
+    /// The key is parked as for [`PastUnknown`](Self::PastUnknown), but no operator has decided yet
+    /// whether such keys run, so it is worthwhile to send the request again.
     PastUndecided,
-    /// The response was not stored. Contains its status, if it is known.
+    /// The request ran before, and its response could not be stored. Contains the status of that
+    /// response, if it is known.
     ResponseNotKept(Option<u16>),
     TooOld,
-    /// Too few nodes answered; nothing was run.
+    /// Too few nodes answered, so the handler was not run. Contains the value of `Retry-After`.
     Unavailable(Duration),
-    /// The nodes were not initialised yet: whether they are new is unknown.
+    /// `palisade init` has not been run on the nodes, so it is unknown whether they are new or lost
+    /// their data. Contains the value of `Retry-After`.
     NotInitialised(Duration),
     NotRecorded(Duration),
     HandlerFailed,
-    /// The program or the record is wrong; the log has the cause.
+    /// There is a fault in the program or in the key's record, and the log has the cause.
     Internal,
 }
 
-/// Members of the JSON object. Programs compare `code`.
+/// The members of the JSON object in the body of an error response. Programs compare `code`.
 #[derive(Serialize)]
 struct Details<'a> {
     r#type: &'a str,
@@ -86,7 +90,8 @@ impl Problem {
         }
     }
 
-    /// Returns the code that programs compare, which is also the documentation's anchor.
+    /// Returns the value of the JSON member `code`, by which programs tell errors apart. It is also
+    /// the anchor of the error in the page that documents keys.
     fn code(&self) -> &'static str {
         match self {
             Self::KeyMissing => "key-missing",
@@ -112,7 +117,7 @@ impl Problem {
         }
     }
 
-    /// Returns a text about what happened to the request, and what its sender can do.
+    /// Returns a text for people about what happened to the request, and what its sender can do.
     fn detail(&self) -> String {
         let text = match self {
             Self::KeyInvalid(why) => return format!("{why}. Nothing was run."),
@@ -150,7 +155,8 @@ impl Problem {
         text.to_owned()
     }
 
-    /// Returns the text for a request that is valid by itself.
+    /// Returns the text for errors whose cause is not the form of the request, but the state of its
+    /// key, its handler or the nodes.
     fn detail_of_valid(&self) -> &'static str {
         match self {
             Self::InProgress(_) => {
@@ -199,7 +205,8 @@ impl Problem {
         }
     }
 
-    /// Returns the time after which the same request may get another answer.
+    /// Returns the value of `Retry-After`, which is the time after which the same request may get
+    /// another answer. Returns `None` for an error without this header.
     fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::InProgress(wait)
@@ -212,14 +219,15 @@ impl Problem {
         }
     }
 
-    /// Returns the answer. `documentation` is the address of the page about keys.
+    /// Returns the HTTP response for this error. `documentation` is the address of the page that
+    /// documents keys.
     pub(crate) fn response(&self, documentation: Option<&str>) -> Response<Bytes> {
         let (status, code) = (self.status(), self.code());
         let reason = status.canonical_reason().unwrap_or("Error");
         let kind = documentation.map(|page| format!("{page}#{code}"));
         let details = Details {
             r#type: kind.as_deref().unwrap_or("about:blank"),
-            // A problem without its own type has the title of its status (RFC 9457).
+            // RFC 9457 wants the title of the HTTP status if the `type` is `about:blank`.
             title: if kind.is_some() { self.title() } else { reason },
             status: status.as_u16(),
             code,
@@ -236,7 +244,8 @@ impl Problem {
         let json = HeaderValue::from_static("application/problem+json");
         headers.insert(header::CONTENT_TYPE, json);
         headers.insert(header::CONTENT_LANGUAGE, HeaderValue::from_static("en"));
-        // An intermediary may cache a 410, but the next answer under the key may be another one.
+        // Without this header a proxy may cache a 410, but the next request with the key may get
+        // another answer.
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         if let Some(wait) = self.retry_after() {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds(wait)));
@@ -273,7 +282,8 @@ impl Problem {
     }
 }
 
-/// Converts a wait to whole seconds, rounded up, because an earlier request would come too soon.
+/// Converts the time of a `Retry-After` header to whole seconds. Rounds up, because a client that
+/// waits for less than the time would come too early.
 fn seconds(wait: Duration) -> u64 {
     let more = u64::from(wait.subsec_nanos() > 0);
     wait.as_secs().saturating_add(more).max(1)

@@ -1,14 +1,16 @@
-//! The owner of a key.
+//! The owner of an idempotency key.
 
 use std::fmt::Write as _;
 
-/// Maximum length of a record's name in bytes.
+/// Maximum length, in bytes, of a record's name, which consists of the scope and the key.
 const NAME_MAX: usize = 512;
 
-/// The owner of a key. The same key of two owners is two keys; otherwise a caller could read
-/// another caller's response by guessing a key.
+/// The owner of an idempotency key, for example a user. If two owners use the same key, their
+/// requests have different records. Otherwise a caller could read another caller's response by
+/// guessing the key.
 ///
-/// Take it from the data that authenticated the request, never from data that the caller chooses.
+/// Take the owner from the data that authenticated the request, never from data that the caller
+/// chooses.
 ///
 /// ```
 /// use palisade_tower::Scope;
@@ -19,7 +21,8 @@ const NAME_MAX: usize = 512;
 pub struct Scope(Vec<String>);
 
 impl Scope {
-    /// Creates a scope for this tenant or user. A request whose scope has an empty name is refused.
+    /// Creates the scope of this tenant or user. A request whose scope has an empty name is
+    /// refused.
     pub fn of(name: impl Into<String>) -> Self {
         Self(vec![name.into()])
     }
@@ -31,8 +34,9 @@ impl Scope {
         self
     }
 
-    /// Creates one scope for all callers. Use it only if a response contains nothing that another
-    /// caller may not see, and if a caller gains nothing by using another caller's key first.
+    /// Creates the scope that all callers share, in which a key means the same request whoever
+    /// sends it. Use it only if every caller may see every response, and if a caller gains nothing
+    /// by using another caller's key before that caller does.
     pub fn everybody() -> Self {
         Self(Vec::new())
     }
@@ -42,9 +46,9 @@ impl Scope {
         self.0.iter().any(String::is_empty)
     }
 
-    /// Returns the name of the record: the parts and the key, separated by `:`. Each is escaped, so
-    /// that different scopes or keys have different names. Returns `None` if the name would be too
-    /// long.
+    /// Returns the name of the record of `key` in this scope, which is the parts of the scope and
+    /// the key, separated by `:`. Each part is escaped, so that different scopes or keys have
+    /// different names. Returns `None` if the name would be longer than 512 bytes.
     pub(crate) fn name(&self, key: &str) -> Option<String> {
         let mut name = String::new();
         for part in &self.0 {

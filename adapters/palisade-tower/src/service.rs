@@ -1,4 +1,4 @@
-//! The service around a handler.
+//! The tower service that wraps a handler.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -16,7 +16,7 @@ use crate::problem::Problem;
 use crate::run;
 use crate::settings::Settings;
 
-/// A service whose handler runs once per key, created by
+/// A tower service that runs its handler once per idempotency key. It is created by
 /// [`IdempotencyLayer`](crate::IdempotencyLayer).
 #[derive(Clone, Debug)]
 pub struct IdempotencyService<S> {
@@ -59,7 +59,8 @@ where
             Ok(None) => return self.refused(&Problem::KeyMissing),
             Err(problem) => return self.refused(&problem),
         };
-        // The service that was polled is ready, but its clone is not, so the clone stays here.
+        // Only the service on which `poll_ready` was called is ready to be called. It goes to the
+        // request's task, and its clone stays here for the next request.
         let clone = self.inner.clone();
         let ready = std::mem::replace(&mut self.inner, clone);
         let (settings, tasks) = (Arc::clone(&self.settings), self.tasks.clone());

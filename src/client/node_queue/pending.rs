@@ -150,8 +150,8 @@ impl Pending {
         self.reply_to.as_ref().map_or(Durability::Primary, |replies| replies.level())
     }
 
-    /// Splits off the part of the request that is repeated without a caller; `None` if the request
-    /// is not owed.
+    /// Splits off a copy of the op that is repeated until the node answers it, also after the
+    /// caller has gone (an owed op, such as a release). Returns `None` for other requests.
     pub(super) fn take_owed(&mut self) -> Option<Self> {
         let until = self.owed_until.take()?;
         let mut owed = Self::silent(self.op.clone(), self.deadline, self.node).owed(until);

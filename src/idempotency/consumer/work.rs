@@ -38,7 +38,8 @@ enum End {
 /// Result of handling one delivery.
 struct Settled {
     disposition: Disposition,
-    /// True if the broker confirmed that the delivery is settled.
+    /// True if the broker confirmed that the delivery is settled. RabbitMQ does not answer an
+    /// acknowledgement, so there it only means that the acknowledgement was sent.
     confirmed: bool,
     past: Past,
 }

@@ -351,7 +351,8 @@ impl Resolver for Fixed {
         facts: &ServerFacts,
         events: &broadcast::Sender<NodeSignal>,
     ) -> Result<(), NodeError> {
-        self.judge.accept(at, facts, Group::default(), events)
+        // A lone server has no others whose settings would be read, so the time does not matter.
+        self.judge.accept(at, facts, (Group::default(), Moment::default()), events)
     }
 
     fn is_tls(&self) -> bool {

@@ -135,7 +135,7 @@ impl Resolver for Finder {
         looked.run_id = Some(facts.run_id.clone());
         looked.replid = Some(facts.replid.as_str().into());
         drop(looked);
-        self.judge.accept(at, facts, self.group(), events)
+        self.judge.accept(at, facts, (self.group(), self.env.now()), events)
     }
 
     fn follow_up(&self) -> BoxFuture<'_, ()> {

@@ -7,8 +7,8 @@ use sqlx::mysql::MySqlQueryResult;
 use crate::error::{self, Changed, Stale};
 use crate::fence::value;
 
-/// Checks the result of an `UPDATE … WHERE … AND fence <= ?`. sqlx counts the rows that were found,
-/// even if nothing in them was changed.
+/// Checks the result of an `UPDATE … WHERE … AND fence <= ?`. sqlx reports the number of rows that
+/// fulfilled the condition, even if the statement changed nothing in them.
 ///
 /// # Errors
 /// [`Stale`] if the statement found no row. This is also the error if the resource does not exist.
@@ -16,8 +16,8 @@ pub fn applied(done: &MySqlQueryResult, resource: &str, token: FencingToken) -> 
     error::not_stale(done.rows_affected(), resource, token)
 }
 
-/// Checks the result of an `UPDATE` of a versioned row, as
-/// [`fence::unchanged`](crate::fence::unchanged) does.
+/// Checks the result of an `UPDATE … SET version = version + 1 WHERE … AND version = ?`, as
+/// [`fence::unchanged`](crate::fence::unchanged) does for PostgreSQL.
 ///
 /// # Errors
 /// [`Changed`] if the statement found no row. This is also the error if the resource does not
@@ -26,18 +26,18 @@ pub fn unchanged(done: &MySqlQueryResult, resource: &str, version: i64) -> Resul
     error::unchanged(done.rows_affected(), resource, version)
 }
 
-/// Raises the token that the resource has seen, and locks it until the transaction ends. Everything
-/// that the transaction writes afterwards is written under a token that no newer holder has
-/// overtaken.
+/// Stores `token` as the newest token of the resource in the table `palisade_fence`, and locks this
+/// row of the table until the transaction ends. No holder with a newer token that also calls
+/// `raise` can write between this call and the end of the transaction.
 ///
-/// Call it first in a transaction. Outside of a transaction it locks nothing.
+/// Call it first in a transaction. Outside of a transaction the lock ends at once.
 ///
 /// # Errors
-/// The outer error is the database's. The inner error is [`Stale`]: a newer holder has raised the
-/// token, so roll back.
+/// The outer error comes from the database. The inner error is [`Stale`], which means that a newer
+/// holder has stored its token before, so roll the transaction back.
 ///
 /// # Cancellation safety
-/// If the future is dropped, the transaction may or may not have raised the token; roll it back.
+/// If the future is dropped, the token may or may not be stored in the transaction; roll it back.
 pub async fn raise(
     conn: &mut MySqlConnection,
     resource: &str,
@@ -51,7 +51,8 @@ pub async fn raise(
     .bind(value(token))
     .execute(&mut *conn)
     .await?;
-    // The transaction has locked the row, and a locking read returns the row's current state.
+    // The first statement has locked the row. A locking read returns the current state of the row,
+    // while a plain read may return an older one from the transaction's snapshot.
     let seen: i64 =
         sqlx::query_scalar("SELECT fence FROM palisade_fence WHERE resource = ? FOR UPDATE")
             .bind(resource.as_bytes())
