@@ -225,9 +225,8 @@ impl Attempt for DegradingAttempt<'_> {
     async fn make(&mut self, terms: AttemptTerms) -> Result<Acquired, Loss> {
         let LockAttempt { core, keys, operation, .. } = self.acquire;
         let sent = core.env.now();
-        if sent >= self.held_until
-            && let Some(outcomes) = core.outage().known(keys, sent, self.after)
-        {
+        let known = core.outage().known(keys, sent, self.after);
+        if let Some(outcomes) = known {
             return Err(Loss::NoQuorum(outcomes));
         }
         operation.attempt();

@@ -550,6 +550,19 @@ async fn closing_ends_all_who_wait_and_lets_nobody_go_on() {
     assert!(matches!(e, AcquireError::Closed(_)), "{e}");
     drop(closed.await.unwrap());
 
+    // The handle closes during the attempt after which the call would have gone on.
+    world.heal();
+    world.links.iter().for_each(FaultControl::freeze);
+    let redlock = world.process();
+    let asks = spawn(&proceed(&redlock, "asks"));
+    sleep(400 * MS).await;
+    assert!(!asks.is_finished());
+    drop(redlock.close(10 * S).await);
+    let e = asks.await.unwrap().unwrap_err();
+    assert!(matches!(e, AcquireError::Closed(_)), "{e}");
+    world.links.iter().for_each(FaultControl::thaw);
+
+    world.cut([0, 1, 2]);
     let redlock = world.process();
     let m = local(&redlock, "m");
     let inside = degraded(&m).await;
