@@ -2,8 +2,8 @@
 //! are passed in.
 //!
 //! A call asks [`Outage::known`] before each of its attempts, and reports the result by
-//! [`Outage::failed`] or [`Outage::answered`]. After a failure [`Outage::lasts`] decides if the call
-//! may go on without the lock. If it does, [`Outage::degrade`] counts its guard, and
+//! [`Outage::failed`] or [`Outage::answered`]. After a failure, [`Outage::lasts`] decides if the
+//! call may go on without the lock. If it does, [`Outage::degrade`] counts its guard, and
 //! [`Outage::ended`] the end of the guard.
 
 use std::time::Duration;

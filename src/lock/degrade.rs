@@ -195,11 +195,13 @@ struct DegradingAttempt<'a> {
 }
 
 impl DegradingAttempt<'_> {
-    /// Reports the end of an attempt that was sent at `sent` to the handle.
-    fn report(&self, sent: Moment, lost: Option<&Loss>) {
+    /// Reports the end of an attempt that began at `began` to the handle.
+    fn report(&self, began: Moment, lost: Option<&Loss>) {
         let LockAttempt { core, keys, .. } = self.acquire;
         let now = core.env.now();
         if let Some(Loss::NoQuorum(outcomes)) = lost {
+            // The attempt may first have waited for its permit. No node is awaited for longer.
+            let sent = began.max(now - core.patience());
             let finding = Finding::of(&core.no_quorum(outcomes.clone()));
             core.outage().failed(keys, (sent, now), outcomes, finding);
             return;
@@ -224,15 +226,15 @@ impl Attempt for DegradingAttempt<'_> {
 
     async fn make(&mut self, terms: AttemptTerms) -> Result<Acquired, Loss> {
         let LockAttempt { core, keys, operation, .. } = self.acquire;
-        let sent = core.env.now();
-        let known = core.outage().known(keys, sent, self.after);
+        let began = core.env.now();
+        let known = core.outage().known(keys, began, self.after);
         if let Some(outcomes) = known {
             return Err(Loss::NoQuorum(outcomes));
         }
         operation.attempt();
         let ask = AcquireRequest { awaits_all: true, ..self.acquire.ask(terms) };
         let made = core.attempt(ask).await;
-        self.report(sent, made.as_ref().err());
+        self.report(began, made.as_ref().err());
         made
     }
 
@@ -261,7 +263,8 @@ fn held_until(loss: &Loss, now: Moment) -> Moment {
 }
 
 /// The guard of a [`DegradingMutex`]: it holds the lock, or it is *degraded* and its work runs
-/// without the lock. A guard never changes from one to the other; who needs the lock acquires again.
+/// without the lock. A guard never changes from one to the other: work that needs the lock drops a
+/// degraded guard and acquires again.
 #[derive(Debug)]
 #[must_use = "a dropped guard lets the next caller in at once"]
 pub struct DegradableGuard {
