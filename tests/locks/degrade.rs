@@ -1,4 +1,5 @@
-//! Locks that may degrade: work goes on without the lock while no majority answers. In virtual time.
+//! Locks that may degrade: work goes on without the lock while no majority answers. In virtual
+//! time.
 
 mod never;
 
