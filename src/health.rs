@@ -198,18 +198,24 @@ impl Redlock {
 /// keys that are judged: how long their results are kept, since when such keys exist, and which
 /// loss of data they accept.
 pub(crate) async fn health(redlock: &Redlock, retention: Duration, loss: DataLossTerms) -> Health {
-    let said = redlock.core.health(retention, loss).await;
-    let node = |said: crate::client::health::Said| {
-        let locks = match &said.lock {
+    let reports = redlock.core.health(retention, loss).await;
+    let node = |report: crate::client::health::NodeReport| {
+        let locks = match &report.lock {
             NodeOutcome::Granted | NodeOutcome::Held(_) => Ability::Now,
             NodeOutcome::Quarantined { remaining, .. } => Ability::of(*remaining),
             _ => Ability::Unknown,
         };
-        let forgets = said.forgets.map_or(Ability::Unknown, Ability::of);
+        let forgets = report.forgets.map_or(Ability::Unknown, Ability::of);
         let new_keys = locks.and(forgets);
-        NodeHealth { name: said.name, outcome: said.lock, locks, new_keys, losses: said.losses }
+        NodeHealth {
+            name: report.name,
+            outcome: report.lock,
+            locks,
+            new_keys,
+            losses: report.losses,
+        }
     };
-    let nodes: Vec<_> = said.into_iter().map(node).collect();
+    let nodes: Vec<_> = reports.into_iter().map(node).collect();
     let degraded = redlock.core.outage().guards();
     Health { needed: majority(nodes.len()), nodes, waiting: Vec::new(), degraded }
 }

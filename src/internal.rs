@@ -9,9 +9,9 @@ use redis::{AsyncConnectionConfig, RedisError, RedisResult};
 pub use crate::config::{RETENTION, default_clock_error, lasts};
 pub use crate::dial::Line;
 pub use crate::dial::endpoint::Endpoint;
+pub use crate::dial::error_text::error_text;
+use crate::dial::error_text::refusal;
 use crate::dial::frames::{Excess, Limits};
-use crate::dial::said::refusal;
-pub use crate::dial::said::said;
 use crate::election::{Leader, Metadata};
 use crate::error::{ConfigError, NodeError};
 pub use crate::idempotency::decision::{Read, Record};
@@ -79,8 +79,8 @@ pub fn objection(info: &str) -> Option<NodeError> {
 
 /// Returns true if the token stands for no owner, because the lock is kept after a planned handover
 /// or reserved for a waiting handle.
-pub fn is_nobodys(owner: OwnerToken) -> bool {
-    owner.is_nobodys()
+pub fn is_ownerless(owner: OwnerToken) -> bool {
+    owner.is_ownerless()
 }
 
 /// Reads what the leader of an election has published on a node beside its lock, of which `holder`
@@ -177,6 +177,6 @@ pub async fn open_wide(at: &Endpoint) -> RedisResult<Line> {
 pub fn sentence(e: &RedisError, secrets: &Secrets) -> String {
     match tls::inside::<Excess>(e) {
         Some(excess) => excess.to_string(),
-        None => refusal(e, secrets).unwrap_or_else(|| said(e, secrets)),
+        None => refusal(e, secrets).unwrap_or_else(|| error_text(e, secrets)),
     }
 }

@@ -49,7 +49,7 @@ impl OwnerToken {
     }
 
     /// Returns true if the token stands for no owner: [`KEPT`](Self::KEPT), or a reservation.
-    pub(crate) fn is_nobodys(&self) -> bool {
+    pub(crate) fn is_ownerless(&self) -> bool {
         self.0.starts_with(b"------")
     }
 
@@ -150,7 +150,7 @@ mod tests {
         assert_eq!(OwnerToken::parse(&[b' '; 22]), None);
         let reserved = OwnerToken::reserved_for(0x0123_4567_89ab_cdef);
         assert_eq!(reserved.as_str(), "------0123456789abcdef");
-        assert!(reserved.is_nobodys() && OwnerToken::KEPT.is_nobodys());
+        assert!(reserved.is_ownerless() && OwnerToken::KEPT.is_ownerless());
         assert_eq!(OwnerToken::parse(&[b'-'; 22]), Some(OwnerToken::KEPT));
         for bits in [u128::MAX, 1 << 126, 2 << 126] {
             assert!(!OwnerToken::from_random(bits).as_str().starts_with('-'));

@@ -40,7 +40,7 @@ pub(crate) trait Held {
     /// Resolves when the lease is lost.
     fn lost(&self) -> impl Future<Output = ()>;
     /// Resolves when another process requests the lease, with a text about the request.
-    fn asked(&self) -> impl Future<Output = String> {
+    fn end_requested(&self) -> impl Future<Output = String> {
         std::future::pending()
     }
 }
@@ -61,7 +61,7 @@ impl Held for Leadership {
     fn lost(&self) -> impl Future<Output = ()> {
         self.lost()
     }
-    async fn asked(&self) -> String {
+    async fn end_requested(&self) -> String {
         let request = self.asked_to_resign().await;
         let why = if request.reason.is_empty() { "no reason given" } else { &request.reason };
         format!("{} asks to step down ({why})", request.by)
@@ -104,7 +104,7 @@ pub(crate) enum Ended {
     /// The command was ended because the lease was about to end, or was lost.
     Lost,
     /// The command was ended because another process requested the lease.
-    Asked,
+    Requested,
 }
 
 impl Ended {
@@ -125,7 +125,7 @@ impl Ended {
             Self::Signal(signal) => 128_u8.saturating_add(signal as u8),
             // 124 is the exit code of `timeout`, too.
             Self::TooLong => 124,
-            Self::Lost | Self::Asked => LOST,
+            Self::Lost | Self::Requested => LOST,
         }
     }
 }
@@ -135,7 +135,7 @@ impl Ended {
 enum Ending {
     Lost,
     TooLong,
-    Asked,
+    Requested,
 }
 
 /// Runs a command to its end. Processes that the command leaves in its process group are killed. An
@@ -191,8 +191,8 @@ async fn attend(
     let began = Instant::now();
     let (mut ending, mut killed, mut interrupts) = (None, false, 0);
     let mut kill_at = None;
-    let asked = held.asked();
-    tokio::pin!(asked);
+    let requested = held.end_requested();
+    tokio::pin!(requested);
     let mut beat = interval(LOOK);
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -225,9 +225,9 @@ async fn attend(
                     kill(child, group, say);
                 }
             }
-            why = &mut asked, if ending.is_none() => {
+            why = &mut requested, if ending.is_none() => {
                 say.warn("asked", json!({}), &format!("{why}; the command is ended"));
-                ending = Some(Ending::Asked);
+                ending = Some(Ending::Requested);
                 kill_at = Some(Instant::now() + command.grace);
                 send_all(child, group, Signal::SIGTERM);
             }
@@ -289,7 +289,7 @@ fn unseen(e: &io::Error, say: Say) -> Ended {
 fn how_it_ended(ending: Option<&Ending>, over: bool, status: Ended) -> Ended {
     match ending {
         Some(Ending::TooLong) if !over => Ended::TooLong,
-        Some(Ending::Asked) if !over => Ended::Asked,
+        Some(Ending::Requested) if !over => Ended::Requested,
         Some(_) => Ended::Lost,
         None if over => Ended::Lost,
         None => status,

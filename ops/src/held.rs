@@ -15,7 +15,7 @@ use palisade::FencingToken;
 use palisade::election::Leader;
 use palisade::error::{ConfigError, Resource};
 use palisade::internal::digest;
-use palisade::internal::{self, check_prefix, is_nobodys, of_key};
+use palisade::internal::{self, check_prefix, is_ownerless, of_key};
 use palisade::node::spi::{Holder, LockKeys, OwnerToken};
 
 const READ: &str = include_str!("lua/held.lua");
@@ -168,7 +168,7 @@ fn seen(found: Value) -> Option<Seen> {
     let (owner, fence, left, meta): (Vec<u8>, u64, i64, Vec<u8>) =
         redis::from_redis_value(found).ok()?;
     Some(Seen {
-        owner: OwnerToken::parse(&owner).filter(|owner| !is_nobodys(*owner))?,
+        owner: OwnerToken::parse(&owner).filter(|owner| !is_ownerless(*owner))?,
         fence: Some(fence).filter(|fence| *fence < 1 << 53)?,
         // Lua may return a negative number, which would become a huge unsigned one.
         left: Duration::from_millis(u64::try_from(left).ok()?),

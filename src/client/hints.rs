@@ -70,7 +70,7 @@ pub(crate) struct Hints {
 #[derive(Debug, Default)]
 struct Entry {
     /// True for each node that has hinted since the last request of a waiter was sent.
-    heard: Vec<bool>,
+    hinted: Vec<bool>,
     /// For each caller in the queue, the time at which its wait began, and its number. The caller
     /// that has waited longest is first.
     since: BTreeSet<(Moment, u64)>,
@@ -98,7 +98,7 @@ impl Hints {
     pub(crate) fn changed(&self, node: usize, key: &str) {
         if let Some(entry) = self.keys().get_mut(key) {
             entry.news.notify_waiters();
-            entry.hear(node, self.n);
+            entry.hint_from(node, self.n);
         }
     }
 
@@ -110,7 +110,7 @@ impl Hints {
         }
         let mut keys = self.keys();
         let Some(entry) = keys.get_mut(key).filter(|e| !e.since.is_empty()) else { return false };
-        entry.hear(node, self.n);
+        entry.hint_from(node, self.n);
         true
     }
 
@@ -141,16 +141,16 @@ impl Hints {
 }
 
 impl Entry {
-    fn hear(&mut self, node: usize, n: usize) {
-        self.heard.resize(n, false);
-        if std::mem::replace(&mut self.heard[node], true) {
+    fn hint_from(&mut self, node: usize, n: usize) {
+        self.hinted.resize(n, false);
+        if std::mem::replace(&mut self.hinted[node], true) {
             return;
         }
-        let heard = self.heard.iter().filter(|heard| **heard).count();
-        if heard == majority(n) {
+        let hinted = self.hinted.iter().filter(|hinted| **hinted).count();
+        if hinted == majority(n) {
             self.turn.notify_one();
             self.all.notify_waiters();
-        } else if heard == 1 {
+        } else if hinted == 1 {
             self.first.notify_one();
         }
     }
@@ -199,7 +199,7 @@ impl Waiting {
         let mut keys = self.hints.keys();
         let entry = keys.get_mut(&self.key);
         let first = entry.and_then(|entry| {
-            entry.heard.clear();
+            entry.hinted.clear();
             entry.since.first().copied()
         });
         let Some((since, _)) = first.filter(|_| self.is_queued()) else { return IfHeld::Watch };
@@ -246,8 +246,8 @@ impl Waiting {
         let Some(entry) = keys.get_mut(&self.key).filter(|entry| entry.since.len() == 1) else {
             return Vec::new();
         };
-        let heard = std::mem::take(&mut entry.heard);
-        heard.iter().enumerate().filter_map(|(node, heard)| heard.then_some(node)).collect()
+        let hinted = std::mem::take(&mut entry.hinted);
+        hinted.iter().enumerate().filter_map(|(node, hinted)| hinted.then_some(node)).collect()
     }
 
     /// Counts a wake-up of this caller at `now`, and returns the time to wait before it tries. All
@@ -283,7 +283,7 @@ impl Waiting {
     /// Dropping the future loses nothing but the hint.
     pub(crate) fn ended(&self) -> OwnedNotified {
         if let Some(entry) = self.hints.keys().get_mut(&self.key) {
-            entry.heard.clear();
+            entry.hinted.clear();
         }
         Arc::clone(&self.all).notified_owned()
     }

@@ -430,13 +430,13 @@ impl Election {
     }
 }
 
-/// Ends the span of a campaign, and counts its result in the metrics. `came_to` is `Ok(None)` if
+/// Ends the span of a campaign, and counts its result in the metrics. `result` is `Ok(None)` if
 /// another process leads.
-fn over(operation: Call, came_to: Result<Option<&Leadership>, &CampaignError>) {
-    if let Ok(Some(leadership)) = came_to {
+fn over(operation: Call, result: Result<Option<&Leadership>, &CampaignError>) {
+    if let Ok(Some(leadership)) = result {
         operation.token(leadership.term());
     }
-    operation.over(match came_to {
+    operation.over(match result {
         Ok(Some(_)) => "won",
         Ok(None) | Err(CampaignError::TimedOut { .. }) => "taken",
         Err(CampaignError::Closed(_)) => "closed",

@@ -274,14 +274,14 @@ impl<'a> Seat<'a> {
 
     async fn read(&self, op: Enlist) -> bool {
         let core = &self.of.core;
-        let asked = core.env.now();
+        let requested_at = core.env.now();
         let Ok(all) = core.enlist(op, Entry::read).await else { return false };
         let above = |c: &crate::quorum::candidates::Candidate<Entry>| {
             c.owner != self.owner && c.content.eligible && c.content.priority > self.of.priority()
         };
         let rival = |c: crate::quorum::candidates::Candidate<Entry>| Rival {
             priority: c.content.priority,
-            until: asked + c.remaining,
+            until: requested_at + c.remaining,
         };
         self.known().rivals = all.into_iter().filter(above).map(rival).collect();
         true

@@ -97,8 +97,8 @@ impl Counters {
 
     /// Counts the outcome of a call that has ended, and returns the outcome's name for logs and
     /// spans.
-    pub(super) fn over<T>(&self, came_to: &Result<Outcome<T>, RunError>) -> &'static str {
-        let (counter, outcome) = match came_to {
+    pub(super) fn over<T>(&self, result: &Result<Outcome<T>, RunError>) -> &'static str {
+        let (counter, outcome) = match result {
             Ok(Outcome::Executed { .. }) => (&self.executed, "executed"),
             Ok(Outcome::Replayed(_) | Outcome::NotKept) => (&self.replayed, "replayed"),
             Ok(Outcome::InFlight { .. }) => (&self.in_flight, "in_flight"),

@@ -29,9 +29,9 @@ impl<'a> Acquiring<'a> {
     pub(super) fn over(
         mut self,
         operation: Call,
-        came_to: Result<Option<&LockGuard>, &AcquireError>,
+        result: Result<Option<&LockGuard>, &AcquireError>,
     ) {
-        self.outcome = match came_to {
+        self.outcome = match result {
             Ok(Some(guard)) => {
                 operation.token(guard.fencing_token());
                 "acquired"

@@ -199,9 +199,9 @@ mod tests {
         let hangs = mutex.inspect().await.unwrap().holder().unwrap();
         let taken = mutex.take_over(&hangs, "it hangs").await.unwrap();
         assert!(taken.closed_for >= hangs.remaining / 2, "{:?}", taken.closed_for);
-        let (closed, said) = (taken.guard.remaining(), std::time::Instant::now());
+        let (closed, answered_at) = (taken.guard.remaining(), std::time::Instant::now());
         drop(taken);
         let _next = mutex.acquire().await.unwrap();
-        assert!(said.elapsed() >= closed, "{:?} of {closed:?}", said.elapsed());
+        assert!(answered_at.elapsed() >= closed, "{:?} of {closed:?}", answered_at.elapsed());
     }
 }

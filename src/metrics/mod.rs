@@ -326,7 +326,7 @@ impl Vacancy {
 
     /// Records what the observer saw at the time `now`: `Some(true)` if there is a leader,
     /// `Some(false)` if there is none, `None` if too few nodes answered.
-    pub(crate) fn looked(&mut self, led: Option<bool>, now: Moment) {
+    pub(crate) fn observed(&mut self, led: Option<bool>, now: Moment) {
         match (led, self.since) {
             (Some(true), since) => {
                 if let Some(since) = since {

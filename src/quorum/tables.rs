@@ -235,8 +235,8 @@ fn a_node_that_never_granted_is_not_waited_for() {
 fn the_largest_fence_that_was_granted_is_known() {
     let mut machine = attempt(3);
     assert_eq!(machine.largest(), None);
-    for (node, said, largest) in [(0, "grant=9", 9), (1, "grant=7", 9), (2, "held=5", 9)] {
-        machine.on_reply(at(1), node, &reply(said));
+    for (node, answer, largest) in [(0, "grant=9", 9), (1, "grant=7", 9), (2, "held=5", 9)] {
+        machine.on_reply(at(1), node, &reply(answer));
         assert_eq!(machine.largest(), Some(largest));
     }
 }
@@ -261,11 +261,11 @@ fn fence() {
         let (left, expect) = line.split_once("->").expect("a line has an outcome");
         let mut words = left.split_whitespace();
         let n = ms(words.next().and_then(|w| w.strip_prefix("n=")).expect("n= first")) as usize;
-        let said = match settle(n, words.map(ms)) {
+        let outcome = match settle(n, words.map(ms)) {
             Settled::Agreed(t) => format!("agreed {t}"),
             Settled::Raise(t) => format!("raise {t}"),
         };
-        assert_eq!(said, expect.trim(), "{line}");
+        assert_eq!(outcome, expect.trim(), "{line}");
     }
 }
 

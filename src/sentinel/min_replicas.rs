@@ -239,11 +239,11 @@ impl MinReplicasRule {
 /// 5 s: 4.9 s).
 fn lag_rule(
     facts: &MinReplicasFacts,
-    asked: Duration,
+    requested: Duration,
     down_after: Option<Duration>,
 ) -> Option<String> {
     let down_after = down_after?;
-    let lag = facts.max_lag.unwrap_or(asked);
+    let lag = facts.max_lag.unwrap_or(requested);
     if lag.saturating_add(LAG_SLACK) <= down_after {
         return None;
     }

@@ -135,7 +135,7 @@ async fn names_of_locks_are_labels_where_that_is_asked_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_election_says_who_leads_and_how_long_nobody_did() {
+async fn an_election_counts_who_leads_and_the_time_without_a_leader() {
     let kept = Kept::new();
     let _recorder = kept.install();
     let world = World::new();
@@ -241,7 +241,7 @@ async fn ticks_are_counted_by_what_became_of_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn ticks_that_nobody_can_run_are_missed() {
+async fn ticks_that_no_process_can_run_are_missed() {
     let kept = Kept::new();
     let _recorder = kept.install();
     let world = World::new();

@@ -18,7 +18,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::Failure;
 use crate::brokers::Kind;
 use crate::invoices::Invoice;
-use crate::ledger::{Line, Said};
+use crate::ledger::{LedgerReply, Line};
 
 /// The crash point at which a consumer process aborts itself: after this step in the handling of a
 /// message.
@@ -113,8 +113,8 @@ impl Work {
     ) -> Result<(), Failed> {
         self.death.pass(DieAt::Claimed);
         let invoice = invoice?;
-        let said = self.ledger.book(&invoice.number, cx.fencing_token().get()).await?;
-        if said == Said::OldToken {
+        let reply = self.ledger.book(&invoice.number, cx.fencing_token().get()).await?;
+        if reply == LedgerReply::OldToken {
             return Err(Failed::no_effect("the ledger has seen a larger token for this order"));
         }
         self.death.pass(DieAt::Effect);
@@ -124,9 +124,9 @@ impl Work {
     /// Asks the ledger whether an invoice is booked.
     pub(crate) async fn probe(self, cx: Context) -> Probed<()> {
         match self.ledger.probe(cx.key(), cx.fencing_token().get()).await {
-            Ok(Said::Booked) => Probed::Found(()),
-            Ok(Said::NotBooked) => Probed::NotFound,
-            Ok(Said::OldToken) | Err(_) => Probed::Unknown,
+            Ok(LedgerReply::Booked) => Probed::Found(()),
+            Ok(LedgerReply::NotBooked) => Probed::NotFound,
+            Ok(LedgerReply::OldToken) | Err(_) => Probed::Unknown,
         }
     }
 }
@@ -154,11 +154,11 @@ impl Work {
             _ => {}
         });
         let consumer = Consumer::builder(broker, of).rules(rules).build()?;
-        let asked = self.clone();
+        let prober = self.clone();
         let book = move |cx: Context, message: Arc<Passing<B::Delivery>>| {
             self.clone().book(cx, json::<Invoice>(message.body()))
         };
-        consumer.run(probed(book, move |cx| asked.clone().probe(cx)), stop).await?;
+        consumer.run(probed(book, move |cx| prober.clone().probe(cx)), stop).await?;
         Ok(())
     }
 }

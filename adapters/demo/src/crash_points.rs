@@ -174,7 +174,7 @@ impl Stage {
         let mut seen = Seen { booked, stored: 0, begun: 0 };
         for letter in letters {
             let call = self.of.key(&*letter.key).fingerprint_bytes(letter.body.as_bytes());
-            match asked(call).await? {
+            match status_of(call).await? {
                 Status::Stored(()) => seen.stored += 1,
                 Status::Running { .. } | Status::Lapsed { .. } => seen.begun += 1,
                 Status::Absent | Status::Forgotten { .. } => {}
@@ -224,7 +224,7 @@ impl Stage {
 
 /// Returns what the nodes have stored under a key. Tries again after an error, because the nodes
 /// may answer late on a busy machine.
-async fn asked(call: Call) -> Result<Status<()>, Failure> {
+async fn status_of(call: Call) -> Result<Status<()>, Failure> {
     let begun = Instant::now();
     loop {
         match call.clone().lookup().await {

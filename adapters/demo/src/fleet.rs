@@ -28,14 +28,14 @@ const END: Duration = Duration::from_secs(30);
 
 /// Counts of the deliveries to consumer processes, and of the deaths of these processes.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Went {
+pub(crate) struct FleetCounts {
     pub(crate) delivered: u64,
     pub(crate) killed: u64,
     /// Number of consumers that died at each crash point, as they reported it themselves.
     pub(crate) died: [u64; POINTS],
 }
 
-impl Went {
+impl FleetCounts {
     /// Returns true if at least one consumer died at each crash point, and at least one was killed
     /// at random.
     pub(crate) fn is_hard(&self) -> bool {
@@ -50,12 +50,12 @@ pub(crate) struct Fleet {
     /// Maximum number of messages that a consumer handles before it dies at its crash point.
     life: u32,
     calmer: u32,
-    heard: Arc<Heard>,
+    counts: Arc<Counts>,
 }
 
 /// Counts of the deliveries and deaths that consumers have reported, each by one byte.
 #[derive(Default)]
-struct Heard {
+struct Counts {
     delivered: AtomicU64,
     died: [AtomicU64; POINTS],
 }
@@ -67,10 +67,10 @@ struct Inner {
     started: [u64; POINTS],
     killed: u64,
     /// If true, new consumers are started without a crash point, so that they do not abort.
-    calm: bool,
+    no_crash_points: bool,
 }
 
-impl Heard {
+impl Counts {
     fn note(&self, byte: u8) {
         if byte == DELIVERED {
             self.delivered.fetch_add(1, Ordering::Relaxed);
@@ -113,8 +113,8 @@ impl Fleet {
         let calmer = broker.kind().calmer();
         let life = (400 * calmer).min(u32::try_from(messages)?);
         let started = [0; POINTS];
-        let inner = Inner { list: Vec::new(), dice, started, killed: 0, calm: false };
-        let fleet = Self { args, inner: Mutex::new(inner), life, calmer, heard: Arc::default() };
+        let inner = Inner { list: Vec::new(), dice, started, killed: 0, no_crash_points: false };
+        let fleet = Self { args, inner: Mutex::new(inner), life, calmer, counts: Arc::default() };
         fleet.refill()?;
         Ok(fleet)
     }
@@ -138,9 +138,9 @@ impl Fleet {
         let program = std::env::current_exe()?;
         let mut command = command(&program.to_string_lossy());
         command.args(&self.args).stdout(Stdio::piped());
-        if !inner.calm {
+        if !inner.no_crash_points {
             // Choose the crash point at which the fewest consumers have died so far.
-            let died = self.heard.died();
+            let died = self.counts.died();
             let least = (0..POINTS).min_by_key(|at| (died[*at], inner.started[*at]));
             let at = least.ok_or("there are crash points")?;
             let name = DieAt::value_variants()[at].to_possible_value();
@@ -152,12 +152,12 @@ impl Fleet {
         }
         let mut process = Process::spawn(command)?;
         let mut out = process.child().stdout.take().ok_or("no output")?;
-        let heard = Arc::clone(&self.heard);
+        let counts = Arc::clone(&self.counts);
         // The thread ends when the consumer process closes its output.
         std::thread::spawn(move || {
             let mut bytes = [0; 256];
             while let Ok(n @ 1..) = out.read(&mut bytes) {
-                bytes[..n].iter().for_each(|byte| heard.note(*byte));
+                bytes[..n].iter().for_each(|byte| counts.note(*byte));
             }
         });
         Ok(process)
@@ -168,7 +168,7 @@ impl Fleet {
     pub(crate) async fn torment(&self, dice: &mut StdRng) -> Failure {
         let mut next = Instant::now();
         loop {
-            while Instant::now() < next || self.heard.died().contains(&0) {
+            while Instant::now() < next || self.counts.died().contains(&0) {
                 if let Err(e) = self.refill() {
                     return e;
                 }
@@ -188,7 +188,7 @@ impl Fleet {
     /// Sends SIGTERM to all consumers and waits until they have ended. Consumers that are started
     /// later have no crash point.
     pub(crate) async fn stop(&self) -> Result<(), Failure> {
-        self.inner().calm = true;
+        self.inner().no_crash_points = true;
         self.inner().list.iter().for_each(|c| c.signal("TERM"));
         let begun = Instant::now();
         while !self.inner().list.iter_mut().all(Process::has_ended) {
@@ -201,8 +201,8 @@ impl Fleet {
         Ok(())
     }
 
-    pub(crate) fn went(&self) -> Went {
-        let delivered = self.heard.delivered.load(Ordering::Relaxed);
-        Went { delivered, killed: self.inner().killed, died: self.heard.died() }
+    pub(crate) fn counts(&self) -> FleetCounts {
+        let delivered = self.counts.delivered.load(Ordering::Relaxed);
+        FleetCounts { delivered, killed: self.inner().killed, died: self.counts.died() }
     }
 }

@@ -146,7 +146,7 @@ async fn demo(kind: Kind, run: &Run) -> Result<bool, Failure> {
         let executed = ledger.executed();
         format!("not done after {limit:?}: {executed} of {} invoices booked", plan.invoices)
     })??;
-    let went = fleet.went();
+    let went = fleet.counts();
     let report = Report::new(kind.name(), &plan, &ledger, &broker.dead_letters().await?, &went);
     let unacknowledged = broker.left().await?;
     report.print(unacknowledged, begun.elapsed(), seed);
@@ -187,7 +187,7 @@ async fn work(
         // A forgery has the key of a booked invoice and a different body.
         broker.publish_all(&plan.forgeries).await?;
         say("the forgeries are published");
-        while !fleet.went().is_hard() {
+        while !fleet.counts().is_hard() {
             sleep(Duration::from_millis(50)).await;
         }
         drained(broker).await

@@ -108,7 +108,7 @@ impl Drop for Session {
 
 /// Reads messages and commits offsets until the session ends.
 fn pump(consumer: &BaseConsumer<Callbacks>, group: &Group, ahead: usize) {
-    let (mut committed, mut asked) = (Instant::now(), Instant::now());
+    let (mut committed, mut requested_at) = (Instant::now(), Instant::now());
     // The number of the last assignment whose partitions were paused; `None` while none are paused.
     let mut paused = None;
     while !group.has_ended() {
@@ -116,13 +116,13 @@ fn pump(consumer: &BaseConsumer<Callbacks>, group: &Group, ahead: usize) {
             group.commit(consumer, CommitMode::Async);
             committed = Instant::now();
         }
-        if paused.is_none() && !group.has_room(ahead, TICK) && asked.elapsed() < PAUSE {
+        if paused.is_none() && !group.has_room(ahead, TICK) && requested_at.elapsed() < PAUSE {
             continue;
         }
         if let Err(e) = throttle(consumer, group, ahead, &mut paused) {
             tracing::debug!(target: "palisade::consumer", error = %e, "not paused or resumed");
         }
-        asked = Instant::now();
+        requested_at = Instant::now();
         match consumer.poll(TICK) {
             None => {}
             Some(Ok(message)) => group.read(message.detach()),

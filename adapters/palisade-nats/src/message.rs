@@ -38,16 +38,16 @@ impl fmt::Debug for Message {
 }
 
 impl Message {
-    /// Creates a delivery. `asked` is the time when the pull was sent that brought the message; the
-    /// ack wait is counted from then on.
+    /// Creates a delivery. `requested_at` is the time when the pull was sent that brought the
+    /// message; the ack wait is counted from then on.
     pub(crate) fn new(
         raw: jetstream::Message,
         link: &Arc<Link>,
-        asked: Instant,
+        requested_at: Instant,
     ) -> Result<Self, BrokerError> {
         let info = raw.info().map_err(|e| BrokerError::passing(format!("a delivery: {e}")))?;
         let sequence = info.stream_sequence;
-        let until = Mutex::new(asked + link.ack_wait);
+        let until = Mutex::new(requested_at + link.ack_wait);
         Ok(Self { raw, link: Arc::clone(link), sequence, until })
     }
 

@@ -107,7 +107,11 @@ impl Session {
         Ok(Self { link: Arc::new(link), durable })
     }
 
-    async fn pull(&self, mut batch: Batch, asked: Instant) -> Result<Vec<Message>, BrokerError> {
+    async fn pull(
+        &self,
+        mut batch: Batch,
+        requested_at: Instant,
+    ) -> Result<Vec<Message>, BrokerError> {
         let mut messages = Vec::new();
         loop {
             let what = "messages";
@@ -115,7 +119,7 @@ impl Session {
             // arrives after the end of `batch`.
             let e = match timeout(POLL + PATIENCE, batch.next()).await {
                 Ok(Some(Ok(raw))) => {
-                    messages.push(Message::new(raw, &self.link, asked)?);
+                    messages.push(Message::new(raw, &self.link, requested_at)?);
                     continue;
                 }
                 Ok(None) => return Ok(messages),
@@ -134,15 +138,15 @@ impl consumer::Session for Session {
 
     async fn next(&mut self, room: usize) -> Result<Vec<Message>, BrokerError> {
         let error = |e| failed("a pull", e);
-        let asked = Instant::now();
+        let requested_at = Instant::now();
         let there = self.durable.fetch().max_messages(room).messages().await.map_err(error)?;
-        let messages = self.pull(there, asked).await?;
+        let messages = self.pull(there, requested_at).await?;
         if !messages.is_empty() {
             return Ok(messages);
         }
-        let asked = Instant::now();
+        let requested_at = Instant::now();
         let next = self.durable.batch().max_messages(1).expires(POLL).messages().await;
-        self.pull(next.map_err(error)?, asked).await
+        self.pull(next.map_err(error)?, requested_at).await
     }
 
     async fn close(self) {}

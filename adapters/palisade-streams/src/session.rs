@@ -141,7 +141,7 @@ impl Session {
             leave: Script::new(include_str!("lua/leave.lua")),
             broken: AtomicBool::new(false),
         };
-        link.forget("", NAMES).await?;
+        link.remove_consumers("", NAMES).await?;
         let claim = Script::new(include_str!("lua/claim.lua"));
         Ok(Self { link: Arc::new(link), wait, claim, cursor: "0-0".to_owned(), new_first: false })
     }
@@ -260,7 +260,7 @@ impl Link {
 
     /// Removes the consumer `name` from the group, or all consumers if `name` is empty. A consumer
     /// is removed only if it has no pending entries and has been idle for at least `idle`.
-    async fn forget(&self, name: &str, idle: Duration) -> Result<(), RedisError> {
+    async fn remove_consumers(&self, name: &str, idle: Duration) -> Result<(), RedisError> {
         let idle = u64::try_from(idle.as_millis()).unwrap_or(u64::MAX);
         let mut leave = self.leave.key(&*self.stream);
         leave.arg(&*self.group).arg(idle).arg(name);
@@ -272,7 +272,7 @@ impl Link {
         if self.broken.load(Ordering::Acquire) {
             return;
         }
-        if let Err(e) = self.forget(&self.me, Duration::ZERO).await {
+        if let Err(e) = self.remove_consumers(&self.me, Duration::ZERO).await {
             tracing::debug!(target: "palisade::consumer", error = %e, "the name stays for an hour");
         }
     }

@@ -169,8 +169,8 @@ impl Problem {
             }
             Self::OutcomeUnknown => {
                 "An earlier request with this Idempotency-Key was begun, and it \
-                 is not known whether it took effect. It is not run again before somebody has \
-                 looked. Nothing was run."
+                 is not known whether it took effect. It is not run again before an operator of \
+                 the service has decided about it. Nothing was run."
             }
             Self::PastUnknown(_) => {
                 "It is not known whether this Idempotency-Key was used before. \

@@ -103,11 +103,11 @@ where
 {
     async fn run(mut self, call: Call) -> Answer<B, S::Error> {
         let work = &mut self;
-        let came_to = match work.settings.probe.clone() {
+        let outcome = match work.settings.probe.clone() {
             None => call.run(move |cx| work.handle(cx)).await,
             Some(probe) => call.probe(move |cx| probe(cx)).run(move |cx| work.handle(cx)).await,
         };
-        match came_to {
+        match outcome {
             Ok(Outcome::Executed { value, kept, .. }) => self.answered(kept && value.is_whole()),
             Ok(Outcome::Replayed(stored)) => Ok(self.replay(&stored)),
             Ok(other) => Ok(self.settings.refusal(&problem_of(&other))),

@@ -37,12 +37,12 @@ impl Scope {
     /// Creates the scope that all callers share, in which a key means the same request whoever
     /// sends it. Use it only if every caller may see every response, and if a caller gains nothing
     /// by using another caller's key before that caller does.
-    pub fn everybody() -> Self {
+    pub fn all_callers() -> Self {
         Self(Vec::new())
     }
 
     /// Returns true if a part of the scope is empty, so that it names no owner.
-    pub(crate) fn is_nobody(&self) -> bool {
+    pub(crate) fn has_empty_part(&self) -> bool {
         self.0.iter().any(String::is_empty)
     }
 
@@ -81,12 +81,12 @@ mod tests {
     fn no_two_scopes_and_keys_have_one_name() {
         let name = |scope: Scope, key: &str| scope.name(key).expect("short");
         assert_eq!(name(Scope::of("acme").and("alice"), "order-7"), "acme:alice:order-7");
-        assert_eq!(name(Scope::everybody(), "order-7"), "order-7");
+        assert_eq!(name(Scope::all_callers(), "order-7"), "order-7");
         let alike = [
             name(Scope::of("a").and("b"), "c"),
             name(Scope::of("a"), "b:c"),
             name(Scope::of("a:b"), "c"),
-            name(Scope::everybody(), "a:b:c"),
+            name(Scope::all_callers(), "a:b:c"),
             name(Scope::of("a%3Ab"), "c"),
             name(Scope::of("a\u{85}b"), "c"),
         ];
@@ -97,10 +97,10 @@ mod tests {
     }
 
     #[test]
-    fn names_have_an_end_and_nobody_is_no_scope() {
+    fn names_are_limited_and_an_empty_part_is_found() {
         assert!(Scope::of("a".repeat(300)).name(&"k".repeat(211)).is_some());
         assert!(Scope::of("a".repeat(300)).name(&"k".repeat(212)).is_none());
-        assert!(Scope::of("").is_nobody() && Scope::of("a").and("").is_nobody());
-        assert!(!Scope::of("a").is_nobody() && !Scope::everybody().is_nobody());
+        assert!(Scope::of("").has_empty_part() && Scope::of("a").and("").has_empty_part());
+        assert!(!Scope::of("a").has_empty_part() && !Scope::all_callers().has_empty_part());
     }
 }

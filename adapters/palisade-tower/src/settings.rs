@@ -171,7 +171,7 @@ impl Settings {
 
     /// Returns the [`Call`] of this key in this scope, without the settings of the layer.
     pub(crate) fn call_of(&self, scope: &Scope, key: &str) -> Result<Call, Problem> {
-        if scope.is_nobody() {
+        if scope.has_empty_part() {
             return Err(Problem::CallerUnknown);
         }
         Ok(self.idempotency.key(scope.name(key).ok_or(Problem::KeyTooLong)?))

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_else_stored_is_no_response() {
+    fn a_malformed_stored_value_is_no_response() {
         for (text, readable) in [
             (r#"{"status":200,"text":"a"}"#, true),
             (r#"{"status":20000,"text":"a"}"#, false),

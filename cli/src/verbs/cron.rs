@@ -158,7 +158,7 @@ impl CronArgs {
                 let mut signals = Signals::new().map_err(Failed::no_effect)?;
                 let env = of_tick(name, &tick);
                 let ended = child::run(command, &env, &tick, (&mut signals, say), None).await;
-                came_to(ended.map_err(|e| {
+                tick_result(ended.map_err(|e| {
                     let text = format!("no process could be started, tick {at} waits: {e}");
                     say.warn("not_started", json!({ "tick": at, "why": e.to_string() }), &text);
                     Failed::no_effect(e)
@@ -224,7 +224,7 @@ fn of_tick(name: &str, tick: &Tick) -> Vec<(&'static str, String)> {
 }
 
 /// Returns the result of a tick from the end of its command.
-fn came_to(ended: Ended) -> Result<(), Failed> {
+fn tick_result(ended: Ended) -> Result<(), Failed> {
     match ended {
         Ended::Code(0) => Ok(()),
         Ended::Code(NOT_ACQUIRED) => Err(Failed::retry("wants to be run again")),
@@ -233,7 +233,7 @@ fn came_to(ended: Ended) -> Result<(), Failed> {
         Ended::Signal(signal) => Err(Failed::unknown(format!("ended by signal {signal}"))),
         Ended::TooLong => Err(Failed::unknown("ran for too long")),
         Ended::Lost => Err(Failed::unknown("the lease was lost")),
-        Ended::Asked => Err(Failed::unknown("the next tick was due")),
+        Ended::Requested => Err(Failed::unknown("the next tick was due")),
     }
 }
 
@@ -276,7 +276,7 @@ impl Held for Tick {
     fn lost(&self) -> impl Future<Output = ()> {
         self.lost()
     }
-    async fn asked(&self) -> String {
+    async fn end_requested(&self) -> String {
         match self.cancelled().await {
             Cancelled::NextTick => "the next tick is due".to_owned(),
             other => format!("{other:?}"),

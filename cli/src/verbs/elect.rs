@@ -113,7 +113,7 @@ impl ElectArgs {
             // Resigning a leadership that was lost fails, and nothing has to be done then.
             let _ = leadership.resign().await;
             let ended = ended.map_err(|e| Fail::new(INTERNAL, format!("no process: {e}")))?;
-            if !matches!(ended, Ended::Lost | Ended::Asked) || self.once {
+            if !matches!(ended, Ended::Lost | Ended::Requested) || self.once {
                 ground.close().await;
                 return Ok(ended.code());
             }

@@ -138,7 +138,7 @@ impl OnceArgs {
             () = written(&mut capture, &outcome, ground.say) => None,
             signal = ground.signals.next() => Some(128 + signal as u8),
         };
-        let code = came_to(outcome, ended.get(), self.conflict_exit_code, &ground)?;
+        let code = exit_code(outcome, ended.get(), self.conflict_exit_code, &ground)?;
         Ok(interrupted.unwrap_or(code))
     }
 }
@@ -187,7 +187,7 @@ async fn run(
 }
 
 /// Returns the exit code of the program.
-fn came_to(
+fn exit_code(
     outcome: Result<Outcome<Record>, RunError>,
     ended: Option<Ended>,
     conflict: Option<u8>,

@@ -5,7 +5,7 @@ use redis::{Cmd, FromRedisValue, RedisResult, Value};
 use tokio::time::{Instant, timeout_at};
 
 use super::super::facts::{Fields, Read};
-use palisade::internal::{self, Endpoint, Line, Secrets, said};
+use palisade::internal::{self, Endpoint, Line, Secrets, error_text};
 
 /// An open connection, with the deadline of its requests.
 pub(crate) struct Conn {
@@ -19,7 +19,7 @@ impl Conn {
         // This deadline ends every wait, so the connection has no time-out itself.
         match timeout_at(until, internal::open(at)).await {
             Ok(Ok(line)) => Ok(Self { line, until }),
-            Ok(Err(e)) => Err(said(&e, &at.secrets())),
+            Ok(Err(e)) => Err(error_text(&e, &at.secrets())),
             Err(_) => Err(LATE.to_owned()),
         }
     }
@@ -79,7 +79,7 @@ fn answered(answer: RedisResult<Value>, what: &str, secrets: &Secrets) -> Read<V
             if e.code() == Some("NOPERM") || unknown {
                 Read::Closed(format!("{what} not allowed"))
             } else {
-                Read::Failed(said(&e, secrets))
+                Read::Failed(error_text(&e, secrets))
             }
         }
     }

@@ -7,7 +7,7 @@ if kind == 'I' then
   local most = 67584 -- longest metadata of a holder, in bytes
   local value = look(KEYS[k + 1], '22')
   if ARGV[a + 1] == '1' then wait_for_hint(KEYS[k + 4], 10000) end
-  if not value or is_nobodys(value) and value ~= KEPT then return put(ABSENT) end
+  if not value or is_ownerless(value) and value ~= KEPT then return put(ABSENT) end
   local meta = look(KEYS[k + 3], most)
   meta = type(meta) == 'string' and #meta <= most and meta
   if meta and not has_room(#meta) then return end

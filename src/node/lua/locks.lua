@@ -10,7 +10,7 @@ local KEPT = '----------------------'
 
 -- Returns true if a lock's value is no owner token: the lock is kept, or reserved for a waiter
 -- (release.lua). No owner token begins with six dashes.
-local function is_nobodys(value)
+local function is_ownerless(value)
   return type(value) == 'string' and find(value, '^%-%-%-%-%-%-[%-%x]') and #value == 22
 end
 

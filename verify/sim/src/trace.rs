@@ -126,14 +126,14 @@ pub(crate) enum Event {
         late: u64,
     },
     /// The user's code has a guard with `left` µs of validity. With `is_taker` the guard came from
-    /// a takeover; the earlier holder, who asked before, may still believe that it holds the lock.
+    /// a takeover; the earlier holder, whose request was earlier, may still believe in the lock.
     Holds {
         hold: HoldId,
         client: usize,
         name: u16,
         token: u64,
         is_taker: bool,
-        asked: u64,
+        requested_at: u64,
         left: u64,
     },
     /// Fewer nodes than required have the grant on their replicas.
@@ -151,7 +151,7 @@ pub(crate) enum Event {
         how: Parting,
     },
     /// `lost()` returned `late` µs after the deadline (zero: before it).
-    LossTold {
+    LossReported {
         hold: HoldId,
         client: usize,
         late: u64,
@@ -250,11 +250,11 @@ pub(crate) enum Event {
         decision: Decision,
     },
     /// A client received the answer that a name has no holder. `hold` was valid from before the
-    /// question (`asked`) until the answer.
+    /// question (`requested_at`) until the answer.
     Vacant {
         client: usize,
         name: u16,
-        asked: u64,
+        requested_at: u64,
         hold: Option<HoldId>,
     },
     /// A key is still on a node although no lease on it can be valid.

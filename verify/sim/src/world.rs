@@ -43,7 +43,7 @@ struct Believer {
     client: usize,
     belief: Belief,
     token: u64,
-    asked: u64,
+    requested_at: u64,
     /// Time at which the belief began.
     since: u64,
     /// True if the lock was taken from a holder, who may still believe in it.
@@ -57,20 +57,20 @@ struct Claimant {
     hold: HoldId,
     name: u16,
     token: u64,
-    asked: u64,
+    requested_at: u64,
     is_taker: bool,
 }
 
 impl Claimant {
     fn of(b: &Believer) -> Self {
-        let &Believer { hold, name, token, asked, is_taker, .. } = b;
-        Self { hold, name, token, asked, is_taker }
+        let &Believer { hold, name, token, requested_at, is_taker, .. } = b;
+        Self { hold, name, token, requested_at, is_taker }
     }
 
     /// Returns true if the two must not be valid at once.
     fn excludes(&self, other: &Self) -> bool {
         let took = |taker: &Self, from: &Self| {
-            taker.is_taker && from.token < taker.token && from.asked < taker.asked
+            taker.is_taker && from.token < taker.token && from.requested_at < taker.requested_at
         };
         self.name == other.name && !took(self, other) && !took(other, self)
     }
@@ -120,7 +120,7 @@ impl World {
         &self,
         (client, name): (usize, u16),
         (token, is_taker): (u64, bool),
-        asked: u64,
+        requested_at: u64,
         belief: Belief,
     ) -> HoldId {
         let at = self.micros();
@@ -132,10 +132,19 @@ impl World {
             let overruled = inner.overruled.entry(name).or_default();
             *overruled = token.max(*overruled);
         }
-        let believer =
-            Believer { hold, name, client, belief, token, asked, since, is_taker, lapsed: false };
+        let believer = Believer {
+            hold,
+            name,
+            client,
+            belief,
+            token,
+            requested_at,
+            since,
+            is_taker,
+            lapsed: false,
+        };
         inner.beliefs.push(believer);
-        inner.tell(at, Event::Holds { hold, client, name, token, is_taker, asked, left });
+        inner.tell(at, Event::Holds { hold, client, name, token, is_taker, requested_at, left });
         let nodes = inner.kept.iter().filter(|k| (k.1, k.2) == (name, token)).count();
         if nodes < self.kept_on {
             inner.tell(at, Event::Unkept { client, name, token, nodes });
@@ -154,28 +163,28 @@ impl World {
         let at = self.micros();
         let mut inner = self.inner();
         let hold = inner.hold();
-        let (asked, is_taker, lapsed) = (at, false, false);
+        let (requested_at, is_taker, lapsed) = (at, false, false);
         let since = at;
         let believer =
-            Believer { hold, name, client, belief, token, asked, since, is_taker, lapsed };
+            Believer { hold, name, client, belief, token, requested_at, since, is_taker, lapsed };
         inner.beliefs.push(believer);
         inner.compare(at);
         hold
     }
 
     /// Records that a client received "no holder" for a name, as the answer to its question at
-    /// `asked`.
-    pub(crate) fn vacant(&self, (client, name): (usize, u16), asked: u64) {
+    /// `requested_at`.
+    pub(crate) fn vacant(&self, (client, name): (usize, u16), requested_at: u64) {
         let at = self.micros();
         let mut inner = self.inner();
         // The belief was valid from before the question until now, since a lapsed belief never
         // becomes valid again.
         let believer = inner.beliefs.iter().find(|b| {
             let is_valid = || (b.belief)().is_some_and(|left| !left.is_zero());
-            b.name == name && b.since < asked && !b.lapsed && is_valid()
+            b.name == name && b.since < requested_at && !b.lapsed && is_valid()
         });
         let hold = believer.map(|b| b.hold);
-        inner.tell(at, Event::Vacant { client, name, asked, hold });
+        inner.tell(at, Event::Vacant { client, name, requested_at, hold });
     }
 
     /// Records that a node's replicas have a lock with this fence.

@@ -21,7 +21,7 @@ struct Known {
 
 impl Invariant for Tokens {
     fn name(&self) -> &'static str {
-        "monotonic tokens"
+        "tokens grow monotonically"
     }
 
     fn source(&self) -> &'static str {
@@ -29,19 +29,21 @@ impl Invariant for Tokens {
     }
 
     fn see(&mut self, at: u64, event: &Event) -> Result<(), String> {
-        let Event::Holds { name, token, is_taker, asked, left, .. } = *event else { return Ok(()) };
+        let Event::Holds { name, token, is_taker, requested_at, left, .. } = *event else {
+            return Ok(());
+        };
         let known = self.0.entry(name).or_default();
         // A guard that is valid when it is returned was granted after all tokens reported before. A
         // guard that lapsed before that, because its process was paused, was granted at some time
         // after its request.
-        let since = if left > 0 { at } else { asked };
+        let since = if left > 0 { at } else { requested_at };
         // A token is also no evidence if a takeover ended its hold and its holder has not noticed
         // yet.
-        let overruled = |k: &Known| k.taken.is_some_and(|by| asked < by);
+        let overruled = |k: &Known| k.taken.is_some_and(|by| requested_at < by);
         let earlier = known.iter().filter(|k| k.at <= since && !overruled(k));
         let earlier = earlier.map(|k| k.token).max();
         let twice = known.iter().any(|k| k.token == token);
-        known.push(Known { token, at, taken: is_taker.then_some(asked) });
+        known.push(Known { token, at, taken: is_taker.then_some(requested_at) });
         match earlier {
             Some(t) if token <= t => Err(format!("{event}, but token {t} was out before")),
             _ if twice => Err(format!("{event}, a token that was given before")),
