@@ -24,6 +24,7 @@ pub use crate::name::{
 pub use crate::node::sentinel::GroupAccess;
 use crate::node::{RedisNodeBuilder, SentinelNodeBuilder};
 use crate::op::{Holder, Loss, Reply};
+use crate::redlock::RedlockBuilder;
 pub use crate::sentinel::discovery::SENTINELS_MAX;
 pub use crate::sentinel::min_replicas::{
     ADVISED_DOWN_AFTER, ADVISED_LAG, Checked, LAG_SLACK, MinReplicasFacts, MinReplicasRule,
@@ -53,6 +54,11 @@ pub async fn open(at: &Endpoint) -> RedisResult<Line> {
 /// [`ConfigError`] for the first invalid address, without possible secrets.
 pub fn nodes(settings: &Settings) -> Result<Vec<NodeUrl>, ConfigError> {
     settings.nodes()
+}
+
+/// Applies all settings to a builder, except the nodes and their logins.
+pub fn configure(settings: &Settings, builder: RedlockBuilder) -> RedlockBuilder {
+    settings.configure(builder)
 }
 
 /// Returns the address, login and TLS settings of a server.

@@ -130,14 +130,6 @@ impl Ended {
     }
 }
 
-/// Reason for which a command is being ended.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Ending {
-    Lost,
-    TooLong,
-    Requested,
-}
-
 /// Runs a command to its end. Processes that the command leaves in its process group are killed. An
 /// error means that no process was started. From this call on, warnings of the library are shown.
 pub(crate) async fn run(
@@ -202,11 +194,11 @@ async fn attend(
                 let status = status.map(|status| Ended::of(status, report.became()));
                 let status = status.unwrap_or_else(|e| unseen(&e, say));
                 let over = held.remaining() <= MARGIN;
-                return how_it_ended(ending.as_ref(), over, status);
+                return how_it_ended(ending, over, status);
             }
             () = held.lost(), if !killed => {
                 say.warn("lost", json!({}), "the lease is lost; the command is killed");
-                (ending, killed) = (Some(Ending::Lost), true);
+                (ending, killed) = (Some(Ended::Lost), true);
                 kill(child, group, say);
             }
             signal = signals.next() => {
@@ -221,13 +213,13 @@ async fn attend(
             place = watchdog.ended(), if !killed => {
                 let replaced = watchdog.replace(place, now() + held.remaining()).await;
                 if !say_replaced(&replaced, say) {
-                    (ending, killed) = (Some(Ending::Lost), true);
+                    (ending, killed) = (Some(Ended::Lost), true);
                     kill(child, group, say);
                 }
             }
             why = &mut requested, if ending.is_none() => {
                 say.warn("asked", json!({}), &format!("{why}; the command is ended"));
-                ending = Some(Ending::Requested);
+                ending = Some(Ended::Requested);
                 kill_at = Some(Instant::now() + command.grace);
                 send_all(child, group, Signal::SIGTERM);
             }
@@ -241,11 +233,11 @@ async fn attend(
                     let text = "the lease cannot be renewed; the command gets TERM, and KILL \
                                 before the lease ends";
                     say.warn("losing", json!({"left_ms": left.as_millis()}), text);
-                    ending = Some(Ending::Lost);
+                    ending = Some(Ended::Lost);
                     send_all(child, group, Signal::SIGTERM);
                 } else if ending.is_none() && command.at_most.is_some_and(|m| began.elapsed() > m) {
                     say.warn("too_long", json!({}), "the command runs for too long; it is ended");
-                    ending = Some(Ending::TooLong);
+                    ending = Some(Ended::TooLong);
                     kill_at = Some(Instant::now() + command.grace);
                     send_all(child, group, Signal::SIGTERM);
                 }
@@ -286,14 +278,8 @@ fn unseen(e: &io::Error, say: Say) -> Ended {
 }
 
 /// Returns the end of a command that was ended for `ending`; `over` is true if its lease was over.
-fn how_it_ended(ending: Option<&Ending>, over: bool, status: Ended) -> Ended {
-    match ending {
-        Some(Ending::TooLong) if !over => Ended::TooLong,
-        Some(Ending::Requested) if !over => Ended::Requested,
-        Some(_) => Ended::Lost,
-        None if over => Ended::Lost,
-        None => status,
-    }
+fn how_it_ended(ending: Option<Ended>, over: bool, status: Ended) -> Ended {
+    if over { Ended::Lost } else { ending.unwrap_or(status) }
 }
 
 /// Sends a signal to the group. An error is ignored: the group has already ended.

@@ -259,6 +259,11 @@ impl Settings {
         for (n, url) in self.urls.iter().enumerate() {
             builder = builder.node_arc(url::node("urls", n + 1, url, &logins)?);
         }
+        Ok(self.configure(builder))
+    }
+
+    /// Applies all settings except the nodes and their logins.
+    pub(crate) fn configure(&self, mut builder: RedlockBuilder) -> RedlockBuilder {
         if let Some(ttl) = self.ttl {
             builder = builder.ttl(ttl);
         }
@@ -277,7 +282,7 @@ impl Settings {
         if let Some(prefix) = &self.prefix {
             builder = builder.prefix(prefix.clone());
         }
-        Ok(if self.allow_even_nodes { builder.allow_even_nodes() } else { builder })
+        if self.allow_even_nodes { builder.allow_even_nodes() } else { builder }
     }
 
     /// Returns the nodes at all addresses, not built yet.

@@ -68,6 +68,14 @@ impl State {
     fn open(&self) -> usize {
         self.windows.values().map(|(_, window)| window.open()).sum()
     }
+
+    /// Returns the window of the message's partition, unless the partition was given away since.
+    fn ours(&mut self, read: &Read) -> Result<&mut Window, BrokerError> {
+        match self.windows.get_mut(&read.raw.partition()) {
+            Some((term, window)) if *term == read.term => Ok(window),
+            _ => Err(revoked()),
+        }
+    }
 }
 
 /// The state of a group member, shared by the session's thread, the deliveries, and librdkafka's
@@ -146,7 +154,7 @@ impl Group {
     /// Marks a message as finished, so that its offset can be committed. Fails if its partition was
     /// given to another consumer.
     pub(crate) fn finish(&self, read: &Read) -> Result<(), BrokerError> {
-        self.ours(&mut self.state(), read)?.finish(read.raw.offset());
+        self.state().ours(read)?.finish(read.raw.offset());
         self.room.notify_one();
         Ok(())
     }
@@ -154,7 +162,7 @@ impl Group {
     /// Delivers a message again after `wait`. Fails if its partition was given to another consumer.
     pub(crate) fn hold(&self, read: Read, wait: Duration) -> Result<(), BrokerError> {
         let mut state = self.state();
-        self.ours(&mut state, &read)?;
+        state.ours(&read)?;
         state.waited += 1;
         let due = (Instant::now() + wait, state.waited);
         state.waiting.insert(due, read);
@@ -162,16 +170,7 @@ impl Group {
         Ok(())
     }
 
-    #[expect(clippy::unused_self, reason = "reads as a question to the group")]
-    fn ours<'a>(&self, state: &'a mut State, read: &Read) -> Result<&'a mut Window, BrokerError> {
-        match state.windows.get_mut(&read.raw.partition()) {
-            Some((term, window)) if *term == read.term => Ok(window),
-            _ => Err(revoked()),
-        }
-    }
-
-    /// Returns the number of unfinished messages of all partitions, and the number of the last
-    /// assignment.
+    /// Returns the number of unfinished messages, and the number of the last assignment.
     pub(crate) fn load(&self) -> (usize, u64) {
         let state = self.state();
         (state.open(), state.terms)

@@ -41,21 +41,8 @@ pub enum InboxError {
         /// Namespace and key of the call, separated by `:`.
         key: String,
     },
-    /// The table `palisade_inbox_unnamed` has a row with this namespace and key. An older version
-    /// of this crate wrote it without the prefix of the record, so it may belong to a request of
-    /// another deployment. The effect was not run.
-    #[error(
-        "inbox of {key:?}: palisade_inbox_unnamed has a row of this namespace and key, which does \
-         not tell the prefix; look whether this request took effect. If not, delete that row; \
-         otherwise store the result by `palisade idem resolve`"
-    )]
-    #[non_exhaustive]
-    Unnamed {
-        /// Namespace and key of the call, separated by `:`.
-        key: String,
-    },
-    /// The key's row has no result, because another program or a person wrote it, or the row was
-    /// deleted during the call.
+    /// The row has no result: another program or a person wrote it, or it was deleted during the
+    /// call.
     #[error(
         "inbox of {key:?}: its row has no result, or was deleted during the call; if it is there, \
          look what wrote it, then set `result` or delete the row; if it is gone, call again"
@@ -96,22 +83,4 @@ pub struct Stale {
     pub token: FencingToken,
     /// The largest fencing token that the resource has seen, if it is known.
     pub seen: Option<i64>,
-}
-
-/// Returns [`Stale`] if `rows`, the number of rows that a statement with the condition `fence <= …`
-/// affected, is zero.
-pub(crate) fn not_stale(rows: u64, resource: &str, token: FencingToken) -> Result<(), Stale> {
-    if rows > 0 {
-        return Ok(());
-    }
-    Err(Stale { resource: resource.to_owned(), token, seen: None })
-}
-
-/// Returns [`Changed`] if `rows`, the number of rows that a statement with the condition
-/// `version = …` affected, is zero.
-pub(crate) fn unchanged(rows: u64, resource: &str, version: i64) -> Result<(), Changed> {
-    if rows > 0 {
-        return Ok(());
-    }
-    Err(Changed { resource: resource.to_owned(), version })
 }

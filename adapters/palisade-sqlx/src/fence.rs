@@ -13,7 +13,7 @@
 //!     .bind(42)
 //!     .execute(&mut conn)
 //!     .await?;
-//! fence::applied(&done, "stock 42", token)?;
+//! fence::applied(done.rows_affected(), "stock 42", token)?;
 //! # Ok(()) }
 //! ```
 //!
@@ -26,9 +26,8 @@
 
 use palisade::FencingToken;
 use sqlx::PgConnection;
-use sqlx::postgres::PgQueryResult;
 
-use crate::error::{self, Changed, Stale};
+use crate::error::{Changed, Stale};
 use crate::pooled::keeps_statements;
 
 /// Returns the token as a PostgreSQL `bigint`. Tokens are microseconds since 1970, so this type can
@@ -37,24 +36,24 @@ pub fn value(token: FencingToken) -> i64 {
     i64::try_from(token.get()).unwrap_or(i64::MAX)
 }
 
-/// Checks the result of an `UPDATE … WHERE … AND fence <= $1`.
+/// Checks the number of rows that an `UPDATE … WHERE … AND fence <= $1` affected, in any database.
+/// In MariaDB and MySQL that is the number of rows that the statement found, even if nothing in
+/// them was changed.
 ///
 /// # Errors
-/// [`Stale`] if the statement changed no row. This is also the error if the resource does not
-/// exist.
-pub fn applied(done: &PgQueryResult, resource: &str, token: FencingToken) -> Result<(), Stale> {
-    error::not_stale(done.rows_affected(), resource, token)
+/// [`Stale`] if it is zero. This is also the error if the resource does not exist.
+pub fn applied(rows: u64, resource: &str, token: FencingToken) -> Result<(), Stale> {
+    if rows > 0 { Ok(()) } else { Err(Stale { resource: resource.to_owned(), token, seen: None }) }
 }
 
-/// Checks the result of an `UPDATE … SET version = version + 1 WHERE … AND version = $1`. Use it
-/// for a table with a column `version bigint NOT NULL DEFAULT 0`, if no lock is held between
-/// reading and writing.
+/// Checks the number of rows that an `UPDATE … SET version = version + 1 WHERE … AND version = $1`
+/// affected, in any database. Use it for a table with a column `version bigint NOT NULL DEFAULT 0`,
+/// if no lock is held between reading and writing.
 ///
 /// # Errors
-/// [`Changed`] if the statement changed no row. This is also the error if the resource does not
-/// exist.
-pub fn unchanged(done: &PgQueryResult, resource: &str, version: i64) -> Result<(), Changed> {
-    error::unchanged(done.rows_affected(), resource, version)
+/// [`Changed`] if it is zero. This is also the error if the resource does not exist.
+pub fn unchanged(rows: u64, resource: &str, version: i64) -> Result<(), Changed> {
+    if rows > 0 { Ok(()) } else { Err(Changed { resource: resource.to_owned(), version }) }
 }
 
 /// Stores `token` as the newest token of the resource in the table `palisade_fence`, and locks this

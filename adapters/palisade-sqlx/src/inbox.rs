@@ -20,7 +20,7 @@ use sqlx::{Connection as _, PgConnection, PgPool, Postgres};
 use crate::error::InboxError;
 use crate::fence;
 use crate::pooled::keeps_statements;
-use crate::row::{self, Found, Rows, SPARE, UNNAMED, micros, record};
+use crate::row::{self, Found, Rows, SPARE, micros, record};
 
 /// Runs `effect` and writes its result into the key's row, unless that row exists. If it exists,
 /// `effect` does not run, and the result in the row is returned. If the row has the fingerprint of
@@ -101,30 +101,15 @@ pub async fn purge(
     namespace: &str,
     at_most: u32,
 ) -> Result<u64, sqlx::Error> {
+    let delete = "DELETE FROM palisade_inbox WHERE record IN \
+                  (SELECT record FROM palisade_inbox WHERE namespace = $1 \
+                   AND counts_until < clock_timestamp() - $2 * interval '1 microsecond' \
+                   ORDER BY counts_until LIMIT $3)";
+    let delete = sqlx::query(delete).bind(namespace).bind(micros(SPARE)).bind(i64::from(at_most));
     let mut tx = conn.begin().await?;
-    let mut deleted = 0;
-    for (sql, age) in [
-        (
-            "DELETE FROM palisade_inbox WHERE record IN \
-             (SELECT record FROM palisade_inbox WHERE namespace = $1 \
-              AND counts_until < clock_timestamp() - $2 * interval '1 microsecond' \
-              ORDER BY counts_until LIMIT $3)",
-            SPARE,
-        ),
-        (
-            "DELETE FROM palisade_inbox_unnamed WHERE namespace = $1 AND key IN \
-             (SELECT key FROM palisade_inbox_unnamed WHERE namespace = $1 \
-              AND done_at < clock_timestamp() - $2 * interval '1 microsecond' LIMIT $3)",
-            UNNAMED,
-        ),
-    ] {
-        let rest = i64::from(at_most) - i64::try_from(deleted).unwrap_or(i64::MAX);
-        let delete = sqlx::query(sql).bind(namespace).bind(micros(age)).bind(rest.max(0));
-        let done = delete.persistent(keeps_statements(&tx)).execute(&mut *tx).await?;
-        deleted += done.rows_affected();
-    }
+    let deleted = delete.persistent(keeps_statements(&tx)).execute(&mut *tx).await?;
     tx.commit().await?;
-    Ok(deleted)
+    Ok(deleted.rows_affected())
 }
 
 impl Rows for Postgres {
@@ -132,9 +117,7 @@ impl Rows for Postgres {
         let entered = sqlx::query(
             "INSERT INTO palisade_inbox AS i \
              (record, namespace, key, fingerprint, fence, attempt, counts_until) \
-             SELECT $1, $2, $3, $4, $5, $6, clock_timestamp() + $7 * interval '1 microsecond' \
-             WHERE NOT EXISTS \
-             (SELECT FROM palisade_inbox_unnamed WHERE namespace = $2 AND key = $3) \
+             VALUES ($1, $2, $3, $4, $5, $6, clock_timestamp() + $7 * interval '1 microsecond') \
              ON CONFLICT (record) DO UPDATE SET fingerprint = excluded.fingerprint, \
              fence = excluded.fence, attempt = excluded.attempt, result = NULL, \
              done_at = excluded.done_at, counts_until = excluded.counts_until \
@@ -182,19 +165,15 @@ impl Rows for Postgres {
 }
 
 async fn row_of(conn: &mut PgConnection, cx: &Context) -> Result<Option<Found>, sqlx::Error> {
-    type Row = (Option<String>, Option<Vec<u8>>, bool, bool);
-    let find = "SELECT result, fingerprint, false AS unnamed, \
-                counts_until > clock_timestamp() - $2 * interval '1 microsecond' AS counts \
-                FROM palisade_inbox WHERE record = $1 \
-                UNION ALL SELECT NULL, NULL, true, true FROM palisade_inbox_unnamed \
-                WHERE namespace = $3 AND key = $4 ORDER BY unnamed LIMIT 1";
+    type Row = (Option<String>, Option<Vec<u8>>, bool);
+    let find = "SELECT result, fingerprint, \
+                counts_until > clock_timestamp() - $2 * interval '1 microsecond' \
+                FROM palisade_inbox WHERE record = $1";
     let find = sqlx::query_as(find).bind(record(cx)).bind(micros(cx.elapsed()));
-    let find = find.bind(cx.namespace()).bind(cx.key()).persistent(keeps_statements(conn));
-    let found: Option<Row> = find.fetch_optional(conn).await?;
-    Ok(found.map(|(result, fingerprint, unnamed, counts)| {
-        if unnamed {
-            return Found::Unnamed;
-        }
-        Found::Row { result: result.map(String::into_bytes), fingerprint, counts }
+    let found: Option<Row> = find.persistent(keeps_statements(conn)).fetch_optional(conn).await?;
+    Ok(found.map(|(result, fingerprint, counts)| Found {
+        result: result.map(String::into_bytes),
+        fingerprint,
+        counts,
     }))
 }

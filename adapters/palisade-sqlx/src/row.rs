@@ -14,33 +14,22 @@ use sqlx::{Connection as _, Database, Pool};
 
 use crate::error::InboxError;
 
-/// A row that was found in the inbox for a key.
-pub(crate) enum Found {
-    /// A row of the table `palisade_inbox`, which belongs to the key's record and to no other.
-    Row {
-        /// The result as JSON, if the row has one.
-        result: Option<Vec<u8>>,
-        /// Fingerprint of the request that wrote the row, if it had one.
-        fingerprint: Option<Vec<u8>>,
-        /// True if the row is valid; false if it is so old that the nodes may have dropped the
-        /// record.
-        counts: bool,
-    },
-    /// A row of `palisade_inbox_unnamed`, the table of an older version of this crate. It has the
-    /// same namespace and key, but may belong to another deployment.
-    Unnamed,
+/// A row that was found for a key.
+pub(crate) struct Found {
+    /// The result as JSON, if the row has one.
+    pub(crate) result: Option<Vec<u8>>,
+    /// Fingerprint of the row's request.
+    pub(crate) fingerprint: Option<Vec<u8>>,
+    /// False if the nodes may already have dropped the record.
+    pub(crate) counts: bool,
 }
 
 /// Time for which a row is kept after its validity has ended. An attempt that was claimed before
 /// that end treats the row as valid, and its handler may run for this long until it reads the row.
 pub(crate) const SPARE: Duration = Duration::from_hours(24);
 
-/// Time for which rows of `palisade_inbox_unnamed`, the table of an older version of this crate,
-/// are kept. They do not contain their retention, so this is longer than the longest possible one.
-pub(crate) const UNNAMED: Duration = Duration::from_hours(24 * 367);
-
-/// Returns the primary key of the row for the key's record: 32 hexadecimal digits, a hash of the
-/// prefix, the namespace and the key.
+/// Returns the primary key of the record's row: 32 hexadecimal digits that depend on the prefix,
+/// the namespace and the key.
 pub(crate) fn record(cx: &Context) -> String {
     cx.child_key("palisade-sqlx: inbox")
 }
@@ -118,9 +107,9 @@ pub(crate) async fn probe<D: Rows, T: DeserializeOwned>(
     cx: &Context,
 ) -> Probed<T> {
     let found = D::find(conn, cx, false).await;
-    if let Ok(Some(Found::Row { counts: false, fingerprint, .. })) = &found {
-        // The row is too old to be valid and has the fingerprint of another request, so it belongs
-        // to an earlier use of the key. `once` overwrites it.
+    if let Ok(Some(Found { counts: false, fingerprint, .. })) = &found {
+        // The row belongs to an earlier use of the key; `once` overwrites it with this request's
+        // row.
         if differs(cx, fingerprint.as_deref()) {
             return Probed::NotFound;
         }
@@ -170,11 +159,7 @@ fn read<T: DeserializeOwned>(
     found: Result<Option<Found>, sqlx::Error>,
 ) -> Result<Option<T>, InboxError> {
     let found = found.map_err(|error| InboxError::Sql { key: name(cx), error })?;
-    let (result, fingerprint) = match found {
-        None => return Ok(None),
-        Some(Found::Unnamed) => return Err(InboxError::Unnamed { key: name(cx) }),
-        Some(Found::Row { result, fingerprint, .. }) => (result, fingerprint),
-    };
+    let Some(Found { result, fingerprint, .. }) = found else { return Ok(None) };
     if differs(cx, fingerprint.as_deref()) {
         return Err(InboxError::Mismatch { key: name(cx) });
     }

@@ -2,18 +2,20 @@
 //! that the layer stores.
 
 use std::collections::VecDeque;
-use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes, BytesMut};
-use http::HeaderMap;
+use http::{HeaderMap, Response};
 use http_body::{Body, Frame, SizeHint};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 
 use crate::BoxError;
 
-/// The body of a response that the layer returns. It consists of the bytes that the layer has
-/// already in memory, followed by the part of the handler's body that the layer has not read.
+/// Output of the layer's response future.
+pub(crate) type Answer<B, E> = Result<Response<ResponseBody<B>>, E>;
+
+/// The body of an answer: the part already read from the handler's body, followed by the rest.
 #[derive(Debug)]
 pub struct ResponseBody<B> {
     read: VecDeque<Bytes>,
@@ -87,7 +89,7 @@ pub(crate) struct Collected<B> {
 pub(crate) async fn collect<B: Body>(body: B, limit: usize) -> Result<Collected<B>, B::Error> {
     let (mut body, mut read, mut length) = (Box::pin(body), VecDeque::new(), 0);
     let mut trailers = None;
-    while let Some(frame) = poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
+    while let Some(frame) = body.frame().await {
         match frame?.into_data() {
             Ok(mut data) => {
                 length += data.remaining();
@@ -122,17 +124,11 @@ where
     if body.size_hint().lower() > limit as u64 {
         return Err(Unread::TooLong);
     }
-    let (mut body, mut read, mut length) = (Box::pin(body), VecDeque::new(), 0);
-    while let Some(frame) = poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
-        let frame = frame.map_err(|e| Unread::Broken(e.into()))?;
-        let Ok(mut data) = frame.into_data() else { continue };
-        length += data.remaining();
-        if length > limit {
-            return Err(Unread::TooLong);
-        }
-        read.push_back(whole(&mut data));
+    match Limited::new(body, limit).collect().await {
+        Ok(read) => Ok(read.to_bytes()),
+        Err(e) if e.is::<LengthLimitError>() => Err(Unread::TooLong),
+        Err(e) => Err(Unread::Broken(e)),
     }
-    Ok(joined(read, length))
 }
 
 fn whole(data: &mut impl Buf) -> Bytes {
@@ -152,7 +148,7 @@ fn joined(mut read: VecDeque<Bytes>, length: usize) -> Bytes {
 
 #[cfg(test)]
 mod tests {
-    use http_body_util::{BodyExt as _, StreamBody};
+    use http_body_util::StreamBody;
 
     use super::*;
 

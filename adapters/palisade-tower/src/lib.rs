@@ -4,7 +4,6 @@ mod body;
 mod claim;
 #[cfg(feature = "axum")]
 mod extract;
-mod future;
 mod keep;
 mod key;
 mod layer;
@@ -17,7 +16,6 @@ mod stored;
 
 pub use body::ResponseBody;
 pub use claim::Claim;
-pub use future::ResponseFuture;
 pub use keep::Keep;
 pub use key::{IDEMPOTENCY_KEY, IdempotencyKey, InvalidKey};
 pub use layer::{IDEMPOTENT_REPLAYED, IDEMPOTENT_STORED, IdempotencyLayer};

@@ -1,5 +1,6 @@
 //! The error responses of the layer itself, in the format of RFC 9457 (problem details).
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -66,143 +67,153 @@ struct Details<'a> {
 }
 
 impl Problem {
-    fn status(&self) -> StatusCode {
-        match self {
-            Self::KeyMissing
-            | Self::KeyInvalid(_)
-            | Self::KeyRefused
-            | Self::KeyBare
-            | Self::KeyTooLong
-            | Self::CreatedLater
-            | Self::BodyUnreadable => StatusCode::BAD_REQUEST,
-            Self::CallerUnknown => StatusCode::FORBIDDEN,
-            Self::BodyTooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::InProgress(_) | Self::OutcomeUnknown | Self::PastUnknown(_) => {
-                StatusCode::CONFLICT
+    /// Returns the status, the code that programs compare and that is the documentation's anchor,
+    /// the title, and a text about what happened to the request and what its sender can do.
+    #[expect(clippy::too_many_lines, reason = "a table with a row for each problem")]
+    fn words(&self) -> (StatusCode, &'static str, &'static str, Cow<'static, str>) {
+        const INVALID: &str = "Idempotency-Key is not valid";
+        let (status, code, title, detail) = match self {
+            Self::KeyMissing => (
+                StatusCode::BAD_REQUEST,
+                "key-missing",
+                "Idempotency-Key is missing",
+                "This operation needs an Idempotency-Key header: a random value, for example a \
+                 UUID, that is the same in every repetition of this request and in no other \
+                 request. Nothing was run.",
+            ),
+            Self::KeyInvalid(why) => {
+                let detail = format!("{why}. Nothing was run.");
+                return (StatusCode::BAD_REQUEST, "key-invalid", INVALID, detail.into());
             }
-            Self::KeyReused => StatusCode::UNPROCESSABLE_ENTITY,
-            Self::ResponseNotKept(_) | Self::TooOld => StatusCode::GONE,
-            Self::Unavailable(_)
-            | Self::NotInitialised(_)
-            | Self::NotRecorded(_)
-            | Self::PastUndecided => StatusCode::SERVICE_UNAVAILABLE,
-            Self::HandlerFailed | Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
-        }
-    }
-
-    /// Returns the value of the JSON member `code`, by which programs tell errors apart. It is also
-    /// the anchor of the error in the page that documents keys.
-    fn code(&self) -> &'static str {
-        match self {
-            Self::KeyMissing => "key-missing",
-            Self::KeyInvalid(_) | Self::KeyRefused | Self::KeyBare | Self::KeyTooLong => {
-                "key-invalid"
-            }
-            Self::CallerUnknown => "caller-unknown",
-            Self::BodyTooLarge(_) => "body-too-large",
-            Self::BodyUnreadable => "body-unreadable",
-            Self::CreatedLater => "created-later",
-            Self::InProgress(_) => "in-progress",
-            Self::KeyReused => "key-reused",
-            Self::OutcomeUnknown => "outcome-unknown",
-            Self::PastUnknown(_) => "past-unknown",
-            Self::PastUndecided => "past-undecided",
-            Self::ResponseNotKept(_) => "response-not-kept",
-            Self::TooOld => "too-old",
-            Self::Unavailable(_) => "unavailable",
-            Self::NotInitialised(_) => "not-initialised",
-            Self::NotRecorded(_) => "not-recorded",
-            Self::HandlerFailed => "handler-failed",
-            Self::Internal => "internal",
-        }
-    }
-
-    /// Returns a text for people about what happened to the request, and what its sender can do.
-    fn detail(&self) -> String {
-        let text = match self {
-            Self::KeyInvalid(why) => return format!("{why}. Nothing was run."),
+            Self::KeyRefused => (
+                StatusCode::BAD_REQUEST,
+                "key-invalid",
+                INVALID,
+                "The Idempotency-Key does not have the form that is published for this operation. \
+                 Nothing was run.",
+            ),
+            Self::KeyBare => (
+                StatusCode::BAD_REQUEST,
+                "key-invalid",
+                INVALID,
+                "The Idempotency-Key must be a string with quotation marks (RFC 8941, section \
+                 3.3.3). Nothing was run.",
+            ),
+            Self::KeyTooLong => (
+                StatusCode::BAD_REQUEST,
+                "key-invalid",
+                INVALID,
+                "The Idempotency-Key is too long. Nothing was run.",
+            ),
+            Self::CallerUnknown => (
+                StatusCode::FORBIDDEN,
+                "caller-unknown",
+                "Caller is not known",
+                "The request does not say whose Idempotency-Key this is. Nothing was run.",
+            ),
             Self::BodyTooLarge(limit) => {
-                return format!(
+                let detail = format!(
                     "The body is longer than {limit} bytes, which is the most that a request with \
                      an idempotency key may have. Nothing was run."
                 );
+                let (code, title) = ("body-too-large", "Body is too long");
+                return (StatusCode::PAYLOAD_TOO_LARGE, code, title, detail.into());
             }
-            Self::KeyMissing => {
-                "This operation needs an Idempotency-Key header: a random value, for example a \
-                 UUID, that is the same in every repetition of this request and in no other \
-                 request. Nothing was run."
-            }
-            Self::KeyRefused => {
-                "The Idempotency-Key does not have the form that is published for \
-                 this operation. Nothing was run."
-            }
-            Self::KeyBare => {
-                "The Idempotency-Key must be a string with quotation marks (RFC 8941, \
-                 section 3.3.3). Nothing was run."
-            }
-            Self::KeyTooLong => "The Idempotency-Key is too long. Nothing was run.",
-            Self::CallerUnknown => {
-                "The request does not say whose Idempotency-Key this is. \
-                 Nothing was run."
-            }
-            Self::BodyUnreadable => "The body did not arrive whole. Nothing was run.",
-            Self::CreatedLater => {
-                "By its own account the request was made in the future. Set the \
-                 clock of the machine that made it. Nothing was run."
-            }
-            _ => self.detail_of_valid(),
-        };
-        text.to_owned()
-    }
-
-    /// Returns the text for errors whose cause is not the form of the request, but the state of its
-    /// key, its handler or the nodes.
-    fn detail_of_valid(&self) -> &'static str {
-        match self {
-            Self::InProgress(_) => {
-                "A request with this Idempotency-Key is being processed. Send \
-                 this one again later, with the same key."
-            }
-            Self::KeyReused => {
-                "This Idempotency-Key was used for another request. Use a new key \
-                 for a new request. Nothing was run."
-            }
-            Self::OutcomeUnknown => {
-                "An earlier request with this Idempotency-Key was begun, and it \
-                 is not known whether it took effect. It is not run again before an operator of \
-                 the service has decided about it. Nothing was run."
-            }
-            Self::PastUnknown(_) => {
-                "It is not known whether this Idempotency-Key was used before. \
-                 The request is not run before that is known. Nothing was run."
-            }
-            Self::PastUndecided => {
+            Self::BodyUnreadable => (
+                StatusCode::BAD_REQUEST,
+                "body-unreadable",
+                "Body did not arrive",
+                "The body did not arrive whole. Nothing was run.",
+            ),
+            Self::CreatedLater => (
+                StatusCode::BAD_REQUEST,
+                "created-later",
+                "Request comes from the future",
+                "By its own account the request was made in the future. Set the clock of the \
+                 machine that made it. Nothing was run.",
+            ),
+            Self::InProgress(_) => (
+                StatusCode::CONFLICT,
+                "in-progress",
+                "A request is outstanding for this Idempotency-Key",
+                "A request with this Idempotency-Key is being processed. Send this one again \
+                 later, with the same key.",
+            ),
+            Self::KeyReused => (
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "key-reused",
+                "Idempotency-Key is already used",
+                "This Idempotency-Key was used for another request. Use a new key for a new \
+                 request. Nothing was run.",
+            ),
+            Self::OutcomeUnknown => (
+                StatusCode::CONFLICT,
+                "outcome-unknown",
+                "Outcome is not known",
+                "An earlier request with this Idempotency-Key was begun, and it is not known \
+                 whether it took effect. It is not run again before somebody has looked. Nothing \
+                 was run.",
+            ),
+            Self::PastUnknown(_) => (
+                StatusCode::CONFLICT,
+                "past-unknown",
+                "Past of this Idempotency-Key is not known",
+                "It is not known whether this Idempotency-Key was used before. The request is not \
+                 run before that is known. Nothing was run.",
+            ),
+            Self::PastUndecided => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "past-undecided",
+                "Past of this Idempotency-Key is not decided",
                 "It is not known whether this Idempotency-Key was used before, and it is being \
-                 looked into. Send the request again with the same key. Nothing was run."
-            }
-            Self::ResponseNotKept(_) => {
-                "The request with this Idempotency-Key was processed, and \
-                 its response could not be kept: it was too long, or no whole answer. It is not \
-                 run again."
-            }
-            Self::TooOld => {
-                "The request was made so long ago that a record of it may be gone. \
-                 Look whether it took effect, and use a new key if it did not. Nothing was run."
-            }
-            Self::Unavailable(_) | Self::NotInitialised(_) => {
-                "Idempotency keys cannot be checked at the moment. Nothing was \
-                 run. Send the request again, with the same key."
-            }
-            Self::NotRecorded(_) => {
-                "The request was processed, but its outcome could not be \
-                 recorded. Send it again with the same key to learn the outcome."
-            }
-            Self::HandlerFailed => {
-                "The request failed. Send it again with the same key to learn \
-                 whether it took effect."
-            }
-            _ => "The server could not process the Idempotency-Key.",
-        }
+                 looked into. Send the request again with the same key. Nothing was run.",
+            ),
+            Self::ResponseNotKept(_) => (
+                StatusCode::GONE,
+                "response-not-kept",
+                "Response is not kept",
+                "The request with this Idempotency-Key was processed, and its response could not \
+                 be kept: it was too long, or no whole answer. It is not run again.",
+            ),
+            Self::TooOld => (
+                StatusCode::GONE,
+                "too-old",
+                "Request is too old",
+                "The request was made so long ago that a record of it may be gone. Look whether \
+                 it took effect, and use a new key if it did not. Nothing was run.",
+            ),
+            Self::Unavailable(_) | Self::NotInitialised(_) => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                match self {
+                    Self::NotInitialised(_) => "not-initialised",
+                    _ => "unavailable",
+                },
+                "Idempotency keys cannot be checked",
+                "Idempotency keys cannot be checked at the moment. Nothing was run. Send the \
+                 request again, with the same key.",
+            ),
+            Self::NotRecorded(_) => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "not-recorded",
+                "Outcome is not recorded",
+                "The request was processed, but its outcome could not be recorded. Send it again \
+                 with the same key to learn the outcome.",
+            ),
+            Self::HandlerFailed => (
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "handler-failed",
+                "Request failed",
+                "The request failed. Send it again with the same key to learn whether it took \
+                 effect.",
+            ),
+            Self::Internal => (
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "internal",
+                "Idempotency-Key was not processed",
+                "The server could not process the Idempotency-Key.",
+            ),
+        };
+        (status, code, title, detail.into())
     }
 
     /// Returns the value of `Retry-After`, which is the time after which the same request may get
@@ -222,16 +233,16 @@ impl Problem {
     /// Returns the HTTP response for this error. `documentation` is the address of the page that
     /// documents keys.
     pub(crate) fn response(&self, documentation: Option<&str>) -> Response<Bytes> {
-        let (status, code) = (self.status(), self.code());
+        let (status, code, title, detail) = self.words();
         let reason = status.canonical_reason().unwrap_or("Error");
         let kind = documentation.map(|page| format!("{page}#{code}"));
         let details = Details {
             r#type: kind.as_deref().unwrap_or("about:blank"),
-            // RFC 9457 wants the title of the HTTP status if the `type` is `about:blank`.
-            title: if kind.is_some() { self.title() } else { reason },
+            // A problem without its own type has the title of its status (RFC 9457).
+            title: if kind.is_some() { title } else { reason },
             status: status.as_u16(),
             code,
-            detail: &self.detail(),
+            detail: &detail,
             original_status: match self {
                 Self::ResponseNotKept(status) => *status,
                 _ => None,
@@ -255,30 +266,6 @@ impl Problem {
             headers.insert(header::LINK, link);
         }
         response
-    }
-
-    fn title(&self) -> &'static str {
-        match self {
-            Self::KeyMissing => "Idempotency-Key is missing",
-            Self::KeyInvalid(_) | Self::KeyRefused | Self::KeyBare | Self::KeyTooLong => {
-                "Idempotency-Key is not valid"
-            }
-            Self::CallerUnknown => "Caller is not known",
-            Self::BodyTooLarge(_) => "Body is too long",
-            Self::BodyUnreadable => "Body did not arrive",
-            Self::CreatedLater => "Request comes from the future",
-            Self::InProgress(_) => "A request is outstanding for this Idempotency-Key",
-            Self::KeyReused => "Idempotency-Key is already used",
-            Self::OutcomeUnknown => "Outcome is not known",
-            Self::PastUnknown(_) => "Past of this Idempotency-Key is not known",
-            Self::PastUndecided => "Past of this Idempotency-Key is not decided",
-            Self::ResponseNotKept(_) => "Response is not kept",
-            Self::TooOld => "Request is too old",
-            Self::Unavailable(_) | Self::NotInitialised(_) => "Idempotency keys cannot be checked",
-            Self::NotRecorded(_) => "Outcome is not recorded",
-            Self::HandlerFailed => "Request failed",
-            Self::Internal => "Idempotency-Key was not processed",
-        }
     }
 }
 

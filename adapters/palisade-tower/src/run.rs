@@ -25,9 +25,8 @@ use tower_service::Service;
 use tracing::Instrument as _;
 
 use crate::BoxError;
-use crate::body::{Collected, ResponseBody, Unread, collect, read};
+use crate::body::{Answer, Collected, ResponseBody, Unread, collect, read};
 use crate::claim::Claim;
-use crate::future::Answer;
 use crate::keep::Keep;
 use crate::key::IdempotencyKey;
 use crate::layer::{IDEMPOTENT_REPLAYED, IDEMPOTENT_STORED};

@@ -1,6 +1,7 @@
 //! The command `palisade cron`.
 
 use std::cell::Cell;
+use std::rc::Rc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use clap::{Args, ValueEnum};
@@ -12,12 +13,11 @@ use palisade::{Failed, RunError};
 use serde_json::{Value, json};
 
 use super::lock::environment;
-use super::{CommandArgs, SayArgs, unavailable};
+use super::{CommandArgs, GroundArgs, unavailable};
 use crate::child::{self, DIES, Ended, Held};
 use crate::codes::{Fail, NOT_ACQUIRED, USAGE};
 use crate::metrics::MetricsArgs;
 use crate::say::{escaped, plain};
-use crate::settings::HandleArgs;
 use crate::signals::Signals;
 use crate::span::Span;
 use crate::warnings;
@@ -29,9 +29,7 @@ use crate::warnings;
 #[derive(Debug, Args)]
 pub(crate) struct CronArgs {
     #[command(flatten)]
-    handle: HandleArgs,
-    #[command(flatten)]
-    say: SayArgs,
+    ground: GroundArgs,
     #[command(flatten)]
     metrics: MetricsArgs,
     /// `[seconds] minutes hours day-of-month month weekday`, or @hourly and similar
@@ -131,8 +129,8 @@ impl CronArgs {
 
     pub(crate) async fn run(self) -> Result<u8, Fail> {
         let job = self.job();
-        let json = self.say.json;
-        let ground = self.metrics.ground(self.handle, self.say)?;
+        let json = self.ground.say.json;
+        let ground = self.metrics.ground(self.ground).await?;
         warnings::show(ground.say);
         let cron = Cron::new(&ground.redlock).name(format!("cron:{}", self.name));
         if let Some(n) = self.history {
@@ -147,14 +145,14 @@ impl CronArgs {
         }
         let command = self.command.command(&ground)?;
         let job = job.grace(command.grace + DIES);
-        let (say, runs, stopping) = (ground.say, Runs::default(), Cell::new(None));
+        let (say, runs, stopping) = (ground.say, Rc::new(()), Cell::new(None));
         let work = cron.run(job, |tick| {
             let (command, name, runs, stopping) = (&command, &self.name, &runs, &stopping);
             async move {
                 if stopping.get().is_some() {
                     return Err(Failed::no_effect("this program ends"));
                 }
-                let (_run, at) = (runs.begin(), tick.unix_seconds());
+                let (_run, at) = (Rc::clone(runs), tick.unix_seconds());
                 let mut signals = Signals::new().map_err(Failed::no_effect)?;
                 let env = of_tick(name, &tick);
                 let ended = child::run(command, &env, &tick, (&mut signals, say), None).await;
@@ -179,7 +177,8 @@ impl CronArgs {
                 }
                 _ = look.tick(), if stopping.get().is_some() => {}
             }
-            if let Some(signal) = stopping.get().filter(|_| runs.0.get() == 0) {
+            // Each command that runs has a clone of `runs`.
+            if let Some(signal) = stopping.get().filter(|_| Rc::strong_count(&runs) == 1) {
                 // The job's loop releases its lock when it ends.
                 let (_, ()) = tokio::join!(work, ground.close());
                 return Ok(128 + signal as u8);
@@ -193,25 +192,6 @@ fn refused(e: &CronError) -> Fail {
     match e {
         CronError::Record(RunError::NoQuorum { error, .. }) => unavailable(error),
         _ => Fail::new(USAGE, e.to_string()),
-    }
-}
-
-/// Number of commands that run.
-#[derive(Default)]
-struct Runs(Cell<u32>);
-
-impl Runs {
-    fn begin(&self) -> OneRun<'_> {
-        self.0.set(self.0.get() + 1);
-        OneRun(self)
-    }
-}
-
-struct OneRun<'a>(&'a Runs);
-
-impl Drop for OneRun<'_> {
-    fn drop(&mut self) {
-        self.0.0.set(self.0.0.get() - 1);
     }
 }
 

@@ -2,33 +2,13 @@
 
 use palisade::FencingToken;
 use sqlx::MySqlConnection;
-use sqlx::mysql::MySqlQueryResult;
 
-use crate::error::{self, Changed, Stale};
+use crate::error::Stale;
 use crate::fence::value;
 
-/// Checks the result of an `UPDATE … WHERE … AND fence <= ?`. sqlx reports the number of rows that
-/// fulfilled the condition, even if the statement changed nothing in them.
-///
-/// # Errors
-/// [`Stale`] if the statement found no row. This is also the error if the resource does not exist.
-pub fn applied(done: &MySqlQueryResult, resource: &str, token: FencingToken) -> Result<(), Stale> {
-    error::not_stale(done.rows_affected(), resource, token)
-}
-
-/// Checks the result of an `UPDATE … SET version = version + 1 WHERE … AND version = ?`, as
-/// [`fence::unchanged`](crate::fence::unchanged) does for PostgreSQL.
-///
-/// # Errors
-/// [`Changed`] if the statement found no row. This is also the error if the resource does not
-/// exist.
-pub fn unchanged(done: &MySqlQueryResult, resource: &str, version: i64) -> Result<(), Changed> {
-    error::unchanged(done.rows_affected(), resource, version)
-}
-
-/// Stores `token` as the newest token of the resource in the table `palisade_fence`, and locks this
-/// row of the table until the transaction ends. No holder with a newer token that also calls
-/// `raise` can write between this call and the end of the transaction.
+/// Raises the token that the resource has seen, and locks it until the transaction ends. Everything
+/// that the transaction writes afterwards is written under a token that no newer holder has
+/// overtaken.
 ///
 /// Call it first in a transaction. Outside of a transaction the lock ends at once.
 ///

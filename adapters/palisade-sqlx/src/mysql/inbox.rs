@@ -9,7 +9,7 @@ use sqlx::{MySql, MySqlConnection, MySqlPool};
 
 use crate::error::InboxError;
 use crate::fence;
-use crate::row::{self, Found, Rows, SPARE, UNNAMED, micros, record};
+use crate::row::{self, Found, Rows, SPARE, micros, record};
 
 /// Runs `effect` and writes its result into the key's row, unless that row exists; see
 /// [`inbox::once`](crate::inbox::once). If another attempt at the key is in a transaction that is
@@ -65,25 +65,11 @@ pub async fn purge(
     namespace: &str,
     at_most: u32,
 ) -> Result<u64, sqlx::Error> {
-    let mut deleted = 0;
-    for (sql, age) in [
-        (
-            "DELETE FROM palisade_inbox WHERE namespace = ? \
-             AND counts_until < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND \
-             ORDER BY counts_until LIMIT ?",
-            SPARE,
-        ),
-        (
-            "DELETE FROM palisade_inbox_unnamed WHERE namespace = ? \
-             AND done_at < NOW(6) - INTERVAL ? MICROSECOND LIMIT ?",
-            UNNAMED,
-        ),
-    ] {
-        let rest = u64::from(at_most).saturating_sub(deleted);
-        let delete = sqlx::query(sql).bind(namespace.as_bytes()).bind(micros(age)).bind(rest);
-        deleted += delete.execute(&mut *conn).await?.rows_affected();
-    }
-    Ok(deleted)
+    let delete = "DELETE FROM palisade_inbox WHERE namespace = ? \
+                  AND counts_until < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND \
+                  ORDER BY counts_until LIMIT ?";
+    let delete = sqlx::query(delete).bind(namespace.as_bytes()).bind(micros(SPARE)).bind(at_most);
+    Ok(delete.execute(conn).await?.rows_affected())
 }
 
 impl Rows for MySql {
@@ -92,9 +78,8 @@ impl Rows for MySql {
         let entered = sqlx::query(
             "INSERT INTO palisade_inbox (record, namespace, `key`, fingerprint, fence, attempt, \
              done_at, counts_until) \
-             SELECT ?, ?, ?, ?, ?, ?, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND \
-             FROM DUAL WHERE NOT EXISTS \
-             (SELECT 1 FROM palisade_inbox_unnamed WHERE namespace = ? AND `key` = ?)",
+             VALUES (?, ?, ?, ?, ?, ?, UTC_TIMESTAMP(6), \
+             UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND)",
         )
         .bind(record(cx).into_bytes())
         .bind(cx.namespace().as_bytes())
@@ -103,8 +88,6 @@ impl Rows for MySql {
         .bind(fence::value(cx.fencing_token()))
         .bind(i64::from(cx.attempt()))
         .bind(micros(cx.kept_for()))
-        .bind(cx.namespace().as_bytes())
-        .bind(cx.key().as_bytes())
         .execute(&mut *conn)
         .await;
         match entered {
@@ -134,14 +117,8 @@ impl Rows for MySql {
              FROM palisade_inbox WHERE record = ?"
         };
         let find = sqlx::query_as(sql).bind(micros(cx.elapsed())).bind(record(cx).into_bytes());
-        let row: Option<Row> = find.fetch_optional(&mut *conn).await?;
-        if let Some((result, fingerprint, counts)) = row {
-            return Ok(Some(Found::Row { result, fingerprint, counts }));
-        }
-        let unnamed = "SELECT 1 FROM palisade_inbox_unnamed WHERE namespace = ? AND `key` = ?";
-        let unnamed = sqlx::query(unnamed).bind(cx.namespace().as_bytes());
-        let unnamed = unnamed.bind(cx.key().as_bytes()).fetch_optional(conn).await?;
-        Ok(unnamed.map(|_| Found::Unnamed))
+        let row: Option<Row> = find.fetch_optional(conn).await?;
+        Ok(row.map(|(result, fingerprint, counts)| Found { result, fingerprint, counts }))
     }
 
     async fn finish(

@@ -3,14 +3,14 @@
 //! ```no_run
 //! # async fn demo(mut conn: sqlx::MySqlConnection, token: palisade::FencingToken)
 //! # -> Result<(), Box<dyn std::error::Error>> {
-//! use palisade_sqlx::{fence, mysql};
+//! use palisade_sqlx::fence;
 //! let done = sqlx::query("UPDATE stock SET rest = 7, fence = ? WHERE id = ? AND fence <= ?")
 //!     .bind(fence::value(token))
 //!     .bind(42)
 //!     .bind(fence::value(token))
 //!     .execute(&mut conn)
 //!     .await?;
-//! mysql::fence::applied(&done, "stock 42", token)?;
+//! fence::applied(done.rows_affected(), "stock 42", token)?;
 //! # Ok(()) }
 //! ```
 
@@ -32,12 +32,5 @@ pub const MIGRATION: &str = include_str!("../../migrations/mysql.sql");
 /// # Cancellation safety
 /// If the future is dropped, some of the tables may be missing; the call may be repeated.
 pub async fn migrate(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
-    let first = sqlx::raw_sql(MIGRATION).execute(&mut *conn).await;
-    if let Err(sqlx::Error::Database(_)) = first {
-        // Another program that migrates at the same time may have renamed the table of an older
-        // version of this crate before this one could, so try once more.
-        sqlx::raw_sql(MIGRATION).execute(conn).await?;
-        return Ok(());
-    }
-    first.map(drop)
+    sqlx::raw_sql(MIGRATION).execute(conn).await.map(drop)
 }
