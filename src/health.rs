@@ -22,6 +22,9 @@ pub struct Health {
     /// Messages that the consumers of a namespace hold in this process until an operator decides.
     /// Empty in the health of a whole handle, because messages belong to a namespace.
     pub waiting: Vec<Waiting>,
+    /// Number of [degraded guards](crate::DegradableGuard) of the handle that exist now: their work
+    /// runs without its lock.
+    pub degraded: usize,
 }
 
 /// Messages that stay with their broker and are not handled until an operator has acted.
@@ -153,7 +156,12 @@ impl fmt::Display for Health {
                 write!(f, ", {loss}")?;
             }
         }
-        self.waiting.iter().try_for_each(|waiting| write!(f, "; {waiting}"))
+        self.waiting.iter().try_for_each(|waiting| write!(f, "; {waiting}"))?;
+        match self.degraded {
+            0 => Ok(()),
+            1 => f.write_str("; 1 guard is degraded: its work runs without the lock"),
+            n => write!(f, "; {n} guards are degraded: their work runs without the locks"),
+        }
     }
 }
 
@@ -208,5 +216,6 @@ pub(crate) async fn health(redlock: &Redlock, retention: Duration, loss: DataLos
         }
     };
     let nodes: Vec<_> = reports.into_iter().map(node).collect();
-    Health { needed: majority(nodes.len()), nodes, waiting: Vec::new() }
+    let degraded = redlock.core.outage().guards();
+    Health { needed: majority(nodes.len()), nodes, waiting: Vec::new(), degraded }
 }

@@ -116,8 +116,9 @@ pub use node::{MemoryNode, RedisNode, SentinelNode};
 pub use client::failover::Failover;
 pub use durability::{Achieved, Durability};
 pub use lock::{
-    Inspection, LockGuard, LockHolder, LostSignal, Mutex, MutexBuilder, NodeView, Owner,
-    ReentrantGuard, ReentrantMutex, TakenOver, TryAcquire, WorkError,
+    DegradableGuard, DegradingMutex, Inspection, LockGuard, LockHolder, LostSignal, Mutex,
+    MutexBuilder, NodeView, OnUnavailable, Owner, ReentrantGuard, ReentrantMutex, TakenOver,
+    TryAcquire, WorkError,
 };
 pub use quorum::backoff::RetryPolicy;
 pub use token::FencingToken;

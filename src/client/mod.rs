@@ -13,7 +13,7 @@
 //! clean up.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, broadcast};
@@ -44,9 +44,11 @@ pub(crate) mod health;
 pub(crate) mod hints;
 mod inspect;
 pub(crate) mod lease;
+pub(crate) mod local_locks;
 mod node_counters;
 mod node_monitor;
 mod node_queue;
+pub(crate) mod outage;
 mod proposal;
 mod release;
 mod renewal_queue;
@@ -64,6 +66,8 @@ mod voting_gauges;
 use close::Closing;
 use failover::Failovers;
 use hints::{Hints, forward_hints};
+use local_locks::LocalLocks;
+use outage::Outage;
 use proposal::FencesAhead;
 use renewer::Renewer;
 pub(crate) use renewer::WATCH;
@@ -79,6 +83,8 @@ pub(crate) struct Core {
     pub(crate) failovers: Arc<Failovers>,
     pub(crate) closing: Closing,
     pub(crate) meters: Meters,
+    pub(crate) local_locks: Arc<LocalLocks>,
+    outage: Mutex<Outage>,
     /// Permits for attempts to acquire a lock; there are `ATTEMPTS_MAX`.
     places: Semaphore,
     ttl_warning: TtlWarning,
@@ -143,6 +149,8 @@ impl Core {
             failovers,
             closing: Closing::default(),
             meters,
+            local_locks: Arc::default(),
+            outage: Mutex::default(),
             places: Semaphore::new(ATTEMPTS_MAX),
             ttl_warning: TtlWarning::new(nodes.len()),
             queues: nodes.into_iter().enumerate().map(queue).collect(),
@@ -165,6 +173,11 @@ impl Core {
     /// Returns the counters of the node queues.
     pub(crate) fn metrics(&self) -> Vec<NodeMetrics> {
         self.queues.iter().map(NodeQueue::metrics).collect()
+    }
+
+    /// Returns what locks that may degrade have found of the nodes.
+    pub(crate) fn outage(&self) -> MutexGuard<'_, Outage> {
+        self.outage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the number of nodes of the handle.

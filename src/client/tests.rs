@@ -22,8 +22,8 @@ pub(super) fn core() -> Arc<Core> {
 }
 
 pub(super) fn ask(keys: &LockKeys) -> acquire::AcquireRequest<'_> {
-    let level = Durability::Primary;
-    acquire::AcquireRequest { keys, ttl: TTL, level, if_held: None, within: TTL, taker: None }
+    let ask = acquire::AcquireRequest::new(keys, TTL, Durability::Primary);
+    acquire::AcquireRequest { within: TTL, ..ask }
 }
 
 pub(super) fn lease_of(core: &Core, keys: &LockKeys, won: acquire::Acquired) -> Lease {

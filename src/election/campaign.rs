@@ -219,9 +219,7 @@ impl Election {
         let mut lost = false;
         loop {
             operation.attempt();
-            let (keys, ttl, level) = (&self.keys, self.on_nodes(), self.level);
-            let within = Duration::ZERO;
-            let ask = AcquireRequest { keys, ttl, level, if_held: None, within, taker: None };
+            let ask = AcquireRequest::new(&self.keys, self.on_nodes(), self.level);
             return match self.core.attempt(ask).await {
                 Ok(won) => match self.take_office(won, value, None).await {
                     Ok(leadership) => Ok(TryCampaign::Won(leadership)),

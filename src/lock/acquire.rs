@@ -36,8 +36,8 @@ pub(crate) struct LockAttempt<'a> {
 impl<'a> LockAttempt<'a> {
     /// Returns the request that one attempt sends to the nodes.
     pub(super) fn ask(&self, terms: AttemptTerms) -> AcquireRequest<'a> {
-        let &Self { keys, ttl, level, .. } = self;
-        AcquireRequest { keys, ttl, level, if_held: terms.if_held, within: terms.left, taker: None }
+        let AttemptTerms { if_held, left: within } = terms;
+        AcquireRequest { if_held, within, ..AcquireRequest::new(self.keys, self.ttl, self.level) }
     }
 }
 

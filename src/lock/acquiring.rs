@@ -44,6 +44,12 @@ impl<'a> Acquiring<'a> {
         };
         operation.over(self.outcome);
     }
+
+    /// Ends the call with a guard that has no lock.
+    pub(super) fn degraded(mut self, operation: Call) {
+        self.outcome = "degraded";
+        operation.over(self.outcome);
+    }
 }
 
 impl Drop for Acquiring<'_> {

@@ -97,10 +97,7 @@ impl Mutex {
     async fn try_it(&self, operation: &Call) -> Result<TryAcquire, AcquireError> {
         let _operation = self.begin()?;
         operation.attempt();
-        let (keys, ttl, level) = (&self.keys, self.ttl, self.level);
-        let within = Duration::ZERO;
-        let ask = AcquireRequest { keys, ttl, level, if_held: None, within, taker: None };
-        match self.core.attempt(ask).await {
+        match self.core.attempt(AcquireRequest::new(&self.keys, self.ttl, self.level)).await {
             Ok(won) => Ok(TryAcquire::Acquired(self.guard(won))),
             Err(Loss::Taken(taken)) => Ok(TryAcquire::Taken(taken)),
             Err(Loss::NoQuorum(_)) if !self.core.closing.is_open() => {
@@ -169,7 +166,7 @@ impl Mutex {
         self.core.closing.enter().ok_or_else(|| AcquireError::Closed(self.resource()))
     }
 
-    fn guard(&self, won: Acquired) -> LockGuard {
+    pub(super) fn guard(&self, won: Acquired) -> LockGuard {
         self.guard_of(self.lease(won))
     }
 

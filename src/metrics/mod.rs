@@ -29,9 +29,9 @@ pub(crate) use self::export::{Counter, Gauge, Histogram};
 pub use self::node::NodeMetrics;
 pub(crate) use self::table::Metric;
 use self::table::{
-    ACQUIRE_WAIT, ACQUIRES, CLAIMS, CLAIMS_HELD, LEADERLESS, LEADING, LEASES_LOST, LOCKS_HELD,
-    LOST_MARGIN, RENEWAL, RENEWAL_MARGIN, RENEWAL_RATIO, RENEWALS, RUN, TERMS, TICK_LATENESS,
-    TICKS, TICKS_MISSED, VACANCY,
+    ACQUIRE_WAIT, ACQUIRES, CLAIMS, CLAIMS_HELD, DEGRADED, LEADERLESS, LEADING, LEASES_LOST,
+    LOCKS_DEGRADED, LOCKS_HELD, LOST_MARGIN, RENEWAL, RENEWAL_MARGIN, RENEWAL_RATIO, RENEWALS, RUN,
+    TERMS, TICK_LATENESS, TICKS, TICKS_MISSED, VACANCY,
 };
 pub(crate) use self::table::{IDEMPOTENCY, NODE, READY};
 use crate::time::Moment;
@@ -126,6 +126,8 @@ pub(crate) struct Meters {
     pub(crate) claimed: Arc<LeaseMeters>,
     /// Number of claims of idempotency keys, by outcome.
     pub(crate) claims: Outcomes,
+    /// Metrics of guards without a lock.
+    pub(crate) degraded: DegradedMeters,
 }
 
 impl fmt::Debug for Meters {
@@ -149,6 +151,7 @@ impl Meters {
             namespaces: Family::default(),
             claimed: Arc::new(LeaseMeters::new("claim", "", &CLAIMS_HELD)),
             claims: Outcomes::new(&CLAIMS, ("", ""), &claims),
+            degraded: DegradedMeters::new(),
         }
     }
 
@@ -186,7 +189,7 @@ pub(crate) struct LockMeters {
 
 impl LockMeters {
     fn new(name: &str) -> Self {
-        let outcomes = ["acquired", "taken", "no_quorum", "closed", "dropped"];
+        let outcomes = ["acquired", "degraded", "taken", "no_quorum", "closed", "dropped"];
         Self {
             acquires: Outcomes::new(&ACQUIRES, ("name", name), &outcomes),
             wait: Histogram::new(&ACQUIRE_WAIT, &[("name", name)]),
@@ -200,6 +203,34 @@ impl LockMeters {
         if outcome == "acquired" {
             self.wait.record(after.as_secs_f64());
         }
+    }
+}
+
+/// Metrics of the guards that were returned without a lock.
+#[derive(Debug)]
+pub(crate) struct DegradedMeters {
+    guards: Outcomes,
+    held: Gauge,
+}
+
+impl DegradedMeters {
+    fn new() -> Self {
+        let policy = |policy| (policy, Counter::new(&DEGRADED, &[("policy", policy)]));
+        Self {
+            guards: Outcomes(["local", "proceed"].map(policy).into()),
+            held: Gauge::new(&LOCKS_DEGRADED, &[]),
+        }
+    }
+
+    /// Counts one more guard of this policy.
+    pub(crate) fn begun(&self, policy: &str) {
+        self.guards.add(policy, 1);
+        self.held.add(1.0);
+    }
+
+    /// Counts the end of one guard.
+    pub(crate) fn ended(&self) {
+        self.held.add(-1.0);
     }
 }
 

@@ -46,6 +46,15 @@ pub(super) const ACQUIRE_WAIT: Metric = histogram(
 );
 pub(super) const LOCKS_HELD: Metric =
     gauge("palisade_locks_held", Unit::Count, "Locks that are held now");
+pub(super) const DEGRADED: Metric = counter(
+    "palisade_lock_degraded_total",
+    "Guards that were returned without a lock, because no majority answered, by policy",
+);
+pub(super) const LOCKS_DEGRADED: Metric = gauge(
+    "palisade_locks_degraded",
+    Unit::Count,
+    "Guards without a lock whose work runs now, because no majority answered",
+);
 pub(super) const LEASES_LOST: Metric = counter(
     "palisade_leases_lost_total",
     "Leases (locks, leaderships, claims) that ended before their holder was done",
@@ -224,6 +233,8 @@ pub(super) const ALL: &[&Metric] = &[
     &ACQUIRES,
     &ACQUIRE_WAIT,
     &LOCKS_HELD,
+    &DEGRADED,
+    &LOCKS_DEGRADED,
     &LEASES_LOST,
     &LOST_MARGIN,
     &RENEWALS,

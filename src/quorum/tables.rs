@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::error::{NodeError, NodeFault, NodeOutcome};
 use crate::name::LockKeys;
 use crate::op::{Began, Op, QuarantineId, Reply};
-use crate::quorum::acquire::{Acquire, Loss};
+use crate::quorum::acquire::{Acquire, Loss, Outcome};
 use crate::quorum::extend::{Extend, Extension, Times};
 use crate::quorum::fence::{Settled, settle};
 use crate::quorum::holdings::{Known, Quarantine};
@@ -132,7 +132,18 @@ fn run<M: Machine>(mut machine: M, case: &Case) -> Progress<M::Decision> {
 
 #[test]
 fn acquire() {
-    check(include_str!("testdata/acquire.txt"), |case| match run(attempt(case.n), case) {
+    check(include_str!("testdata/acquire.txt"), |case| attempted(run(attempt(case.n), case)));
+}
+
+#[test]
+fn acquire_awaiting_all() {
+    let attempt = |n| attempt(n).awaiting_all(true);
+    check(include_str!("testdata/await_all.txt"), |case| attempted(run(attempt(case.n), case)));
+}
+
+/// Returns the last step of an attempt in the words of the tables.
+fn attempted(step: Progress<Outcome>) -> String {
+    match step {
         Progress::Wait(until) => format!("wait {}", shown(until)),
         Progress::Send(asks, until) => {
             let Op::Raise { token, .. } = asks[0].1 else { panic!("asks {asks:?}") };
@@ -148,7 +159,7 @@ fn acquire() {
                 None => format!("taken for ever{foreign}"),
             }
         }
-    });
+    }
 }
 
 #[test]
