@@ -1,4 +1,4 @@
-//! Settings and the inequalities between them.
+//! Settings of a handle, and the inequalities that must hold between them.
 
 use std::time::Duration;
 
@@ -10,19 +10,19 @@ use crate::time::{Drift, EXPIRY_PRECISION, validity};
 pub struct Config {
     /// Lease length of locks that set none. Default 15 s.
     pub ttl: Duration,
-    /// Longest lease that any client of these nodes may use; base of the quarantine after a restart
-    /// or failover. Default: the `ttl`.
+    /// Longest lease that any client of these nodes may use. After a restart or a failover a node
+    /// grants nothing for at least this time (quarantine). Default: the `ttl`.
     pub max_ttl: Duration,
-    /// Bound on the rate error of a node's clock. Default 1 %.
+    /// Largest error of the speed of a node's clock. Default 1 %.
     pub drift: Drift,
-    /// Time for one node to answer one request. Default 250 ms.
+    /// Longest time for which a node may take to answer one request. Default 250 ms.
     pub node_deadline: Duration,
-    /// E: bound on the error of any clock against true time; less than half of `max_ttl`. Default
-    /// 2 s, at most a quarter of `max_ttl`.
+    /// E, the largest error of any clock against true time. It must be less than half of `max_ttl`.
+    /// Default: 2 s, or a quarter of `max_ttl` if that is less.
     pub clock_error: Duration,
-    /// Prefix of every name. Default empty.
+    /// Prefix of the name of each lock, election and idempotency key on the nodes. Default empty.
     pub prefix: String,
-    /// Allow an even number of nodes.
+    /// True if the number of nodes may be even.
     pub allow_even: bool,
 }
 
@@ -40,22 +40,23 @@ impl Default for Config {
     }
 }
 
-/// Long enough for a lease to outlive a failover of the groups that `sentinel-conf` sets up, short
-/// enough to wait for after a crash.
+/// Default lease length. It is long enough for a lease to outlive a failover of the groups that
+/// `sentinel-conf` sets up, and short enough for others to wait after a holder has crashed.
 const TTL: Duration = Duration::from_secs(15);
 
-/// Default time for which a namespace keeps results.
+/// Default time for which a namespace of idempotency keys keeps its results.
 pub const RETENTION: Duration = Duration::from_secs(24 * 3_600);
 
-/// Returns the default E: far above the error of clocks that NTP disciplines, and half of the
-/// largest allowed value.
+/// Returns the default of E, the clock error: at most half of the largest value that is allowed,
+/// and at most 2 s, which is far above the error of clocks that NTP corrects.
 pub fn default_clock_error(max_ttl: Duration) -> Duration {
     (max_ttl / 4).min(Duration::from_secs(2))
 }
 
-/// Shortest lease. Below it the fixed allowance of 2 ms is more than a fifth of the ttl.
+/// Shortest lease. Of a shorter one, the 2 ms that are subtracted for the precision of expiry would
+/// be more than a fifth.
 pub(crate) const TTL_MIN: Duration = Duration::from_millis(10);
-/// Longest `max_ttl`: one day. A quarantine is at least as long.
+/// Longest `max_ttl`: one day. Each quarantine of a node is at least as long as `max_ttl`.
 pub(crate) const MAX_TTL_MAX: Duration = Duration::from_secs(86_400);
 /// Most nodes of one handle.
 pub(crate) const NODES_MAX: usize = 31;
@@ -64,7 +65,7 @@ impl Config {
     /// Checks the settings of the handle.
     ///
     /// # Errors
-    /// The first rule that is broken, with field, value and rule.
+    /// [`ConfigError`] for the first rule that is broken, with the field, its value and the rule.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         crate::name::check_prefix(&self.prefix)?;
         if self.max_ttl > MAX_TTL_MAX {
@@ -79,8 +80,9 @@ impl Config {
         }
         self.check_ttl(self.ttl)?;
         if self.clock_error.saturating_mul(2) >= self.max_ttl {
-            // Two nodes' clocks may differ by 2E: with a shorter quarantine between two losses the
-            // tokens after the second could be lower.
+            // The clocks of two servers may differ by 2E. If a node lost its data twice, with a
+            // quarantine shorter than that in between, the tokens after the second loss could be
+            // lower than those before it.
             let rule = format!("less than half of max_ttl ({:?})", self.max_ttl);
             return Err(refuse("clock_error", self.clock_error, &rule));
         }
@@ -90,7 +92,7 @@ impl Config {
     /// Checks the number of nodes.
     ///
     /// # Errors
-    /// Zero, too many, or an even number without `allow_even_nodes`.
+    /// [`ConfigError`] for no node, too many nodes, or an even number without `allow_even_nodes`.
     pub(crate) fn check_nodes(&self, n: usize) -> Result<(), ConfigError> {
         if n == 0 || n > NODES_MAX {
             let rule = format!("between 1 and {NODES_MAX} nodes");
@@ -107,7 +109,7 @@ impl Config {
     /// Checks a lease length.
     ///
     /// # Errors
-    /// A ttl below 10 ms, or above `max_ttl`.
+    /// [`ConfigError`] for a ttl below 10 ms, or above `max_ttl`.
     pub(crate) fn check_ttl(&self, ttl: Duration) -> Result<(), ConfigError> {
         if ttl < TTL_MIN {
             return Err(refuse("ttl", ttl, &format!("at least {TTL_MIN:?}")));
@@ -122,11 +124,11 @@ impl Config {
         Ok(())
     }
 
-    /// Checks that renewal every quarter of the ttl leaves time for two tries:
-    /// `renew_every + 2·node_deadline + margin ≤ ttl·(1 − drift)`.
+    /// Checks that a lease that is renewed every quarter of its ttl has time for two tries of each
+    /// renewal: `renew_every + 2·node_deadline + margin ≤ ttl·(1 − drift)`.
     ///
     /// # Errors
-    /// The inequality, with its numbers.
+    /// [`ConfigError`] with the inequality and its numbers.
     pub(crate) fn check_renewed(&self, ttl: Duration) -> Result<(), ConfigError> {
         let tries = self.node_deadline.saturating_mul(2).saturating_add(EXPIRY_PRECISION);
         let needed = tries.saturating_add(renew_every(ttl));
@@ -143,15 +145,16 @@ impl Config {
     }
 }
 
-/// Returns the interval of renewals: a quarter of the ttl. So a lease has three quarters of its ttl
-/// left, less the drift, when a server crashes at the worst moment: with the defaults that outlives
-/// a failover of the groups that `sentinel-conf` sets up. (etcd and Redisson renew at a third.)
+/// Returns the interval between two renewals: a quarter of the ttl. So if a server crashes just
+/// before a renewal, the lease has three quarters of its ttl left, less the drift. With the default
+/// ttl this outlives a failover of the groups that `sentinel-conf` sets up. (etcd and Redisson
+/// renew at a third of the ttl.)
 pub(crate) fn renew_every(ttl: Duration) -> Duration {
     ttl / 4
 }
 
-/// Returns how long a renewed lease lasts at least, at any moment: a server that crashes just
-/// before the next renewal was due leaves this much of it.
+/// Returns how long a lease that is renewed in time is still valid at least, at any moment. If a
+/// server crashes just before the next renewal, this time is left of the lease.
 pub fn lasts(ttl: Duration, drift: Drift) -> Duration {
     validity(ttl, drift).saturating_sub(renew_every(ttl))
 }

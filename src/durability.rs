@@ -1,8 +1,8 @@
 //! Durability levels: how many replicas must have a grant before it counts, and how many had it.
 //!
-//! A master answers before its replicas have the write. A grant is lost if a replica without it is
-//! promoted too early; then the quarantine prevents a second grant, and a durability level
-//! (durability 1) prevents the loss itself.
+//! A Redis master answers before its replicas have the write. So a grant is lost if a replica that
+//! does not have it is promoted. Then the quarantine prevents a second grant of the same lock, and
+//! a durability level (durability 1) prevents even the loss.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,37 +12,39 @@ use crate::error::ConfigError;
 /// The number of replicas that must have a grant, a renewal or a result before a node's vote
 /// counts.
 ///
-/// - **`Primary`** costs nothing and prevents no loss: a failover loses the last moments before it,
-///   a manual switch under load about 5 000 grants.
-/// - **`Replicas(k)`** survives the death of the master if a replica that has the grant is
-///   promoted. But no promotion considers which replica confirmed what: a manual switch still lost
-///   about 400 grants that one of two replicas had, and with the master and that replica cut off
-///   from all others, 11 996 of 11 999 were lost.
-/// - **`AllReplicas`** survives each failover to a replica that the node knows of, because every
-///   such replica has the grant: none was lost in either test. In return one replica that is down
-///   or frozen stops all grants of this node (of several nodes a majority goes on).
+/// - **`Primary`** costs nothing and prevents no loss. A failover loses the grants of the last
+///   moments before it; a manual failover under load lost about 5 000 grants.
+/// - **`Replicas(k)`**: a grant survives the death of the master if a replica that has the grant is
+///   promoted. But a failover does not consider which replica confirmed which grant. A manual
+///   failover still lost about 400 grants that one of two replicas had; when the master and this
+///   replica were cut off from all others, 11 996 of 11 999 grants were lost.
+/// - **`AllReplicas`**: a grant survives each failover to a replica that the node knows of, because
+///   every such replica has the grant; in both tests none was lost. In return one replica that is
+///   down or frozen stops all grants of this node, though a majority of several nodes goes on.
 ///
-/// Waiting takes time out of the validity, which counts from the send, and each wait ends at the
-/// node's deadline ([`Config::node_deadline`](crate::Config)). If too few replicas have confirmed
-/// by then, the node's answer is [`NodeFault::NotDurable`](crate::error::NodeFault::NotDurable),
-/// which is no vote, and its grant is rolled back.
+/// The time of waiting for replicas is lost from the validity of a lock, which counts from the
+/// moment of sending. Each wait ends at the node's deadline
+/// ([`Config::node_deadline`](crate::Config)). If too few replicas have confirmed by then, the
+/// node's answer is [`NodeFault::NotDurable`](crate::error::NodeFault::NotDurable), which is no
+/// vote, and its grant is rolled back.
 ///
-/// The figures are of real servers, one master with two replicas; the
+/// The figures were measured on real servers, one master with two replicas; the
 /// [manual](crate::manual::durability) has all of them. No level prevents a loss that the replicas
-/// share: `FLUSHALL`, or a restart of all at once without persistence.
+/// share, such as `FLUSHALL` or a restart of all servers at once without persistence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 #[non_exhaustive]
 pub enum Durability {
-    /// Counts when the master executed it.
+    /// A grant counts as soon as the master has executed it.
     #[default]
     Primary,
-    /// Counts when at least this many replicas confirmed it, any of them. At least 1.
+    /// A grant counts when at least this many replicas have confirmed it, whichever these are. At
+    /// least 1.
     Replicas(u32),
-    /// Counts when all replicas confirmed it, including those that are down, because any of them
-    /// may be promoted later. Their number depends on the kind of node:
+    /// A grant counts when all replicas have confirmed it, including those that are down, because
+    /// any of them may be promoted later. How many there are depends on the kind of node:
     /// [`SentinelNode`](crate::SentinelNode) asks the Sentinels, [`RedisNode`](crate::RedisNode)
-    /// uses the configured number or the connected replicas, [`MemoryNode`](crate::MemoryNode) has
-    /// none. Without replicas the level is always reached.
+    /// uses the configured number or the number of connected replicas,
+    /// [`MemoryNode`](crate::MemoryNode) has none. Without replicas the level is always reached.
     AllReplicas,
 }
 
@@ -50,7 +52,7 @@ impl Durability {
     /// Checks that the level requires at least one replica.
     ///
     /// # Errors
-    /// `Replicas(0)`, with the field, its value and the rule.
+    /// [`ConfigError`] for `Replicas(0)`, with the field, its value and the rule.
     pub fn check(self) -> Result<(), ConfigError> {
         if self == Self::Replicas(0) {
             let rule = "at least 1 replica; to wait for none use Durability::Primary";
@@ -75,15 +77,16 @@ impl fmt::Display for Durability {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Achieved {
-    /// The level that was required, and reached on every node that counted.
+    /// The level that was required, and that was reached on every node whose vote counted.
     pub level: Durability,
-    /// Least number of replicas that had it on each node that counted, when it was decided. Zero at
-    /// `Primary`, where no level was required, and where a node has no replicas.
+    /// Smallest number of replicas that had the grant or result, of all nodes whose vote counted,
+    /// at the time of the decision. Zero if the level is `Primary`, or if a node has no replicas.
     pub replicas: u32,
 }
 
 impl Achieved {
-    /// Returns what a level guarantees without counting.
+    /// Returns the durability that a level guarantees if the replicas are not counted: `k` replicas
+    /// for `Replicas(k)`, else zero.
     pub(crate) fn at_least(level: Durability) -> Self {
         let replicas = if let Durability::Replicas(k) = level { k } else { 0 };
         Self { level, replicas }
@@ -96,14 +99,15 @@ impl fmt::Display for Achieved {
     }
 }
 
-/// The point that a barrier confirms: all writes that this server process had executed in this data
-/// history when it reported both (see [`Facts`](crate::op::Facts)).
+/// Point up to which a barrier (a wait for replicas) confirms writes: all writes that this server
+/// process had executed in this data history when it reported both in its
+/// [`Facts`](crate::op::Facts).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BarrierPoint {
-    /// Identity of the server process.
+    /// Identity of the server process (`run_id`).
     pub identity: Arc<str>,
-    /// Identifier of the data history. Without it a master that was demoted and promoted again, and
-    /// lost its grants in between, would be taken for the one that granted.
+    /// Identifier of the data history. The process alone is not enough: a master may be demoted and
+    /// promoted again, and lose its grants in between, without a restart.
     pub history_id: u64,
 }
 

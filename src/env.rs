@@ -1,7 +1,7 @@
-//! The interface to the outside: clocks and randomness.
+//! Clocks and randomness, as an interface to the outside.
 //!
 //! The protocol never reads a clock or a random source itself; it asks an [`Env`]. A program uses
-//! [`SystemEnv`]; a simulator passes its own and so decides every history by a seed.
+//! [`SystemEnv`]. A simulator passes its own, so that a seed determines everything that happens.
 
 use std::fmt;
 use std::future::Future;
@@ -21,25 +21,28 @@ pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Clocks and randomness that the library uses.
 ///
-/// `now` must run in step with `tokio::time`: timers are tokio's.
+/// `now` must run in step with `tokio::time`, because the library uses tokio's timers.
 pub trait Env: Send + Sync + fmt::Debug + 'static {
-    /// Returns the monotonic clock, which continues during suspend.
+    /// Returns the reading of a monotonic clock that goes on while the machine is suspended.
     fn now(&self) -> Moment;
-    /// Returns the wall clock in microseconds since 1970. It is only ever proposed to nodes, which
-    /// limit it.
+    /// Returns the wall clock in microseconds since 1970. Fencing tokens are proposed by it, which
+    /// the nodes limit to their own clocks; and it is compared with times of requests and of cron
+    /// ticks.
     fn wall_micros(&self) -> u64;
     /// Returns 128 unpredictable bits.
     fn random(&self) -> u128;
-    /// Runs a background task of the library (a queue, the renewer, the listeners). A simulator
-    /// wraps it, so that it can stop or kill all that one process does.
+    /// Spawns a background task of the library: a node's queue, the renewer or a listener. A
+    /// simulator wraps these tasks, so that it can stop or kill everything that one simulated
+    /// process does.
     #[doc(hidden)]
     fn spawn(&self, runtime: &Handle, task: Task) -> JoinHandle<()> {
         runtime.spawn(task)
     }
 }
 
-/// Returns the pause after this number of failures: doubled each time up to the longest. The upper
-/// half is drawn from 16 bits of `random`, so that clients do not get in step.
+/// Returns the pause after this number of failures. It is `first`, doubled for each failure, and at
+/// most `longest`. Its upper half is drawn from 16 bits of `random`, so that clients do not get in
+/// step.
 pub(crate) fn pause(
     random: u128,
     failures: u32,
@@ -50,16 +53,16 @@ pub(crate) fn pause(
     full / 2 + (full / 2).mul_f64(share)
 }
 
-/// The machine's own clocks and the thread's cryptographic generator.
+/// The machine's own clocks, and the cryptographic random generator of the thread.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemEnv;
 
-/// tokio's clock, for tests under `tokio::time::pause` or `start_paused`: leases are renewed,
-/// expire and are lost in virtual time, and hours pass in milliseconds.
+/// An environment on tokio's clock, for tests under `tokio::time::pause` or `start_paused`. Leases
+/// are renewed, expire and are lost in virtual time, so hours pass in milliseconds.
 ///
-/// With [`SystemEnv`] a paused test has two clocks: tokio's timers jump, but leases are judged by
-/// the machine's clock, by which hardly any time has passed, so that no guard ever expires. Pass
-/// the same `TokioEnv` (its clones share their zero) to the handle and to every node in memory:
+/// With [`SystemEnv`] no guard ever expires in a paused test: tokio's timers jump, but leases are
+/// judged by the machine's clock, by which hardly any time has passed. Pass the same `TokioEnv` to
+/// the handle and to every node in memory; its clones have the same time:
 ///
 /// ```
 /// use std::sync::Arc;
@@ -79,8 +82,8 @@ pub struct SystemEnv;
 /// # Ok(()) }
 /// ```
 ///
-/// Its wall clock is the machine's at its creation, and advances with tokio's. Not for nodes that
-/// are real servers: those have clocks of their own.
+/// Its wall clock starts with the machine's time at its creation, and advances with tokio's clock.
+/// It is not for nodes that are real servers, because these have clocks of their own.
 #[cfg(feature = "test-util")]
 #[derive(Clone, Copy, Debug)]
 pub struct TokioEnv {
@@ -107,7 +110,7 @@ impl Default for TokioEnv {
 #[cfg(feature = "test-util")]
 impl Env for TokioEnv {
     fn now(&self) -> Moment {
-        // Not zero, which means "never" in some places.
+        // The clock begins at 1, because in some places zero means "never".
         Moment::from_nanos(1) + self.start.elapsed()
     }
 

@@ -1,12 +1,12 @@
 //! Errors: what failed, on which node, and what to do next.
 //!
-//! "Taken", "broken" and "unknown" are different answers. A refusal is a value of the operation
-//! ([`Taken`]); a fault is an error that keeps the cause of every node.
+//! A refusal and a fault are different answers. A refusal is a value that an operation returns
+//! ([`Taken`]). A fault is an error, which keeps the cause of every node.
 //!
-//! The sentence of an error is complete and names the lock, election or key, so a program that
-//! prints only the first error misses nothing. [`source`](std::error::Error::source) is the error
-//! of the server, of the system or of another crate, if there was one and it quotes no secret. All
-//! errors implement [`Advise`].
+//! The message of an error is a complete sentence and names the lock, election or key, so a program
+//! that prints only the outermost error loses nothing. [`source`](std::error::Error::source) is the
+//! error of the server, of the system or of another crate, if there was one and it quotes no
+//! secret. All errors implement [`Advise`].
 
 mod outcome;
 mod resource;
@@ -26,10 +26,10 @@ pub use crate::op::Began;
 pub enum Advice {
     /// A temporary fault: try again after this time.
     RetryAfter(Duration),
-    /// Trying again cannot help this call.
+    /// The same call cannot succeed if it is tried again.
     GiveUp,
-    /// The program has to be changed: the call was made where it cannot work, outside of a tokio
-    /// runtime with timers and IO, or on a closed handle.
+    /// The program has to be changed, because the call was made outside of a tokio runtime with
+    /// timers and IO, or on a closed handle.
     Rebuild,
     /// A person has to change a setting here or on a server.
     Misconfigured,
@@ -37,7 +37,8 @@ pub enum Advice {
 
 /// An error with advice on what to do about it. All errors of this crate implement it.
 ///
-/// Each has a method of the same name, so the trait is only needed for code over several of them:
+/// Each error has a method of the same name, too, so the trait is needed only by code for several
+/// types of errors:
 ///
 /// ```
 /// use palisade::error::{Advice, Advise};
@@ -50,7 +51,7 @@ pub trait Advise: std::error::Error {
     fn advice(&self) -> Advice;
 }
 
-/// Implements [`Advise`] by the error's own method.
+/// Implements [`Advise`] for errors that have a method `advice` of their own.
 macro_rules! advise {
     ($($error:ty),+ $(,)?) => {
         $(impl $crate::error::Advise for $error {
@@ -77,7 +78,7 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
-    /// Makes the refusal of `field`, which has `value`, because of `rule`.
+    /// Makes the error that the setting `field` has `value`, which breaks `rule`.
     pub fn new(
         field: impl Into<Cow<'static, str>>,
         value: impl Into<String>,
@@ -89,22 +90,24 @@ impl ConfigError {
 
     /// Adds the lock, election or key that the setting belongs to.
     pub(crate) fn of(self, resource: Resource) -> Self {
-        // A bad name is already in the sentence, as far as it can be shown.
+        // If the setting is the name itself, the message contains it already, as far as it can be
+        // shown.
         Self { of: Some(resource).filter(|_| self.field != "name"), ..self }
     }
 
-    /// Renames the field to the name that the user gave the setting.
+    /// Replaces the field by the name that the user knows, for example that of an environment
+    /// variable.
     pub(crate) fn named(self, field: impl Into<Cow<'static, str>>) -> Self {
         Self { field: field.into(), ..self }
     }
 
-    /// Returns the setting's name as the user wrote it: of a builder's method, of an environment
-    /// variable, or of a field in a file.
+    /// Returns the setting's name as the user wrote it: that of a builder's method, of an
+    /// environment variable, or of a field in a file.
     pub fn field(&self) -> &str {
         &self.field
     }
 
-    /// Always [`Advice::Misconfigured`].
+    /// Returns [`Advice::Misconfigured`] for every such error.
     pub fn advice(&self) -> Advice {
         Advice::Misconfigured
     }
@@ -131,9 +134,9 @@ impl std::error::Error for ConfigError {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum NodeFault {
-    /// No connection could be made.
+    /// No connection to the server could be made.
     Unreachable,
-    /// No answer before the deadline.
+    /// The node did not answer before the deadline.
     Timeout,
     /// The connection broke while a request was under way.
     Disconnected,
@@ -141,29 +144,32 @@ pub enum NodeFault {
     NotMaster,
     /// The server is still reading its data set (`LOADING`).
     Loading,
-    /// The server refuses writes because too few replicas are good (`NOREPLICAS`).
+    /// The server refuses writes (`NOREPLICAS`), because too few of its replicas are connected and
+    /// up to date.
     NoReplicas,
-    /// The server is closed for some seconds, for a planned handover to another one (`HANDOVER`).
+    /// The server answers nothing for some seconds, for a planned handover to another one
+    /// (`HANDOVER`).
     HandingOver,
-    /// Too few replicas had the grant by the deadline (the level that
-    /// [`Durability`](crate::Durability) asks for): no vote, and the grant is rolled back.
+    /// Fewer replicas had the grant by the deadline than the [`Durability`](crate::Durability)
+    /// level requires. So the answer is no vote, and the grant is rolled back.
     NotDurable,
-    /// The min-replicas check is off or weaker than required, so the node does not vote.
+    /// The server's min-replicas check (`min-replicas-to-write`) is off or weaker than required, so
+    /// the node does not vote.
     MinReplicasMissing,
     /// The server deletes keys when its memory is full, so a lock could be deleted while it is
     /// held; the node does not vote.
     Eviction,
     /// The TLS handshake failed, or the server does not speak TLS.
     Tls,
-    /// User name or password was refused.
+    /// The server refused the user name or the password.
     Auth,
     /// The user lacks a permission (`NOPERM`).
     NoPermission,
     /// No Sentinel could be reached.
     NoSentinel,
-    /// Sentinels answer, but none knows a master of that name.
+    /// Sentinels answer, but none knows a master of the configured name.
     UnknownMaster,
-    /// The address given as a Sentinel is not one.
+    /// The server at an address that was given as a Sentinel's is no Sentinel.
     NotSentinel,
     /// Too few Sentinels agree on one master.
     NoAgreement,
@@ -174,23 +180,24 @@ pub enum NodeFault {
     PastDeadline,
     /// The server's clock stepped; its grants do not count for one `max_ttl`.
     ClockJump,
-    /// The server granted a fencing token further ahead than honest clocks can bring it, so its
-    /// grant does not count.
+    /// The server granted a fencing token that is further ahead than honest clocks can bring it, so
+    /// its grant does not count.
     TokenAhead,
     /// The server is of a kind or version that is not supported.
     Unsupported,
-    /// The server answered with an error of its own.
+    /// The server answered with an error for which there is no kind of its own here.
     Server,
     /// The answer could not be understood.
     Protocol,
-    /// The queue of this node is full; the request was refused at once.
+    /// Too many requests of this handle are waiting, so the request was refused at once.
     Busy,
-    /// No task sends requests to this node: the call was polled outside of a tokio runtime, or on
-    /// one without timers.
+    /// The request cannot be sent: the handle was closed, or the call was polled outside of a tokio
+    /// runtime or on one without timers.
     Closed,
 }
 
-/// A node's fault with its cause. Cheap to clone: one fault may answer a whole batch.
+/// A node's fault with its cause. It is cheap to clone, because one fault may be the answer to all
+/// requests of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeError {
     fault: NodeFault,
@@ -199,17 +206,17 @@ pub struct NodeError {
     cause: Option<Cause>,
 }
 
-/// Cause of a failed request to a node, for programs: the [`source`](std::error::Error::source) of
-/// a [`NodeError`], whose sentence contains it, too.
+/// Cause of a node's fault, for programs: the [`source`](std::error::Error::source) of a
+/// [`NodeError`]. The message of the `NodeError` contains it, too.
 ///
-/// Not the error of the connection itself, because that may quote what was sent, passwords
-/// included.
+/// It is not the error of the connection itself, because that may quote what was sent, including
+/// passwords.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Cause {
-    /// Error of the system.
+    /// Kind of an error that the operating system reported.
     Io(std::io::ErrorKind),
-    /// Error of the server, by the code that it begins with, as `NOPERM`.
+    /// Error of the server: the code with which it begins, as `NOPERM`.
     Server(Arc<str>),
 }
 
@@ -230,28 +237,28 @@ impl NodeError {
         Self { fault, maybe_executed: false, detail: detail.into(), cause: None }
     }
 
-    /// Makes the error of a request that may have taken effect, or may still: a time-out is not a
-    /// cancellation.
+    /// Makes the error of a request that may have taken effect, or may still do so later, because a
+    /// time-out does not cancel a request.
     pub fn maybe_executed(fault: NodeFault, detail: impl Into<Arc<str>>) -> Self {
         Self { fault, maybe_executed: true, detail: detail.into(), cause: None }
     }
 
-    /// Makes the answer of a node to an op that came after its deadline.
+    /// Makes the error with which a node answers a request that came after its deadline.
     pub(crate) fn past_deadline() -> Self {
         Self::not_executed(NodeFault::PastDeadline, "by the server's own clock")
     }
 
-    /// Puts the place in front of the detail, and a hint behind it.
+    /// Adds to the detail the server at which the fault occurred, and a hint what to check.
     pub(crate) fn at(self, place: &str, hint: &str) -> Self {
         Self { detail: format!("at {place}: {}{hint}", self.detail).into(), ..self }
     }
 
-    /// Adds the cause.
+    /// Adds the error of the system or of the server that caused the fault.
     pub(crate) fn because(self, cause: Option<Cause>) -> Self {
         Self { cause, ..self }
     }
 
-    /// Marks the error as one that came after the request was executed.
+    /// Marks the error as one that came after the request had been executed.
     pub(crate) fn after_execution(self) -> Self {
         Self { maybe_executed: true, ..self }
     }
@@ -261,13 +268,13 @@ impl NodeError {
         self.fault
     }
 
-    /// Returns true if the request may have run on the node (now, or later when a frozen server
-    /// resumes).
+    /// Returns true if the request may have run on the node, or may still run, for example when a
+    /// frozen server resumes.
     pub fn is_ambiguous(&self) -> bool {
         self.maybe_executed
     }
 
-    /// Returns the detail, as the server or the system reported it.
+    /// Returns the detail of the fault, as the server or the system reported it.
     pub fn detail(&self) -> &str {
         &self.detail
     }

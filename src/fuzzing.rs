@@ -1,33 +1,34 @@
-//! What the fuzz tests of the parsers share: arbitrary answers, mutations of valid ones, and the
-//! corpus of nasty inputs. Only for tests.
+//! Tools that the fuzz tests of the parsers share: arbitrary answers of servers, mutations of valid
+//! answers, and the files of bad inputs in `tests/corpus`. Only for tests.
 //!
-//! `PROPTEST_CASES` says how many cases each test tries; a case that failed belongs into
-//! `tests/corpus`, so nothing is written by itself.
+//! The environment variable `PROPTEST_CASES` sets how many cases each test tries. A case that
+//! failed is not stored in a file automatically, because it belongs into `tests/corpus`.
 
 use proptest::prelude::*;
 use proptest::sample::Index;
 use redis::{RedisError, RedisResult, Value};
 
-/// How many cases, and no files of its own.
+/// Returns the usual settings of proptest, without its own files of failed cases.
 pub(crate) fn config() -> ProptestConfig {
     ProptestConfig { failure_persistence: None, ..ProptestConfig::default() }
 }
 
-/// As [`config`], ten times as many: for what every byte of a server goes through.
+/// Returns the settings of [`config`] with ten times as many cases, for the parser that reads every
+/// byte of a server.
 pub(crate) fn many() -> ProptestConfig {
     let usual = config();
     ProptestConfig { cases: usual.cases.saturating_mul(10), ..usual }
 }
 
-/// The lines of a corpus file with their numbers: JSON, `#` begins a line that says where it is
-/// from.
+/// Parses a corpus file, in which each line is JSON and `#` begins a comment line. Returns each
+/// value with the number of its line.
 pub(crate) fn corpus(text: &str) -> impl Iterator<Item = (usize, serde_json::Value)> {
     let lines = text.lines().enumerate().filter(|(_, l)| !l.is_empty() && !l.starts_with('#'));
     lines
         .map(|(n, l)| (n + 1, serde_json::from_str(l).unwrap_or_else(|e| panic!("{}: {e}", n + 1))))
 }
 
-/// JSON as a server's answer: an object is a map, `{"error": "CODE text"}` an error.
+/// Converts JSON to the answer of a server; an object becomes a map.
 pub(crate) fn value(json: &serde_json::Value) -> Value {
     use serde_json::Value as Json;
     match json {
@@ -40,7 +41,7 @@ pub(crate) fn value(json: &serde_json::Value) -> Value {
     }
 }
 
-/// As [`value`], errors too.
+/// Converts JSON as [`value`] does, but `{"error": "CODE text"}` to an error.
 pub(crate) fn answer(json: &serde_json::Value) -> RedisResult<Value> {
     match json.get("error").and_then(serde_json::Value::as_str) {
         Some(words) => Err(error(words)),
@@ -48,18 +49,18 @@ pub(crate) fn answer(json: &serde_json::Value) -> RedisResult<Value> {
     }
 }
 
-/// The error that a server answers with.
+/// Makes the error with which a server answers; `words` are its code and its text.
 pub(crate) fn error(words: &str) -> RedisError {
     let (code, detail) = words.split_once(' ').unwrap_or((words, ""));
     redis::make_extension_error(code.to_owned(), Some(detail.to_owned()))
 }
 
-/// Text as servers send it.
+/// Makes the answer of a server that is this text.
 pub(crate) fn text(text: &str) -> Value {
     Value::BulkString(text.as_bytes().to_vec())
 }
 
-/// Numbers at the edges of every type that is read, or any.
+/// Generates numbers: often those at the limits of the types that are parsed, otherwise any.
 pub(crate) fn any_number() -> impl Strategy<Value = i64> {
     const EDGES: &[i64] = &[
         -9,
@@ -89,7 +90,7 @@ pub(crate) fn any_number() -> impl Strategy<Value = i64> {
     prop_oneof![proptest::sample::select(EDGES), any::<i64>(), 0_i64..100_000]
 }
 
-/// Bytes that look like what is read, or like nothing.
+/// Generates bytes: often texts that the parsers expect, otherwise any.
 pub(crate) fn any_bytes() -> impl Strategy<Value = Vec<u8>> {
     const WORDS: &[&str] = &[
         "",
@@ -120,7 +121,7 @@ pub(crate) fn any_bytes() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// Any tree of answers.
+/// Generates any answer of a server, including nested ones.
 pub(crate) fn any_value() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         4 => any_bytes().prop_map(Value::BulkString),
@@ -142,7 +143,7 @@ pub(crate) fn any_value() -> impl Strategy<Value = Value> {
     })
 }
 
-/// What is done to one place of an answer.
+/// Mutation at one place of an answer.
 #[derive(Clone, Debug)]
 enum Harm {
     Replace(Value),
@@ -154,7 +155,7 @@ enum Harm {
     Lose(Index),
 }
 
-/// One to three harms at any places of one of the answers of `valid`.
+/// Generates answers: those of `valid`, each with one to three mutations at any places.
 pub(crate) fn mutated(valid: impl Strategy<Value = Value>) -> impl Strategy<Value = Value> {
     let at = any::<Index>;
     let harm = prop_oneof![
@@ -182,7 +183,7 @@ fn nodes(value: &Value) -> usize {
     }
 }
 
-/// True when the place was found.
+/// Mutates the value before which `left` others come in the answer. Returns true once it is found.
 fn hurt(value: &mut Value, left: &mut usize, harm: &Harm) -> bool {
     if *left == 0 {
         harm_here(value, harm);

@@ -15,25 +15,28 @@ use crate::redlock::Redlock;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Health {
-    /// Number of nodes that are needed.
+    /// Number of nodes that make a majority.
     pub needed: usize,
     /// Health of each node, in the order in which they were added.
     pub nodes: Vec<NodeHealth>,
-    /// Messages that consumers of this process and namespace hold until an operator decides; empty
-    /// in the health of a whole handle.
+    /// Messages that the consumers of a namespace hold in this process until an operator decides.
+    /// Empty in the health of a whole handle, because messages belong to a namespace.
     pub waiting: Vec<Waiting>,
+    /// Number of [degraded guards](crate::DegradableGuard) of the handle that exist now: their work
+    /// runs without its lock.
+    pub degraded: usize,
 }
 
-/// Messages that stay with their broker until an operator has acted.
+/// Messages that stay with their broker and are not handled until an operator has acted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Waiting {
     /// Number of messages that are held; zero if the consumer takes none at all, because the
     /// deployment was never initialised.
     pub messages: u64,
-    /// Time for which they have waited until now.
+    /// Time for which the messages have waited until now.
     pub waited: Duration,
-    /// Cause, and what to do.
+    /// Why the messages wait, and what the operator has to do.
     pub why: String,
 }
 
@@ -56,14 +59,14 @@ pub struct NodeHealth {
     pub name: Arc<str>,
     /// Answer of the node to a trial lock that was acquired and released.
     pub outcome: NodeOutcome,
-    /// Ability to grant locks, and claims of idempotency keys with
-    /// [`created_at`](crate::idempotency::Call::created_at) made after its loss of data.
+    /// Whether the node can grant locks, and claims of idempotency keys with a
+    /// [`created_at`](crate::idempotency::Call::created_at) later than its last loss of data.
     pub locks: Ability,
-    /// Ability to tell that a key without `created_at` is new.
+    /// Whether the node can tell that an idempotency key without `created_at` was never used.
     pub new_keys: Ability,
-    /// Parts of its history that the node's data may lack, as of its last answer, the latest last;
-    /// at most eight, including those that concern no key any more. Empty until the node has
-    /// answered.
+    /// Ranges of writes that the node's data may lack, as of the node's last answer, the latest
+    /// last. There are at most eight, including those that concern no key any more. Empty until the
+    /// node has answered.
     pub losses: Arc<[Loss]>,
 }
 
@@ -75,12 +78,12 @@ pub enum Ability {
     Now,
     /// It is possible after this time, unless the state changes.
     After(Duration),
-    /// It is unknown, because nodes fail.
+    /// It is unknown, because nodes failed to answer.
     Unknown,
 }
 
 impl Ability {
-    /// Returns true if it is possible now.
+    /// Returns true if the ability is [`Now`](Self::Now).
     pub fn is_now(self) -> bool {
         self == Self::Now
     }
@@ -112,26 +115,26 @@ impl fmt::Display for Ability {
 
 impl Health {
     /// Returns whether locks can be acquired, elections won and idempotency keys with
-    /// [`created_at`](crate::idempotency::Call::created_at) claimed: a majority of the nodes must
-    /// grant.
+    /// [`created_at`](crate::idempotency::Call::created_at) claimed, for which a majority of the
+    /// nodes must grant.
     pub fn locks(&self) -> Ability {
         self.majority(|node| node.locks)
     }
 
-    /// Returns whether idempotency keys without `created_at` that were never used can run: a
-    /// majority of the nodes must grant, and know of all keys within the retention. If not, such
-    /// keys are answered by the policy for [forgotten](crate::Forgotten) ones.
+    /// Returns whether handlers run for idempotency keys without `created_at` that were never used.
+    /// For this a majority of the nodes must grant, and must know of all keys within the retention.
+    /// If not, the policy for [forgotten](crate::Forgotten) keys decides about such calls.
     pub fn new_keys(&self) -> Ability {
         self.majority(|node| node.new_keys)
     }
 
-    /// Returns true if [`locks`](Self::locks) is now, for a readiness probe of a program that needs
-    /// locks.
+    /// Returns true if locks can be acquired now ([`locks`](Self::locks)), for a readiness probe of
+    /// a program that needs locks.
     pub fn is_ready(&self) -> bool {
         self.locks().is_now()
     }
 
-    /// Returns the time from which enough nodes are able.
+    /// Returns when a majority of the nodes has the ability that `of` reads from each node.
     fn majority(&self, of: impl Fn(&NodeHealth) -> Ability) -> Ability {
         let rank = |ability: &Ability| match ability {
             Ability::Now => Duration::ZERO,
@@ -153,16 +156,22 @@ impl fmt::Display for Health {
                 write!(f, ", {loss}")?;
             }
         }
-        self.waiting.iter().try_for_each(|waiting| write!(f, "; {waiting}"))
+        self.waiting.iter().try_for_each(|waiting| write!(f, "; {waiting}"))?;
+        match self.degraded {
+            0 => Ok(()),
+            1 => f.write_str("; 1 guard is degraded: its work runs without the lock"),
+            n => write!(f, "; {n} guards are degraded: their work runs without the locks"),
+        }
     }
 }
 
 impl Redlock {
-    /// Asks every node for its state; answers within about the `node_deadline`.
+    /// Asks every node for its state. Returns within about the `node_deadline`.
     ///
     /// On each node a lock with the name `palisade:health` is acquired and released, so that
-    /// failures of writes are seen, too: too few replicas, a missing permission. That is one
-    /// request per node, so ask every few seconds and not for each request of your own.
+    /// failures of writes are seen, too, such as too few replicas or a missing permission. This
+    /// costs each node a request, so call it every few seconds, and not for each request of your
+    /// own.
     ///
     /// Keys without `created_at` are judged for a retention of 24 hours;
     /// [`Idempotency::health`](crate::Idempotency::health) uses the retention of its namespace.
@@ -178,26 +187,35 @@ impl Redlock {
     /// ```
     ///
     /// # Cancellation safety
-    /// May be dropped at any time: what was taken is released in the background.
+    /// May be dropped at any time, because the locks that were acquired are released in the
+    /// background.
     pub async fn health(&self) -> Health {
         health(self, RETENTION, DataLossTerms::default()).await
     }
 }
 
-/// Asks every node as [`Redlock::health`] does, for keys of this retention that are not older than
-/// `born` (milliseconds since 1970).
+/// Asks every node as [`Redlock::health`] does. `retention` and `loss` describe the idempotency
+/// keys that are judged: how long their results are kept, since when such keys exist, and which
+/// loss of data they accept.
 pub(crate) async fn health(redlock: &Redlock, retention: Duration, loss: DataLossTerms) -> Health {
-    let said = redlock.core.health(retention, loss).await;
-    let node = |said: crate::client::health::Said| {
-        let locks = match &said.lock {
+    let reports = redlock.core.health(retention, loss).await;
+    let node = |report: crate::client::health::NodeReport| {
+        let locks = match &report.lock {
             NodeOutcome::Granted | NodeOutcome::Held(_) => Ability::Now,
             NodeOutcome::Quarantined { remaining, .. } => Ability::of(*remaining),
             _ => Ability::Unknown,
         };
-        let forgets = said.forgets.map_or(Ability::Unknown, Ability::of);
+        let forgets = report.forgets.map_or(Ability::Unknown, Ability::of);
         let new_keys = locks.and(forgets);
-        NodeHealth { name: said.name, outcome: said.lock, locks, new_keys, losses: said.losses }
+        NodeHealth {
+            name: report.name,
+            outcome: report.lock,
+            locks,
+            new_keys,
+            losses: report.losses,
+        }
     };
-    let nodes: Vec<_> = said.into_iter().map(node).collect();
-    Health { needed: majority(nodes.len()), nodes, waiting: Vec::new() }
+    let nodes: Vec<_> = reports.into_iter().map(node).collect();
+    let degraded = redlock.core.outage().guards();
+    Health { needed: majority(nodes.len()), nodes, waiting: Vec::new(), degraded }
 }

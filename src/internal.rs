@@ -1,5 +1,5 @@
-//! Interface for the other packages of this workspace, of exactly the same version, besides the
-//! library's public one. Nothing here is promised: it may change with every release.
+//! Interface for the other packages of this workspace, which have exactly the same version and need
+//! more than the public interface. It may change with every release.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,25 +9,26 @@ use redis::{AsyncConnectionConfig, RedisError, RedisResult};
 pub use crate::config::{RETENTION, default_clock_error, lasts};
 pub use crate::dial::Line;
 pub use crate::dial::endpoint::Endpoint;
+pub use crate::dial::error_text::error_text;
+use crate::dial::error_text::refusal;
 use crate::dial::frames::{Excess, Limits};
-use crate::dial::said::refusal;
-pub use crate::dial::said::said;
 use crate::election::{Leader, Metadata};
 use crate::error::{ConfigError, NodeError};
-pub use crate::idempotency::decision::{Read, Record};
+pub use crate::idempotency::operator_decision::{Read, Record};
 use crate::idempotency::{Call, Decided, Decision, Idempotency, KeyName, RunError};
 pub use crate::lock::digest;
 pub use crate::name::{
     DECISIONS, MARKER, SETTLED, check_name, check_namespace, check_prefix, of_key, of_record,
     record_key,
 };
+pub use crate::node::min_replicas_rule::{
+    ADVISED_DOWN_AFTER, ADVISED_LAG, Checked, LAG_SLACK, MinReplicasFacts, MinReplicasRule,
+};
 pub use crate::node::sentinel::GroupAccess;
 use crate::node::{RedisNodeBuilder, SentinelNodeBuilder};
 use crate::op::{Holder, Loss, Reply};
+use crate::redlock::RedlockBuilder;
 pub use crate::sentinel::discovery::SENTINELS_MAX;
-pub use crate::sentinel::min_replicas::{
-    ADVISED_DOWN_AFTER, ADVISED_LAG, Checked, LAG_SLACK, MinReplicasFacts, MinReplicasRule,
-};
 use crate::settings::Settings;
 pub use crate::settings::url::NodeUrl;
 pub use crate::shown::{SENTENCE_MAX, Secrets};
@@ -36,7 +37,7 @@ use crate::tls;
 pub use crate::tls::Tls;
 use crate::token::OwnerToken;
 
-/// Connects and logs in. The caller limits the time.
+/// Connects to a server and logs in. It has no time limit, so the caller has to set one.
 ///
 /// # Errors
 /// The server cannot be reached, or refuses the login.
@@ -47,58 +48,65 @@ pub async fn open(at: &Endpoint) -> RedisResult<Line> {
     at.dial(AsyncConnectionConfig::new(), Limits::WORDS).await
 }
 
-/// Returns the nodes in the settings, not built yet.
+/// Returns the nodes that the settings name, not built yet.
 ///
 /// # Errors
-/// The first invalid address, without possible secrets.
+/// [`ConfigError`] for the first invalid address, without possible secrets.
 pub fn nodes(settings: &Settings) -> Result<Vec<NodeUrl>, ConfigError> {
     settings.nodes()
+}
+
+/// Applies all settings to a builder, except the nodes and their logins.
+pub fn configure(settings: &Settings, builder: RedlockBuilder) -> RedlockBuilder {
+    settings.configure(builder)
 }
 
 /// Returns the address, login and TLS settings of a server.
 ///
 /// # Errors
-/// The first invalid setting.
+/// [`ConfigError`] for the first invalid setting.
 pub fn endpoint(node: &RedisNodeBuilder) -> Result<Endpoint, ConfigError> {
     node.endpoint()
 }
 
-/// Returns the address, login and TLS settings of a group.
+/// Returns the addresses, logins and TLS settings of a Sentinel group.
 ///
 /// # Errors
-/// The first invalid setting.
+/// [`ConfigError`] for the first invalid setting.
 pub fn group_access(node: &SentinelNodeBuilder) -> Result<GroupAccess, ConfigError> {
     node.access()
 }
 
-/// Returns the reason for which no server with this `INFO` may vote, whatever its role; `None` if
-/// it may.
+/// Returns why a server with this answer to `INFO` may not vote, neither as a master nor once it is
+/// promoted; `None` if it may.
 pub fn objection(info: &str) -> Option<NodeError> {
     crate::node::redis::facts::objection(info)
 }
 
-/// Returns true if the token stands for no owner: a lock that is kept or reserved.
-pub fn is_nobodys(owner: OwnerToken) -> bool {
-    owner.is_nobodys()
+/// Returns true if the token stands for no owner, because the lock is kept after a planned handover
+/// or reserved for a waiting handle.
+pub fn is_ownerless(owner: OwnerToken) -> bool {
+    owner.is_ownerless()
 }
 
-/// Reads what the leader that holds an election published on a node; `None` if it published nothing
-/// there.
+/// Reads what the leader of an election has published on a node beside its lock, of which `holder`
+/// is the node's answer; `None` if it has published nothing there.
 pub fn leader(owner: OwnerToken, holder: &Holder, remaining: Duration) -> Option<Leader> {
     Metadata::read(owner, holder).map(|(_, metadata)| metadata.leader(remaining))
 }
 
-/// Returns the prefix of the handle and the name of the key.
+/// Returns the prefix of the call's handle, and the name of its idempotency key.
 pub fn key_of(call: &Call) -> (&str, KeyName) {
     (call.prefix(), call.name())
 }
 
-/// Returns the prefix of the handle.
+/// Returns the prefix of the handle from which `keys` was made.
 pub fn prefix_of(keys: &Idempotency) -> &str {
     keys.prefix()
 }
 
-/// Returns the decision about a loss; `None` if a majority shows none.
+/// Returns the decision of an operator about a loss of data; `None` if no majority of the nodes
+/// shows one.
 ///
 /// # Errors
 /// Too few nodes answered, or what is stored cannot be read.
@@ -109,7 +117,7 @@ pub async fn decided(keys: &Idempotency, loss: Loss) -> Result<Option<Decided>, 
     keys.decided(loss).await
 }
 
-/// Reads one of the two records of a loss.
+/// Reads one of the two records that may have a decision of an operator about a loss of data.
 ///
 /// # Errors
 /// Too few nodes answered, or what is stored cannot be read.
@@ -124,11 +132,12 @@ pub async fn read_decision(
     keys.read(loss, record).await
 }
 
-/// Stores a decision in one of the two records of a loss, unless the record has one. Returns the
-/// decision that the record has; true if it is the one of this call.
+/// Stores a decision of an operator in one of the two records for a loss of data, unless the record
+/// already has one. `decision` also has the name of the operator and the reason. Returns the
+/// decision that the record has afterwards, and true if this call stored it.
 ///
 /// # Errors
-/// The decision is not known to be stored.
+/// [`RunError`] if it is not known whether the decision is stored.
 ///
 /// # Cancellation safety
 /// If dropped, the decision may be stored; storing the same again is safe.
@@ -141,8 +150,8 @@ pub async fn store_decision(
     keys.settle(loss, record, decision).await
 }
 
-/// Reads from each node one of the two records of a loss or, without a record, the losses that
-/// concern the namespace's keys.
+/// Asks each node for one of the two records with decisions about a loss of data or, if `record` is
+/// `None`, for the losses that concern keys of the namespace.
 ///
 /// # Cancellation safety
 /// Reads only.
@@ -157,7 +166,8 @@ pub async fn ask_each(
     keys.ask_each(&op).await
 }
 
-/// Connects and logs in, for answers of up to 64 MiB. The caller limits the time.
+/// Connects to a server and logs in, for answers of up to 64 MiB. It has no time limit, so the
+/// caller has to set one.
 ///
 /// # Errors
 /// The server cannot be reached or refuses the login.
@@ -168,10 +178,11 @@ pub async fn open_wide(at: &Endpoint) -> RedisResult<Line> {
     at.dial(AsyncConnectionConfig::new(), Limits::ENTRIES).await
 }
 
-/// Returns the message of an error from the server or its connection, without the login's secrets.
+/// Returns the message of an error of the server or its connection, without the secrets of the
+/// login.
 pub fn sentence(e: &RedisError, secrets: &Secrets) -> String {
     match tls::inside::<Excess>(e) {
         Some(excess) => excess.to_string(),
-        None => refusal(e, secrets).unwrap_or_else(|| said(e, secrets)),
+        None => refusal(e, secrets).unwrap_or_else(|| error_text(e, secrets)),
     }
 }

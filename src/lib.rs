@@ -47,7 +47,7 @@
     clippy::unwrap_used
 )]
 
-// values: no IO, no clock
+// Values, without IO and clocks.
 mod config;
 mod durability;
 pub mod error;
@@ -56,83 +56,84 @@ mod op;
 mod shown;
 mod time;
 mod token;
-// the quorum core: pure machines
+// The quorum core: state machines without IO and clocks.
 #[expect(
     unreachable_pub,
     reason = "what a machine offers to its client side, apart from its own parts"
 )]
 mod quorum;
-// clocks and randomness, passed in
+// Clocks and randomness, which callers pass in.
 mod env;
-// what is counted, and what a call looks like to `tracing`
+// Metrics, and the `tracing` spans of calls.
 mod metrics;
 mod span;
-// what the fuzz tests of parsers share
+// Tools that the fuzz tests of the parsers share.
 #[cfg(test)]
 mod fuzzing;
-// what a refused handshake means
+// TLS, and the causes of handshakes that failed.
 mod tls;
 
 mod dial;
-// who is the master of a Sentinel group
+// Finds the master of a Sentinel group.
 mod sentinel;
-// nodes: one vote each
+// Nodes, each of which has one vote.
 pub mod node;
-// one request, one lease: joins the machines, the nodes and tokio
+// Sends requests and keeps leases: it joins the quorum core, the nodes and tokio.
 mod client;
 mod redlock;
-// kinds of lock
+// Locks.
 mod lock;
-// a handle from what a deployment says, and whether it can work now
+// Health of a handle, and handles from the settings of a deployment.
 mod health;
 mod settings;
-// a result per key, once
+// Idempotency keys: one result for each key.
 pub mod idempotency;
-// one leader of a name
+// Elections: one leader for each name.
 pub mod election;
-// each tick once
+// Cron jobs: one run for each tick.
 #[cfg(feature = "cron")]
 pub mod cron;
-// for the packages beside this one
+// Interface for the other packages of this workspace.
 #[doc(hidden)]
 pub mod internal;
-// for tests: a clock that a test moves, and copies of a node's data
+// For tests: a clock that a test moves, and copies of a node's data.
 #[cfg(feature = "test-util")]
 pub mod test_util;
-// what code alone does not say
+// The manual, with everything that code alone does not show.
 pub mod manual;
 
-// The handle, and how it is ended.
+// The handle: its settings, its health, and how it is closed.
 pub use config::Config;
 pub use health::{Ability, Health, NodeHealth, Waiting};
 pub use redlock::{CloseReport, Redlock, RedlockBuilder};
 pub use settings::Settings;
 pub use time::{Drift, Moment};
 
-// Nodes: one vote each. More in `node`.
+// Nodes, each of which has one vote. Module `node` has more.
 pub use node::{MemoryNode, RedisNode, SentinelNode};
 
 // Locks.
 pub use client::failover::Failover;
 pub use durability::{Achieved, Durability};
 pub use lock::{
-    Inspection, LockGuard, LockHolder, LostSignal, Mutex, MutexBuilder, NodeView, Owner, ReadGuard,
-    ReentrantGuard, ReentrantMutex, RwLock, TakenOver, TryAcquire, WorkError, WriteGuard,
+    DegradableGuard, DegradingMutex, Inspection, LockGuard, LockHolder, LostSignal, Mutex,
+    MutexBuilder, NodeView, OnUnavailable, Owner, ReadGuard, ReentrantGuard, ReentrantMutex,
+    RwLock, TakenOver, TryAcquire, WorkError, WriteGuard,
 };
 pub use quorum::backoff::RetryPolicy;
 pub use token::FencingToken;
 
-// Elections. More in `election`.
+// Elections. Module `election` has more.
 pub use election::{Election, ElectionBuilder, Leadership};
 
-// Ticks. More in `cron`.
+// Cron jobs. Module `cron` has more.
 #[cfg(feature = "cron")]
 pub use cron::Cron;
 
-// Idempotency keys. More in `idempotency`.
+// Idempotency keys. Module `idempotency` has more.
 pub use idempotency::{
     Failed, Forgotten, Idempotency, IdempotencyBuilder, Lapsed, Outcome, Parked, Probed, RunError,
 };
 
-// What goes wrong. More in `error`.
+// The errors that most callers handle. Module `error` has the others.
 pub use error::{AcquireError, Advice, ConfigError, ReleaseError, Taken};

@@ -1,9 +1,11 @@
-//! Names, and the keys on the nodes that are made from them.
+//! Checks of names, and the keys on the nodes that are made from names.
 //!
 //! A lock's main key is the prefix followed by the name exactly as given, so that palisade and
-//! other clients on the same key exclude each other. Side keys carry the main key as their hash
-//! tag. Elections and idempotency keys have a label of their own after the prefix, which no lock
-//! and no prefix may have there: whatever names users choose, two resources never share a key.
+//! other clients on the same key exclude each other. The lock's other keys (side keys) contain the
+//! main key as their hash tag, so that a cluster keeps all of them in one slot. The keys of
+//! elections and of idempotency records have a label after the prefix, which neither the name of a
+//! lock nor a prefix may have there. So whatever names users choose, two resources never share a
+//! key.
 
 use std::sync::Arc;
 
@@ -14,7 +16,7 @@ use crate::shown::Quoted;
 /// Longest name or prefix in bytes.
 pub(crate) const NAME_MAX: usize = 512;
 
-/// Key of the marker of a server's data history (quarantine 2).
+/// Key of the marker, which says in which data history a server is (quarantine 2).
 pub const MARKER: &str = "palisade:generation";
 /// Key that is written so that replicas have a write to confirm (durability 2).
 pub(crate) const BARRIER: &str = "palisade:barrier";
@@ -32,7 +34,8 @@ const REQUEST: &str = "ask";
 /// Suffix of an election's key for the list of its candidates.
 const CANDIDATES: &str = "candidates";
 
-/// Key of the names that were kept for their holders after a planned handover (quarantine 11).
+/// Key of the list of locks that a server has kept for their holders after a planned handover
+/// (quarantine 11).
 pub const SETTLED: &str = "palisade:settled";
 
 /// Checks a user-supplied name: not empty, at most 512 bytes, no control characters.
@@ -59,9 +62,10 @@ pub(crate) fn check_text(field: &'static str, text: &str) -> Result<(), ConfigEr
     Ok(())
 }
 
-/// Checks the prefix of a handle: a text that could not be confused with the beginning of another
-/// handle's election or idempotency key, and after which the handle's own are recognised (locks
-/// 14).
+/// Checks the prefix of a handle. It must not end with a letter or digit, and must not contain the
+/// label of elections or idempotency keys. Otherwise a key with it could be taken for an election
+/// or an idempotency key of another handle, or the labels in this handle's own keys could not be
+/// recognised (locks 14).
 pub fn check_prefix(prefix: &str) -> Result<(), ConfigError> {
     check_text("prefix", prefix)?;
     if prefix.ends_with(char::is_alphanumeric) {
@@ -77,8 +81,8 @@ pub fn check_prefix(prefix: &str) -> Result<(), ConfigError> {
     }
 }
 
-/// Checks the namespace of idempotency keys: as [`check_name`], and no colon, because "a:b" with
-/// key "c" would be "a" with key "b:c". [`DECISIONS`] is reserved.
+/// Checks the namespace of idempotency keys as [`check_name`] does. It must have no colon, because
+/// "a:b" with key "c" would be "a" with key "b:c". [`DECISIONS`] is reserved.
 pub fn check_namespace(namespace: &str) -> Result<(), ConfigError> {
     check_name("namespace", namespace)?;
     if namespace.contains(':') {
@@ -91,8 +95,8 @@ pub fn check_namespace(namespace: &str) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Checks the name of a lock with these keys: as [`check_name`] and [`check_key`], and that it is
-/// not the key of an election or an idempotency record.
+/// Checks the name of a lock that has these keys: with [`check_name`], with [`check_key`], and that
+/// its key is not that of an election or an idempotency record.
 pub(crate) fn check_lock(name: &str, keys: &LockKeys) -> Result<(), ConfigError> {
     check_name("name", name)?;
     let first = [ELECTION, RECORD].into_iter().find(|kind| name.starts_with(kind));
@@ -104,14 +108,15 @@ pub(crate) fn check_lock(name: &str, keys: &LockKeys) -> Result<(), ConfigError>
     check_key("name", keys.lock())
 }
 
-/// Checks the name of an election with these keys.
+/// Checks the name of an election that has these keys, with [`check_name`] and [`check_key`].
 pub(crate) fn check_election(name: &str, keys: &LockKeys) -> Result<(), ConfigError> {
     check_name("name", name)?;
     check_key("name", keys.lock())
 }
 
-/// Returns the lock or the election with this main key; `None` if no name of this prefix has it.
-/// Without a prefix, an election of a handle that has a prefix is named by its whole key.
+/// Returns the lock or the election that has this main key in a handle with this prefix; `None` if
+/// no valid name leads to the key. If `prefix` is empty, an election of a handle with a prefix is
+/// returned, too, with its whole key as its name.
 pub fn of_key(prefix: &str, key: &str) -> Option<Resource> {
     let (name, keys) = (key.strip_prefix(prefix)?, LockKeys::new(key));
     if let Some(name) = name.strip_prefix(ELECTION) {
@@ -123,29 +128,31 @@ pub fn of_key(prefix: &str, key: &str) -> Option<Resource> {
     check_lock(name, &keys).ok().map(|()| Resource::Lock(name.into()))
 }
 
-/// Returns the label of a kind, if the text has it where a key of that kind could have it: at the
-/// beginning, or after a character that is no letter or digit.
+/// Returns the label of elections or of idempotency keys, if the text contains one at a place where
+/// a key could have it: at the beginning, or after a character that is neither letter nor digit.
 fn kind_in(text: &str) -> Option<&'static str> {
     let begins = |kind: &str, head: &str| {
         head.strip_suffix(kind).is_some_and(|before| !before.ends_with(char::is_alphanumeric))
     };
-    // Both labels end with a colon, and most names have none or few.
+    // Both labels end with a colon, so only the text up to each colon is examined. Most names have
+    // no colon or few.
     let heads = || text.match_indices(':').map(|(at, colon)| &text[..at + colon.len()]);
     [ELECTION, RECORD].into_iter().find(|kind| heads().any(|head| begins(kind, head)))
 }
 
-/// Returns the key of an idempotency record. The namespace has no colon.
+/// Returns the key of an idempotency record. The namespace must have no colon.
 pub fn record_key(prefix: &str, namespace: &str, key: &str) -> Arc<str> {
     format!("{prefix}{RECORD}{namespace}:{key}").into()
 }
 
-/// Returns the namespace and the name of the idempotency record with this key.
+/// Returns the namespace and the name of the idempotency record that has this key; `None` if the
+/// key is not that of a record with this prefix.
 pub fn of_record<'a>(prefix: &str, key: &'a str) -> Option<(&'a str, &'a str)> {
     key.strip_prefix(prefix)?.strip_prefix(RECORD)?.split_once(':')
 }
 
-/// Refuses a main key that is a side key of another lock, or has the same side keys, or is a key
-/// that nodes use for all locks together: other writers would write there.
+/// Refuses a main key under which others would write: a side key of another lock, a key with the
+/// same side keys as another lock, or a key that nodes use for all locks together.
 fn check_key(field: &'static str, key: &str) -> Result<(), ConfigError> {
     if [MARKER, BARRIER, SETTLED].contains(&key) {
         let rule = "is a key that servers keep for all locks together; use another name or prefix";
@@ -179,8 +186,8 @@ fn check_key(field: &'static str, key: &str) -> Result<(), ConfigError> {
 
 /// The keys of one lock or election on a node. Cheap to clone.
 ///
-/// One allocation holds all four keys, one after the other, because the keys are made for every
-/// lock that is taken.
+/// One string holds all four keys, one after the other, because the keys are made for every lock
+/// that is acquired, and so need only one allocation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LockKeys(Arc<Parts>);
 
@@ -197,22 +204,22 @@ impl LockKeys {
         Self::prefixed("", lock)
     }
 
-    /// Derives all keys of an election.
+    /// Derives all keys of an election from the handle's prefix and the election's name.
     pub(crate) fn of_election(prefix: &str, name: &str) -> Self {
         Self::new(&format!("{prefix}{ELECTION}{name}"))
     }
 
-    /// Returns the keys for requests to step down, to the leader of the election with these keys.
+    /// Returns the keys under which others ask the leader of this election to step down.
     pub(crate) fn request(&self) -> Self {
         Self::new(&self.beside(REQUEST))
     }
 
-    /// Returns the key of the list of candidates of the election with these keys.
+    /// Returns the key of the list of candidates of this election.
     pub(crate) fn candidates(&self) -> Arc<str> {
         self.beside(CANDIDATES).into()
     }
 
-    /// Returns a side key in the slot of the main key.
+    /// Returns the side key that ends with `what`, in the cluster slot of the main key.
     fn beside(&self, what: &str) -> String {
         let lock = self.lock();
         if has_hash_tag(lock) { format!("{lock}:{what}") } else { format!("{{{lock}}}:{what}") }
@@ -227,7 +234,7 @@ impl LockKeys {
         let tagged = has_hash_tag(&text);
         let mut ends = [len; 3];
         for (i, what) in ["fence", "queue", "meta"].into_iter().enumerate() {
-            // Both forms hash to the slot of the main key.
+            // A cluster puts both forms of the key into the slot of the main key.
             text.push_str(if tagged { "" } else { "{" });
             text.push_str(prefix);
             text.push_str(name);
@@ -240,29 +247,32 @@ impl LockKeys {
         Self(Arc::new(Parts { text: text.into_boxed_str(), ends }))
     }
 
-    /// Returns the main key: a string, whose value is the owner token.
+    /// Returns the main key. Its value is a string, the owner token.
     pub fn lock(&self) -> &str {
         &self.0.text[..self.0.ends[0]]
     }
 
-    /// Returns `{k}:fence`: the largest fencing token seen here.
+    /// Returns the key `{k}:fence`, whose value is the largest fencing token that the node has seen
+    /// for the lock.
     pub fn fence(&self) -> &str {
         &self.0.text[self.0.ends[0]..self.0.ends[1]]
     }
 
-    /// Returns `{k}:queue`: present while there are waiters, so that a release knows whether to
-    /// wake one.
+    /// Returns the key `{k}:queue`, which exists while clients wait for the lock, so that a release
+    /// knows whether to notify one.
     pub fn queue(&self) -> &str {
         &self.0.text[self.0.ends[1]..self.0.ends[2]]
     }
 
-    /// Returns `{k}:meta`: the holder's metadata (an election's proclaimed value).
+    /// Returns the key `{k}:meta`, whose value is the holder's metadata, for example an election's
+    /// published value.
     pub fn meta(&self) -> &str {
         &self.0.text[self.0.ends[2]..]
     }
 }
 
-/// Returns true if a key has a non-empty `{…}`, which alone decides its slot in a cluster.
+/// Returns true if a key contains a non-empty `{…}` (a hash tag), which alone decides about its
+/// slot in a cluster.
 fn has_hash_tag(key: &str) -> bool {
     key.find('{').and_then(|open| key[open + 1..].find('}')).is_some_and(|len| len > 0)
 }

@@ -1,8 +1,9 @@
-//! All messages between the quorum core and a node: [`Op`] in, [`Reply`] out.
+//! All messages between the quorum core and a node: an [`Op`] is a request, a [`Reply`] its answer.
 //!
-//! Each op is atomic on its node and idempotent by owner token. The doc of each op defines what a
-//! node must do; `MemoryNode` is the reference, the Lua files implement the same rules on Redis,
-//! and the contract suite of `palisade-testing` checks every node kind by them.
+//! Each op is atomic on its node, and idempotent because of its owner token. The doc of each op
+//! defines what a node must do. `MemoryNode` is the reference, the Lua files implement the same
+//! rules on Redis, and the contract suite of `palisade-testing` checks every kind of node by these
+//! rules.
 
 mod began;
 mod claim;
@@ -32,19 +33,21 @@ pub use loss::Loss;
 pub use mode::LockMode;
 pub use not_after::NotAfter;
 
-/// Key of a record on a node.
+/// Key of an idempotency record on a node.
 pub type RecordKey = Arc<str>;
 
-/// SHA-256 over the canonical bytes of a request.
+/// Fingerprint of a request: SHA-256 over its canonical bytes.
 pub type FingerprintBytes = [u8; 32];
 
-/// A request to one node. Times are those for the node, never those on which the caller relies.
+/// A request to one node. The node keeps leases for the given times; the caller relies on less.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Takes the lock if it is free, reserved for this handle, or passed on by
-    /// [`IfHeld::TakeFrom`]. Grants only outside quarantine. Free → `lock := owner, ttl`, `fence :=
-    /// max(fence + 1, clamp(proposal), floor)` → `Granted`. Same owner → `Granted` with the present
-    /// fence. Else → `Held`, and the hint of `if_held` is registered.
+    /// Takes the lock if it is free, reserved for this handle, or transferred by
+    /// [`IfHeld::TakeFrom`], but never in quarantine. To take it, the node sets the lock to `owner`
+    /// for `ttl` and `fence := max(fence + 1, clamp(proposal), floor)`, where `clamp` limits the
+    /// proposal to the node's clock ± E, and answers `Granted`. If the lock belongs to the same
+    /// owner already, the answer is `Granted` with the present fence. Otherwise the answer is
+    /// `Held`, and the node registers the hint of `if_held`.
     ///
     /// A shared acquire is granted beside other shared grants, and refused where an exclusive
     /// waiter that asked lately began to wait earlier (readers 1, 9). It does not raise the
@@ -55,33 +58,32 @@ pub enum Op {
         mode: LockMode,
         /// Keys of the lock.
         keys: LockKeys,
-        /// Owner; a fresh one per attempt, but all attempts of one takeover have the same (locks
-        /// 13).
+        /// Owner token: fresh for each attempt, but the same in all of one takeover (locks 13).
         owner: OwnerToken,
         /// Lease length.
         ttl: Duration,
-        /// Wall clock of the caller or a larger value, in microseconds since 1970.
+        /// Proposed fencing token: the caller's wall clock in µs since 1970, or a larger value.
         proposal: u64,
-        /// Request to the node if another owner has the lock; `None`: it only answers.
+        /// What the node does if another owner has the lock; `None` if it only answers.
         if_held: Option<IfHeld>,
     },
-    /// Sets the fence to `token` if the owner still has a grant, `fence ≤ token`, `floor ≤
-    /// token`, and `token` is not further ahead than honest clocks and nodes can bring it (the
-    /// node's own clock + 6E + 1 s, locks 6). In quarantine the answer is `Quarantined`: a token
-    /// that was granted before a failover is not raised on the new master (quarantine 3).
+    /// Sets the fence to `token` if the owner still has a grant, `fence ≤ token`, and `token` is
+    /// not further ahead than honest clocks and nodes can bring it (the node's own clock + 6E + 1
+    /// s, locks 6). In quarantine the answer is `Quarantined`, so that a token that was granted
+    /// before a failover is not raised on the new master (quarantine 3).
     Raise {
         /// Keys of the lock.
         keys: LockKeys,
-        /// Owner that sends the request.
+        /// Owner token of the request.
         owner: OwnerToken,
-        /// Value that a majority has to have.
+        /// Fencing token of the grant, which a majority of the nodes must have as their fence.
         token: FencingToken,
     },
-    /// Extends the owner's lock; creates it again if the key is absent (`fence := max(fence,
-    /// token)`). `meta`, if given, replaces the holder's metadata. In quarantine the answer is
-    /// `Quarantined` unless `reassert` names the quarantine, even if the lock is on the node: the
-    /// node may have forgotten a grant to another attempt, or a replaced server may still grant the
-    /// lock from an older copy.
+    /// Extends the owner's lock, or creates it again if the key is absent, and sets `fence :=
+    /// max(fence, token)`. `meta`, if given, replaces the holder's metadata. In quarantine the
+    /// answer is `Quarantined` unless `reassert` names the quarantine, even if the lock is on the
+    /// node, because the node may have forgotten a grant to another attempt, or a server that it
+    /// replaced may still grant the lock from an older copy.
     ///
     /// A shared extension also turns the owner's exclusive grant into a shared one (a downgrade),
     /// and then wakes the readers that wait before the first exclusive waiter. An exclusive one
@@ -92,24 +94,26 @@ pub enum Op {
         mode: LockMode,
         /// Keys of the lock.
         keys: LockKeys,
-        /// Owner that sends the request.
+        /// Owner token of the request.
         owner: OwnerToken,
         /// New lease length, from now.
         ttl: Duration,
-        /// Settled token of the holder.
+        /// Fencing token of the holder, as a majority of the nodes has confirmed it.
         token: FencingToken,
-        /// Metadata of the holder, kept as long as the lock.
+        /// Metadata that the holder publishes; the node keeps them as long as the lock.
         meta: Option<Arc<[u8]>>,
-        /// Quarantine in which the holder keeps its lock. A holder may name it only if this very
-        /// node had confirmed its lease until a moment after the end of the quarantine less
-        /// `max_ttl`, even if that moment has passed (quarantine 6): then no other owner can have
-        /// been granted the name since, by this server or by the one that it replaced.
+        /// Identifier of the node's quarantine, which the holder names to keep its lock in spite of
+        /// the quarantine. It may do so only if this very node had confirmed its lease until a
+        /// moment later than the end of the quarantine less `max_ttl`, even if that moment has
+        /// passed (quarantine 6). Then no other owner can have been granted the lock since, by this
+        /// server or by the one that it replaced.
         reassert: Option<QuarantineId>,
     },
-    /// Deletes the lock if it is the owner's. If it is free then, even if there was nothing to
-    /// delete, wakes all who watch, takes the first [`Place`] out of the queue, wakes its handle,
-    /// and reserves the lock for it; if that place is a reader's, it and the readers behind it, up
-    /// to the first exclusive waiter that asked lately (readers 10).
+    /// Deletes the lock if it is the owner's. If the lock is free afterwards, even if there was
+    /// nothing to delete, the node notifies all handles that watch it. It also takes the first
+    /// [`Place`] out of the queue, notifies the handle of this place, and reserves the lock for it; if that
+    /// place is a reader's, the same for all readers before the first exclusive waiter that asked
+    /// lately (readers 10).
     ///
     /// A shared release removes the owner's shared grant, or its exclusive one, which a downgrade
     /// may have left (readers 7).
@@ -120,107 +124,111 @@ pub enum Op {
         keys: LockKeys,
         /// Owner of the lock.
         owner: OwnerToken,
-        /// True if the holder may have published metadata (`Extend` with `meta`), which are deleted
-        /// too. `false` only spares the node a lookup.
+        /// True if the holder may have published metadata (`Extend` with `meta`), so that they are
+        /// deleted, too. `false` only spares the node a lookup.
         meta: bool,
     },
-    /// Reads the holder or the readers. `wait` asks for a hint on the next change.
+    /// Reads who holds the lock. `wait` asks for a hint on the next change.
     Inspect {
         /// Keys of the lock.
         keys: LockKeys,
-        /// Ask for a hint.
+        /// True to be notified of the next release, or of the holder's next change of its metadata.
         wait: bool,
     },
-    /// Writes, extends or removes the owner's entry in a list of candidates, and reads the list →
-    /// `Candidates`. If [`MAX_LISTED`] others are listed the entry is left out. The list says
-    /// nothing about holders: so it is answered in quarantine, too, and an entry that a node has
-    /// forgotten is written again by its owner.
+    /// Writes, extends or removes a candidate's entry in a list of candidates, and reads the list;
+    /// the answer is `Candidates`. If [`MAX_LISTED`] others are listed, the entry is left out. The
+    /// list does not say who holds the lock, so the node answers in quarantine, too. If a node has
+    /// forgotten an entry, its owner writes it again.
     Enlist(Enlist),
-    /// Begins an idempotency record (phase 1 of consensus on the key's result).
+    /// Claims an idempotency key to run its handler (phase 1 of consensus on the key's result).
     Claim(Claim),
-    /// As `Raise`, for a record; refused above `token`, and while the promise is of an earlier data
-    /// history of the node; answers the record if there is one.
+    /// Sets the promise of a record to the claim's ballot `token`, as `Raise` sets the fence of a
+    /// lock. Refused if a higher ballot was promised, and while the promise is of an earlier data
+    /// history of the node. If there is a result, the answer is `Completed`.
     RaiseClaim {
-        /// Key of the record.
+        /// Key of the idempotency record.
         key: RecordKey,
-        /// Owner that sends the request.
+        /// Owner token of the request.
         owner: OwnerToken,
-        /// Ballot that a majority has to have promised.
+        /// Ballot of the claim, which a majority of the nodes must have promised.
         token: FencingToken,
     },
-    /// Extends a claim's lease: accepted iff the ballot is not below the promise. In quarantine the
-    /// answer is `Quarantined` unless `reassert` names the quarantine. A promise of an earlier data
-    /// history of the node counts again only once its holder has named the quarantine.
+    /// Extends a claim's lease, if no higher ballot was promised. In quarantine the answer is
+    /// `Quarantined` unless `reassert` names the quarantine. If the promise is of an earlier data
+    /// history of the node, results with a ballot below the floor stay refused until the holder has
+    /// named the quarantine.
     ExtendClaim {
-        /// Key of the record.
+        /// Key of the idempotency record.
         key: RecordKey,
-        /// Owner that sends the request.
+        /// Owner token of the request.
         owner: OwnerToken,
-        /// Settled ballot of the claim.
+        /// Ballot of the claim, as a majority of the nodes has promised it.
         token: FencingToken,
         /// New lease length, from now.
         lease: Duration,
         /// Time for which the record is kept.
         retention: Duration,
-        /// As for `Claim`.
+        /// Fingerprint of the request, as for `Claim`.
         fingerprint: Option<FingerprintBytes>,
-        /// As for `Extend`.
+        /// Identifier of the node's quarantine, as for `Extend`.
         reassert: Option<QuarantineId>,
     },
-    /// Stores the result (phase 2): accepted iff `fence < token`, or `fence = token` and the last
-    /// owner is `owner`, and no other fingerprint is stored here.
+    /// Stores the result of a key (phase 2 of the consensus). Accepted if `fence < token`, or if
+    /// `fence = token` and the last owner is `owner`, unless the record has another fingerprint.
     Complete {
-        /// Key of the record.
+        /// Key of the idempotency record.
         key: RecordKey,
-        /// Owner that sends the request.
+        /// Owner token of the request.
         owner: OwnerToken,
-        /// Settled ballot of the claim.
+        /// Ballot of the claim, as a majority of the nodes has promised it.
         token: FencingToken,
-        /// Bytes of the result; `None` if only the fact is to be kept.
+        /// Bytes of the result; `None` if the node shall store only that there is a result.
         value: Option<Arc<[u8]>>,
         /// Time for which the record is kept.
         retention: Duration,
-        /// As for `Claim`.
+        /// Fingerprint of the request, as for `Claim`.
         fingerprint: Option<FingerprintBytes>,
     },
-    /// Stores the finished steps of a handler, in place of those that are stored: accepted as
-    /// `Complete`, if there is no result. The longest list of one ballot stays, so a repeated
-    /// request removes nothing. A record with steps never becomes as if it had not been claimed.
+    /// Stores the list of a handler's finished steps, in place of an earlier list. Accepted under
+    /// the conditions of `Complete`, if there is no result. Of two lists of one ballot the longer
+    /// one stays, so a request that arrives twice removes no step. A record with steps always
+    /// counts as claimed, even if its claims end as `Undone`.
     Steps {
-        /// Key of the record.
+        /// Key of the idempotency record.
         key: RecordKey,
-        /// Owner that sends the request.
+        /// Owner token of the request.
         owner: OwnerToken,
-        /// Settled ballot of the claim.
+        /// Ballot of the claim, as a majority of the nodes has promised it.
         token: FencingToken,
         /// All finished steps, encoded by the caller.
         list: Arc<[u8]>,
         /// Time for which the record is kept.
         retention: Duration,
-        /// As for `Claim`.
+        /// Fingerprint of the request, as for `Claim`.
         fingerprint: Option<FingerprintBytes>,
     },
-    /// Ends a claim's lease before its time. Only for the last owner, only while the lease has not
-    /// been ended, and only without a record; after it the owner is no longer the last owner.
+    /// Ends a claim's lease before its time. Accepted only from the last owner, only if the claim
+    /// was not ended before, and only while there is no result. Afterwards the record has no owner,
+    /// so later requests under this claim are refused.
     Unclaim {
-        /// Key of the record.
+        /// Key of the idempotency record.
         key: RecordKey,
         /// Owner of the claim.
         owner: OwnerToken,
-        /// State in which the attempt ends.
+        /// How the attempt of the claim ended.
         end: ClaimEnd,
     },
-    /// Reads a record.
+    /// Reads the record of an idempotency key.
     Lookup {
-        /// Key of the record.
+        /// Key of the idempotency record.
         key: RecordKey,
-        /// As for `Claim`: time for which records of this key are kept.
+        /// Time for which records of this key are kept.
         retention: Duration,
-        /// As for `Claim`.
+        /// Fingerprint of the request, as for `Claim`.
         fingerprint: Option<FingerprintBytes>,
-        /// As for `Claim`.
+        /// Earliest time at which the request was made, as for `Claim`.
         born: Option<u64>,
-        /// As for `Claim`.
+        /// Longest loss of data that the caller accepts, as for `Claim`.
         accepted: Duration,
     },
 }
@@ -244,13 +252,12 @@ impl Op {
         }
     }
 
-    /// Returns true if the op only takes back what its owner has on the node; it may run at any
-    /// time.
+    /// Returns true if the op only takes back its owner's lock or claim. It may run at any time.
     pub fn is_undo(&self) -> bool {
         matches!(self, Self::Release { .. } | Self::Unclaim { .. })
     }
 
-    /// Returns true if the op extends what its owner holds.
+    /// Returns true if the op extends a lock or a claim that its owner holds.
     pub(crate) fn is_extension(&self) -> bool {
         matches!(self, Self::Extend { .. } | Self::ExtendClaim { .. })
     }
@@ -270,12 +277,12 @@ impl Op {
         )
     }
 
-    /// Returns true if the op would give its owner something more to hold.
+    /// Returns true if the op asks for a lock or a claim that its owner does not hold yet.
     pub(crate) fn is_new_work(&self) -> bool {
         matches!(self, Self::Acquire { .. } | Self::Claim(_))
     }
 
-    /// Returns true if the answer may contain a stored result.
+    /// Returns true if the answer may contain stored data: a result, steps, metadata or a list.
     pub(crate) fn shows_result(&self) -> bool {
         matches!(
             self,
@@ -301,36 +308,38 @@ impl Op {
     }
 }
 
-/// Name of one quarantine of one node.
+/// Identifier of one quarantine of one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QuarantineId {
-    /// Data history, as in [`Facts::history_id`].
+    /// Data history that began with the quarantine, as in [`Facts::history_id`].
     pub history: u64,
     /// Beginning of the quarantine, by the node's clock and in the node's own unit.
     pub since: u64,
 }
 
-/// Bounds that hold for a whole batch.
+/// Bounds that the client states for all ops of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// Longest lease that any client may hold: the base of the quarantine.
+    /// Longest lease that any client may hold. The node's quarantine is at least this long.
     pub max_ttl: Duration,
-    /// E: bound on the error of any clock against true time; limits proposals, sets the floor.
+    /// E, the largest error of any clock against true time. The node uses it to limit proposed
+    /// tokens, and for the smallest token that it gives after a loss of data (the floor).
     pub clock_error: Duration,
 }
 
-/// Ops for one node, executed in order, each atomically. A batch without ops only asks for the
-/// facts.
+/// Ops for one node, which executes them in order, each atomically. A batch without ops only asks
+/// for the node's facts.
 #[derive(Clone, Debug)]
 pub struct Batch {
-    /// Bounds of the batch.
+    /// Bounds that hold for all ops of the batch.
     pub terms: Terms,
-    /// Moment after which the batch must not take effect: each op is then answered with the fault
+    /// Deadline by the clock of the server. Each op that arrives later is answered with the fault
     /// [`PastDeadline`](crate::error::NodeFault::PastDeadline), except releases and unclaims, which
-    /// are executed at any time. `None`: there is no such moment.
+    /// are executed at any time. `None` if there is no deadline.
     pub not_after: Option<NotAfter>,
-    /// Clock of the node (µs since 1970) when this client first saw a marker there, if it did. A
-    /// node whose data began empty later then reports [`Began::Lost`].
+    /// Reading of the node's clock (µs since 1970) when this client first saw a marker there;
+    /// `None` if it has not seen one. If the node's data began empty after that time, the node
+    /// reports [`Began::Lost`].
     pub known_since: Option<u64>,
     /// Ops, in the order in which they must take effect.
     pub ops: Vec<Op>,
@@ -339,99 +348,103 @@ pub struct Batch {
 /// Answer of a node to one op.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// Acquire: granted.
+    /// Answer to `Acquire`: the lock is granted.
     Granted {
         /// Fence of this node after the grant.
         fence: u64,
     },
-    /// Acquire: the lock is a different owner's.
+    /// Answer to `Acquire`: the lock is another owner's, or is reserved or kept for one.
     Held {
-        /// Time until it expires; `None`: it has no expiry.
+        /// Time until the lock expires; `None` if it has no expiry.
         remaining: Option<Duration>,
-        /// True if it is not one of our locks.
+        /// True if the key has another program's value.
         foreign: bool,
     },
-    /// Acquire, Claim, Raise: nothing is granted for this time. Extend, `ExtendClaim`: nothing is
-    /// extended without `reassert`.
+    /// Answer to `Acquire`, `Claim` and `Raise`: the node is in quarantine and grants nothing.
+    /// Answer to `Extend` and `ExtendClaim`: the node is in quarantine, which `reassert` did not
+    /// name, so it extends nothing.
     Quarantined {
         /// Time until the node grants again.
         remaining: Duration,
-        /// Name of the quarantine.
+        /// Identifier of the quarantine, which a holder may name in `reassert`.
         id: QuarantineId,
-        /// As [`Facts::began`].
+        /// How the node's data began, as in [`Facts::began`].
         began: Began,
     },
-    /// Raise, Extend, `RaiseClaim`, `ExtendClaim`, Complete, Steps, Release, Unclaim: executed.
+    /// Answer to `Raise`, `Extend`, `RaiseClaim`, `ExtendClaim`, `Complete`, `Steps`, `Release` and
+    /// `Unclaim`: the op was executed.
     Done,
-    /// Raise, Extend, Release: the lock is not the owner's (any more). `RaiseClaim`, `ExtendClaim`,
-    /// Complete: a higher ballot was promised. Steps: the same, or there is a result. Unclaim: the
-    /// owner is not the last owner.
+    /// Answer to `Raise`, `Extend` and `Release`: the lock is not, or no longer, the owner's.
+    /// Answer to `RaiseClaim`, `ExtendClaim`, `Complete` and `Steps`: a higher ballot was promised,
+    /// or, for `Steps`, there is a result. Answer to `Unclaim`: the owner is not the last owner.
     NotOwner,
-    /// Release, Unclaim: there is nothing under the key.
+    /// Answer to `Release` and `Unclaim`: there is nothing under the key.
     Absent,
-    /// Inspect: the holder; `None` if there is none.
+    /// Answer to `Inspect`: the holder of the lock; `None` if there is none.
     Holder(Option<Holder>),
-    /// Inspect: the lock has shared grants.
+    /// Answer to `Inspect`: the lock has shared grants.
     Readers(Readers),
-    /// Enlist: the listed candidates, in the order in which they were first written.
+    /// Answer to `Enlist`: the listed candidates, in the order in which they were first written.
     Candidates(Vec<Listed>),
-    /// Claim: granted.
+    /// Answer to `Claim`: the claim is granted.
     Claimed {
-        /// Promise of this node.
+        /// Fencing token of the ballot that this node has promised.
         fence: u64,
-        /// Number of claims of this key here, this one included.
+        /// Number of claims of this key that count on this node, including this one.
         attempt: u32,
-        /// Record that is already stored here (only with `force`).
+        /// Result that this node already stores; only for a claim with `force`.
         record: Option<StoredRecord>,
-        /// Steps that are stored here and have no result yet.
+        /// Finished steps of the handler that this node stores, if there is no result yet.
         steps: Option<StoredSteps>,
-        /// Zero if the node knows of every claim of this key. Otherwise it may have lost one, even
-        /// if there is a record here, and this is the time for which it will not know every claim
-        /// of a key without `born`.
+        /// Zero if the node certainly knows every claim of this key. Otherwise it may have lost a
+        /// claim, even if it has a record of the key, and this is the time until it knows every
+        /// claim of a key without `born`.
         unsure: Duration,
-        /// Losses for which `unsure` is not zero.
+        /// Losses of the node's data that make `unsure` larger than zero; empty if it is zero.
         losses: Vec<Loss>,
-        /// True if `unsure` is not zero because the data began [empty](Began::Empty), and no
-        /// operator confirmed that the node is new.
+        /// True if `unsure` is not zero because the node's data began [empty](Began::Empty), and no
+        /// operator has confirmed that the node was new.
         fresh: bool,
     },
-    /// Claim, `RaiseClaim`, `ExtendClaim`: a result is stored here.
+    /// Answer to `Claim`, `RaiseClaim` and `ExtendClaim`: the node stores this result of the key.
     Completed(StoredRecord),
-    /// Claim: another owner's lease runs.
+    /// Answer to `Claim`: another owner's claim runs.
     InFlight {
-        /// Time until that lease ends.
+        /// Time until the lease of that claim ends.
         remaining: Duration,
     },
-    /// Claim, `ExtendClaim`, Complete, Steps, Lookup: the key was used with another fingerprint.
+    /// Answer to `Claim`, `ExtendClaim`, `Complete`, `Steps` and `Lookup`: the key was used with
+    /// another fingerprint, so for another request.
     Mismatch,
-    /// Claim: by the node's clock the request is older than the retention.
+    /// Answer to `Claim`: by the node's clock the request is older than the retention.
     TooOld,
-    /// Lookup: the record.
+    /// Answer to `Lookup`: what this node knows of the record.
     Record {
         /// State of the record; `None` if there is none.
         state: Option<RecordState>,
-        /// As for `Claimed`.
+        /// Time until the node knows every claim of the key, as for `Claimed`.
         unsure: Duration,
-        /// As for `Claimed`.
+        /// Losses of data because of which `unsure` is not zero.
         losses: Vec<Loss>,
     },
-    /// Claim, `RaiseClaim`, `ExtendClaim`, Lookup, Inspect, Enlist: there is a result, steps, a
-    /// holder's metadata or a list, and the answer to this batch already shows as many bytes of
-    /// them as the node sends at once. Nothing was executed; the op has to be sent again. A batch
-    /// that has such an answer shows at least one of them, whatever its length. Callers never
-    /// receive this reply: the node queue sends the op again, in a later batch, until its deadline.
+    /// Answer to `Claim`, `RaiseClaim`, `ExtendClaim`, `Lookup`, `Inspect` and `Enlist`: the op was
+    /// not executed and has to be sent again. Its answer would contain a result, steps, a holder's
+    /// metadata or a list, and the answer to this batch already has as many bytes of these as the
+    /// node sends at once. Each such answer contains at least one of them, whatever its length, so
+    /// no op waits for ever. Callers never receive this reply, because the node queue sends the op
+    /// again, in a later batch, until its deadline.
     Deferred,
 }
 
 impl Reply {
-    /// Returns true if the reply makes the caller a holder, or keeps it one.
+    /// Returns true if the reply makes the caller a holder, or confirms that it still is one.
     pub(crate) fn is_grant(&self) -> bool {
         matches!(self, Self::Granted { .. } | Self::Claimed { .. } | Self::Done)
     }
 
-    /// Returns true if the caller relies on the reply: a grant, or a stored result. A result
-    /// counts, too: it may have been written without being confirmed, and once it is answered it
-    /// may not be lost (idempotency 1).
+    /// Returns true if the caller relies on the data that the reply confirms, so that replicas must
+    /// have them: a grant or a stored result. A result may have been stored without the
+    /// confirmation of replicas, and must not be lost once a caller has seen it (idempotency 1).
     pub(crate) fn must_last(&self) -> bool {
         match self {
             Self::Completed(_) => true,
@@ -440,7 +453,7 @@ impl Reply {
         }
     }
 
-    /// Returns true if the reply contains a stored result, or a holder's metadata.
+    /// Returns true if the reply contains stored data: a result, steps, metadata or a list.
     pub(crate) fn shows_result(&self) -> bool {
         match self {
             Self::Completed(_) => true,
@@ -456,9 +469,9 @@ impl Reply {
 /// Answers to a [`Batch`], one per op and in its order.
 #[derive(Clone, Debug)]
 pub struct Replies {
-    /// Server clock, run id and data history; `None` if the node could not report them.
+    /// Facts that the node reported about itself; `None` if it could not report them.
     pub facts: Option<Facts>,
-    /// Answers, one per op.
+    /// Answers to the ops, in the order of the ops.
     pub items: Vec<Result<Reply, NodeError>>,
 }
 

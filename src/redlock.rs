@@ -1,4 +1,5 @@
-//! [`Redlock`]: the handle over N nodes from which everything else is made.
+//! [`Redlock`], the handle over several independent nodes, from which locks, elections and
+//! idempotency keys are made.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,17 +16,17 @@ use crate::node::{LockNode, NodeEvents, NodeMetrics};
 use crate::shown::{Quoted, is_plain};
 use crate::time::{Drift, Moment};
 
-/// A handle over N independent nodes. Cheap to clone; clones share connections, the renewer and all
-/// leases.
+/// A handle over several independent nodes. It is cheap to clone; clones share connections, the
+/// task that renews leases, and all leases.
 ///
-/// **Runtimes.** Each operation keeps its own deadlines on the tokio runtime that polls it, which
-/// needs time and IO enabled; polled elsewhere it answers [`NodeFault::Closed`]. The tasks behind
-/// the handle (one for each node's requests and one for its connection, one that renews, one that
-/// receives of releases) run on the runtime on which an operation first needed them, and start
-/// again on another when that one has ended. While it exists but is not driven (`block_on` of a
-/// current-thread runtime has returned) nothing is sent and nothing is renewed: operations
-/// elsewhere then answer that the nodes are silent. So make the first call on a runtime that is
-/// driven for as long as locks are held.
+/// **Runtimes.** Each operation uses the timers of the tokio runtime that polls it, which needs
+/// time and IO enabled; without such a runtime it fails with [`NodeFault::Closed`]. The handle has
+/// tasks in the background, which send requests to the nodes, keep the connections, renew leases
+/// and receive hints of releases. Each task runs on the runtime on which an operation first needed
+/// it, and starts again on another one when that runtime has ended. But while the runtime exists
+/// and is not driven, for example because `block_on` of a current-thread runtime has returned,
+/// nothing is sent and nothing is renewed, and operations on other runtimes fail because no node
+/// answers. So make the first call on a runtime that is driven for as long as locks are held.
 ///
 /// [`NodeFault::Closed`]: crate::error::NodeFault::Closed
 ///
@@ -44,7 +45,7 @@ pub struct Redlock {
 }
 
 impl Redlock {
-    /// Returns a builder of a handle: add nodes, then [`build`](RedlockBuilder::build).
+    /// Returns a builder of a handle. Add nodes to it, then call [`build`](RedlockBuilder::build).
     pub fn builder() -> RedlockBuilder {
         RedlockBuilder {
             nodes: Vec::new(),
@@ -56,7 +57,7 @@ impl Redlock {
         }
     }
 
-    /// Returns a builder for a mutex of this name: the key on the nodes is the handle's prefix
+    /// Returns a builder for the mutex with this name. Its key on the nodes is the handle's prefix
     /// followed by the name exactly as given. [`build`](MutexBuilder::build) checks the settings;
     /// nothing is sent before the mutex is acquired.
     pub fn mutex(&self, name: impl AsRef<str>) -> MutexBuilder {
@@ -76,16 +77,17 @@ impl Redlock {
 
     /// Closes this handle and all its clones, at the end of a program or before a reload.
     ///
-    /// From the call on no new operation begins: acquiring and campaigning answer *closed* (calls
-    /// that wait, at once), observers end, and idempotency keys are not claimed any more. What is
-    /// held is left to its holders, who may still renew, complete and release: a lock is never
-    /// taken away from running work. Guards and leaderships that are dropped or released are
-    /// released on the nodes, and each release is sent until its node has confirmed it.
+    /// From the call on no new operation begins. Calls that acquire or campaign fail as closed, and
+    /// those that wait already do so at once; observers end; and idempotency keys are not claimed
+    /// any more. Holders keep their locks, leaderships and claims, and may still renew, complete
+    /// and release them, so a lock is never taken away from running work. When a guard or a
+    /// leadership is dropped or released, the release is sent to each node until the node has
+    /// confirmed it.
     ///
     /// Returns as soon as nothing is held, no request is running and every release is confirmed, at
-    /// the latest after `within`. What is still held then is not renewed any more: its guard is
-    /// lost at its deadline, which is before any other owner can have it. So drop or release your
-    /// own guards before.
+    /// the latest after `within`. Leases that are still held then are not renewed any more. So
+    /// their guards are lost at their deadlines, which are before any other owner can have the
+    /// locks. To avoid this, drop or release your guards before the call.
     ///
     /// Without this call the lock whose guard `main` drops last often stays locked until its ttl
     /// has passed, because `Drop` releases in the background and the runtime ends first.
@@ -104,15 +106,15 @@ impl Redlock {
     /// ```
     ///
     /// # Cancellation safety
-    /// If dropped, the handle still begins no new operation; what is held goes on to be renewed,
-    /// and pending releases go on to be sent. It may be called again.
+    /// If dropped, the handle stays closed for new operations, but leases are still renewed, and
+    /// pending releases still sent. The method may be called again.
     pub async fn close(&self, within: Duration) -> CloseReport {
         self.core.close(within).await
     }
 
-    /// Returns the present moment on the clock of this handle's deadlines, such as
-    /// [`LockGuard::valid_until`](crate::LockGuard::valid_until). It is monotonic, and goes on
-    /// while the machine is suspended, which an `Instant` does not do everywhere.
+    /// Returns the present moment on the clock by which this handle's deadlines are measured, such
+    /// as [`LockGuard::valid_until`](crate::LockGuard::valid_until). The clock is monotonic, and
+    /// goes on while the machine is suspended, which that of an `Instant` does not do everywhere.
     pub fn now(&self) -> Moment {
         self.core.env.now()
     }
@@ -123,11 +125,11 @@ impl Redlock {
     }
 
     /// Returns the events of the nodes from now on, each with its node's name: connections lost and
-    /// made, new data histories, quarantines, min-replicas checks, settings that disagree. For
-    /// operators and tests: events may be lost (a subscriber that lags by more than 1024 misses the
-    /// oldest), and nothing in this library depends on them. The events that the nodes themselves
-    /// report (`Up`, `Down`, min-replicas) come only while a tokio runtime drives the handle; call
-    /// this within one.
+    /// made, restarts and failovers, quarantines, min-replicas checks, and settings in which
+    /// clients disagree. They are for operators and tests. Events may be lost (a subscriber that
+    /// lags by more than 1024 misses the oldest), and nothing in this library depends on them.
+    /// Events about connections and min-replicas checks come only while a tokio runtime drives the
+    /// handle, so call this within a runtime.
     ///
     /// ```
     /// # async fn demo(redlock: palisade::Redlock) {
@@ -144,24 +146,23 @@ impl Redlock {
         self.core.events()
     }
 
-    /// Returns the counts of this handle since it was made, one entry per node in the order in
-    /// which they were added. Cheap: the counters are kept once per batch, and this only reads
-    /// them.
+    /// Returns the counters of each node since this handle was made, in the order in which the
+    /// nodes were added. The call is cheap, because it only reads the counters.
     pub fn metrics(&self) -> Vec<NodeMetrics> {
         self.core.metrics()
     }
 }
 
-/// Settings and nodes of a [`Redlock`], made by [`Redlock::builder`]; [`build`](Self::build) checks
-/// all relations between them.
+/// Builder of a [`Redlock`], made by [`Redlock::builder`]. [`build`](Self::build) checks the
+/// settings and all relations between them.
 #[derive(Clone)]
 #[must_use]
 pub struct RedlockBuilder {
     nodes: Vec<Arc<dyn LockNode>>,
     config: Config,
-    /// The value that was set; otherwise it follows `ttl`.
+    /// Longest lease, if it was set; `None` for the value of `ttl`.
     max_ttl: Option<Duration>,
-    /// The value that was set; otherwise it follows `max_ttl`.
+    /// Clock error (E), if it was set; `None` for a value that is derived from `max_ttl`.
     clock_error: Option<Duration>,
     env: Arc<dyn Env>,
     /// True if the metrics have the names of locks as labels.
@@ -179,87 +180,89 @@ impl std::fmt::Debug for RedlockBuilder {
 }
 
 impl RedlockBuilder {
-    /// Adds a node: one vote.
+    /// Adds a node, which has one vote.
     pub fn node(self, node: impl LockNode) -> Self {
         self.node_arc(Arc::new(node))
     }
 
-    /// Adds a shared node: one vote.
+    /// Adds a node that the caller shares. It has one vote.
     pub fn node_arc(mut self, node: Arc<dyn LockNode>) -> Self {
         self.nodes.push(node);
         self
     }
 
-    /// Sets the lease length of locks that set none. 10 ms to `max_ttl`, default 15 s. Long enough
-    /// for two renewals to fail and for a failover of a Sentinel group to pass, short enough to
-    /// wait for after a crash.
+    /// Sets the lease length of locks that set none, between 10 ms and `max_ttl`. Default: 15 s,
+    /// which is long enough for two renewals to fail and for a failover of a Sentinel group to
+    /// pass, and short enough for others to wait after a holder has crashed.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.config.ttl = ttl;
         self
     }
 
-    /// Sets the longest lease that any client of these nodes uses, at most one day, default the
-    /// [`ttl`](Self::ttl). For this long a restarted or promoted node grants nothing, so all
-    /// clients must agree on it; the nodes keep the largest value that any client sent recently.
+    /// Sets the longest lease that any client of these nodes uses, at most one day. Default: the
+    /// [`ttl`](Self::ttl). For at least this long a restarted or promoted node grants nothing, so
+    /// all clients must agree on it; the nodes use the largest value that any client sent recently.
     pub fn max_ttl(mut self, max_ttl: Duration) -> Self {
         self.max_ttl = Some(max_ttl);
         self
     }
 
-    /// Sets the bound on the rate error of the nodes' clocks, at most 10 %, default 1 %.
+    /// Sets how much faster a node's clock may run than this machine's, at most 10 %. Default: 1 %.
     pub fn drift(mut self, drift: Drift) -> Self {
         self.config.drift = drift;
         self
     }
 
-    /// Sets the longest time that one node may take to answer, at least 1 ms, default 250 ms.
+    /// Sets the longest time that one node may take to answer, at least 1 ms. Default: 250 ms.
     pub fn node_deadline(mut self, deadline: Duration) -> Self {
         self.config.node_deadline = deadline;
         self
     }
 
-    /// Sets E, the bound on the error of any clock against true time: of this machine, of the
-    /// nodes, of the makers of requests. Less than half of `max_ttl`; default 2 s, at most a
-    /// quarter of `max_ttl`. The order of tokens after a node lost its data depends on it, and
-    /// whether such a node may report that an idempotency key was never used. All clients must
-    /// agree on it.
+    /// Sets E, the largest error of any clock against true time: the clocks of this machine, of the
+    /// nodes, and of the programs that make requests with idempotency keys. It must be less than
+    /// half of `max_ttl`. Default: 2 s, or a quarter of `max_ttl` if that is less. After a node has
+    /// lost its data, the order of fencing tokens depends on E, and so does whether the node can
+    /// tell that an idempotency key was never used. All clients must agree on it.
     pub fn clock_error(mut self, bound: Duration) -> Self {
         self.clock_error = Some(bound);
         self
     }
 
-    /// Sets the text before every name of this handle. Default empty. At most 512 bytes, no control
-    /// characters, and no `election:` or `idem:`, which begin the names of elections and
-    /// idempotency keys. It ends with a separator, as `billing:`, and not with a letter or a digit.
+    /// Sets the text before the name of each lock, election and idempotency key of this handle.
+    /// Default: empty. It may have at most 512 bytes, no control characters, and not the words
+    /// `election:` and `idem:`, with which the keys of elections and idempotency records begin. It
+    /// must end with a separator, as `billing:`, and not with a letter or a digit.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.config.prefix = prefix.into();
         self
     }
 
-    /// Allows an even number of nodes, which needs one more vote for a majority and tolerates no
-    /// more faults.
+    /// Allows an even number of nodes. Compared with one node less, a majority needs one more vote
+    /// then, and tolerates no more faults.
     pub fn allow_even_nodes(mut self) -> Self {
         self.config.allow_even = true;
         self
     }
 
-    /// Gives the metrics of locks the lock's name as the label `name`, which is empty otherwise.
-    /// For programs with few locks: after the first 256 names all others are called `(other)`. See
-    /// the manual's page [metrics](crate::manual::metrics).
+    /// Gives the metrics of locks the lock's name as the label `name`, which is empty otherwise. It
+    /// is for programs with few locks, because after the first 256 names all others are called
+    /// `(other)`. See the manual's page [metrics](crate::manual::metrics).
     #[cfg(feature = "metrics")]
     pub fn metrics_by_lock_name(mut self) -> Self {
         self.metrics_by_lock = true;
         self
     }
 
-    /// Sets other clocks and another source of randomness, as a simulator does.
+    /// Sets the clocks and the source of randomness that replace the machine's own, for example in
+    /// a simulator.
     pub fn env(mut self, env: Arc<dyn Env>) -> Self {
         self.env = env;
         self
     }
 
-    /// Checks all relations and makes the handle. Connects to nothing: a node that is down is
-    /// reported by the first operation, within its deadline.
+    /// Checks all settings and makes the handle. It connects to nothing, so a node that is down is
+    /// reported by the first operation, within the operation's deadline.
     ///
     /// # Errors
     /// [`ConfigError`] naming the field, the value and the rule.

@@ -1,7 +1,7 @@
 //! Display of text from outside: messages of servers and Sentinels, the addresses and names that
 //! they announce, and the names that users give to locks. Passwords and user names that were sent
-//! are replaced. Characters that could move a cursor, hide text or begin a line are escaped. Long
-//! texts are cut.
+//! to servers are replaced. Characters that could move a cursor, hide text or begin a line are
+//! escaped. Long texts are cut.
 
 use std::fmt::{self, Write as _};
 use std::ops::Range;
@@ -9,19 +9,21 @@ use std::sync::Arc;
 
 /// Most characters of a text from outside that are shown.
 pub(crate) const MOST: usize = 200;
-/// Most characters of a sentence of palisade's own that contains such texts.
+/// Most characters that are shown of a sentence of palisade's own that contains texts from outside.
 pub const SENTENCE_MAX: usize = 2_000;
 /// Text in place of a secret, whatever its length.
 const MARK: &str = "***";
-/// Number of consecutive characters of a password that are treated as a part of it.
+/// Number of consecutive bytes of a password that are replaced wherever they occur in a text from
+/// outside.
 const PART: usize = 4;
-/// The same number in palisade's own sentences, which share short words with many passwords.
+/// Number of consecutive bytes of a password that are replaced in a sentence of palisade's own. It
+/// is larger than `PART`, because these sentences share short words with many passwords.
 const LONG_PART: usize = 8;
-/// Bytes of a text that are examined; the rest is cut.
+/// Most bytes of a text that are searched for secrets; the rest is cut.
 const LOOK: usize = 16 * 1024;
 
-/// The secrets that were sent to a server, or to all servers that an operation asks, and must not
-/// be shown.
+/// Passwords and user names that were sent to a server, or to all servers that an operation asks,
+/// and must not be shown.
 #[derive(Clone, Default)]
 pub struct Secrets(Arc<Vec<Secret>>);
 
@@ -42,7 +44,8 @@ impl Secrets {
         Self(Arc::new(password.into_iter().chain(user).collect()))
     }
 
-    /// Returns a text from outside in a form that can be shown.
+    /// Returns a text from outside in a form that can be shown: secrets are replaced, dangerous
+    /// characters are escaped, and it is cut to `MOST` characters.
     pub fn clean(&self, text: &str) -> String {
         shown(text, &self.hidden(text, PART), MOST)
     }
@@ -62,14 +65,14 @@ impl Secrets {
         Self(Arc::new(self.0.iter().filter(is_password).cloned().collect()))
     }
 
-    /// Returns a sentence of palisade's own that contains such texts, cut to at most `most`
-    /// characters.
+    /// Returns a sentence of palisade's own that contains texts from outside, in a form that can be
+    /// shown, cut to at most `most` characters.
     pub fn sentence(&self, text: &str, most: usize) -> String {
         shown(text, &self.hidden(text, LONG_PART), most)
     }
 }
 
-/// Shows no secret.
+/// Writes only the name of the type, so no secret.
 impl fmt::Debug for Secrets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secrets")
@@ -77,15 +80,15 @@ impl fmt::Debug for Secrets {
 }
 
 impl Secrets {
-    /// Marks the bytes of the text that belong to a secret; `part` is the shortest part of a
-    /// password that counts.
+    /// Returns for each byte of the text whether it belongs to a secret. `part` is the smallest
+    /// number of consecutive bytes of a password that count as a part of it.
     fn hidden(&self, text: &str, part: usize) -> Vec<bool> {
         let text = &text.as_bytes()[..text.len().min(LOOK)];
         let mut hidden = vec![false; text.len()];
         for secret in self.0.iter() {
             let (all, words, part) = match secret {
-                // A password shorter than a part occurs in many words, so it is replaced only as a
-                // word.
+                // A password shorter than a part occurs inside many words, so it is replaced only
+                // where it is a word by itself.
                 Secret::Password(p) => (p.as_bytes(), p.len() < PART, part.min(p.len())),
                 Secret::User(name) => (name.as_bytes(), true, name.len()),
             };
@@ -108,10 +111,11 @@ fn is_word(text: &[u8], place: &Range<usize>) -> bool {
     !within(before) && !within(text.get(place.end))
 }
 
-/// Returns at most `most` characters of the text; a cut is shown as the number of its bytes.
+/// Returns the text with its `hidden` bytes replaced, cut to at most `most` characters. The number
+/// of bytes that were cut off stands at the end.
 fn shown(text: &str, hidden: &[bool], most: usize) -> String {
     let (mut out, mut length) = (String::new(), 0);
-    // Up to this length the mark of a cut still fits.
+    // Up to this length there is room left for the number of bytes that were cut off.
     let room = most.saturating_sub(32);
     let mut fits = (0, 0);
     let mut in_secret = false;
@@ -138,10 +142,11 @@ fn shown(text: &str, hidden: &[bool], most: usize) -> String {
     out
 }
 
-/// Returns a character as it is, or escaped if it is not visible, changes the direction of what
-/// follows, or joins with the text before it.
+/// Returns a character as it is, or escaped if it is not visible, changes the direction of the text
+/// after it, or joins with the text before it. If `quoted` is true, a double quote or backslash is
+/// escaped, too.
 fn plain(c: char, quoted: bool) -> impl Iterator<Item = char> {
-    // Characters that are letters by category and show nothing.
+    // Characters that are letters by their Unicode category, but show nothing.
     let blank = matches!(c, '\u{115f}' | '\u{1160}' | '\u{2800}' | '\u{3164}' | '\u{ffa0}');
     let quote = matches!(c, '"' | '\\') && quoted;
     let as_it_is = matches!(c, '"' | '\'' | '\\') && !quote;
@@ -156,7 +161,8 @@ pub(crate) fn is_plain(text: &str) -> bool {
     text.chars().all(|c| plain(c, false).eq([c]))
 }
 
-/// A name shown between quotes, whatever it contains. It is the user's own, so nothing is cut.
+/// A name of a user, shown between quotes and escaped, whatever it contains. It is not cut, because
+/// it is the user's own.
 pub(crate) struct Quoted<'a>(pub(crate) &'a str);
 
 impl fmt::Display for Quoted<'_> {

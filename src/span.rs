@@ -1,8 +1,8 @@
-//! One call of an operation as a `tracing` span of the target `palisade::verb`, which records at
-//! its end the token, the number of attempts and the outcome.
+//! The `tracing` span of one call of an operation, with the target `palisade::verb`. At its end it
+//! records the fencing token, the number of attempts and the outcome.
 //!
-//! A span without a subscriber costs one comparison, and its fields are not formatted. Fields are
-//! names, tokens, numbers and text of this crate: no values, no secrets.
+//! A span without a subscriber costs one comparison, and its fields are not formatted. The fields
+//! are names, tokens, numbers and words of this crate, but no stored values and no secrets.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -10,7 +10,7 @@ use tracing::Span;
 
 use crate::token::FencingToken;
 
-/// Begins a span of this name with these fields.
+/// Begins the span of a call, with this name and these fields.
 macro_rules! operation {
     ($name:literal, $($fields:tt)*) => {
         $crate::span::Call::new(tracing::debug_span!(
@@ -25,7 +25,8 @@ macro_rules! operation {
 }
 pub(crate) use operation;
 
-/// A call under way. If it is dropped before `over`, its outcome is `dropped`.
+/// Span of a call that is under way. If it is dropped before `over` is called, the recorded outcome
+/// is `dropped`.
 #[derive(Debug)]
 pub(crate) struct Call {
     span: Span,
@@ -43,12 +44,12 @@ impl Call {
         self.span.clone()
     }
 
-    /// Counts another attempt.
+    /// Counts one more attempt of the call.
     pub(crate) fn attempt(&self) {
         self.attempts.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Records the number of attempts.
+    /// Sets the number of attempts that the call has made.
     pub(crate) fn attempts(&self, n: u32) {
         self.attempts.store(n, Ordering::Relaxed);
     }

@@ -1,9 +1,9 @@
 //! Test tools (feature `test-util`): a clock that a test controls, and snapshots of the data of a
-//! node in memory, for the data that a fault leaves.
+//! node in memory, from which a test restores what a fault would leave.
 //!
-//! Faults in front of any node, crash points and the contract suite are the package
-//! `palisade-testing`. How to use both is in the manual:
-//! [testing code that uses palisade](crate::manual::testing).
+//! The package `palisade-testing` adds faults in front of any node, crash points and the contract
+//! suite. The manual shows how to use both: [testing code that uses
+//! palisade](crate::manual::testing).
 
 pub use crate::env::TokioEnv;
 pub use crate::node::memory::{MemorySnapshot, RecordChange};

@@ -1,4 +1,5 @@
-//! Time as values: moments that the caller passes in, and the one definition of validity.
+//! Time as values: moments that the caller passes in, and the definition of how long a lease is
+//! valid.
 //!
 //! No code here reads a clock. A [`Moment`] is a reading of the local clock that is monotonic and
 //! continues while the machine is suspended (`CLOCK_BOOTTIME` on Linux), taken by the caller.
@@ -11,8 +12,8 @@ use std::time::Duration;
 pub use self::utc::{AtMost, until_utc};
 pub(crate) use self::utc::{span_utc, utc};
 
-/// A reading of the local monotonic, suspend-proof clock. Only differences have a meaning, and
-/// only within one boot of one machine.
+/// A reading of the local clock that is monotonic and goes on while the machine is suspended. Only
+/// differences between readings have a meaning, and only within one boot of one machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Moment(u64);
 
@@ -48,13 +49,13 @@ impl Sub<Duration> for Moment {
 }
 
 /// Bound on the error of a clock's *rate*, in parts per million: how much faster a node's clock may
-/// run than ours while a lease lasts. 10 000 (one per cent) is the default, far above any healthy
-/// oscillator, as in the Redlock text.
+/// run than this machine's while a lease lasts. 10 000 (one per cent) is the default, as in the
+/// description of the Redlock algorithm, and far above the error of any healthy oscillator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Drift(u32);
 
 impl Drift {
-    /// One per cent.
+    /// The default: one per cent.
     pub const DEFAULT: Self = Self(10_000);
 
     /// Makes a bound from parts per million.
@@ -67,30 +68,34 @@ impl Drift {
         self.0
     }
 
-    /// Returns the part of `span` that may be lost to a fast clock, rounded up.
+    /// Returns by how much `span` may end too early on a fast clock, rounded up.
     pub(crate) fn of(self, span: Duration) -> Duration {
         let nanos = span.as_nanos() * u128::from(self.0);
         Duration::from_nanos(u64::try_from(nanos.div_ceil(1_000_000)).unwrap_or(u64::MAX))
     }
 }
 
-/// Fixed allowance for the precision of Redis' expiry (1 ms) and for rounding our ttl (1 ms).
+/// Time that is subtracted from each validity, for the precision of Redis' expiry (1 ms) and for
+/// rounding our ttl (1 ms).
 pub(crate) const EXPIRY_PRECISION: Duration = Duration::from_millis(2);
 
-/// Added to every bound on tokens, because some of its terms are counted in whole milliseconds.
+/// Time that is added to every bound on fencing tokens, because some of its terms are counted in
+/// whole milliseconds.
 pub(crate) const FENCE_SLACK: Duration = Duration::from_secs(1);
 
-/// Returns how far ahead of any clock within `clock_error` (E) of true time a token can be: 4E. A
-/// grant is at most E ahead of its node's clock, or at a floor of 2E ahead of it (a floor is set
-/// further ahead by the length of the quarantine, but for that long nothing is granted); that clock
-/// may be ahead by E, and the one that is compared behind by E.
+/// Returns how far a fencing token can be ahead of any clock that is right within `clock_error`
+/// (E): 4E. When a node grants, the token is ahead of the node's clock by at most E, or, if it is
+/// at the floor, by at most 2E. (A floor is set further ahead, by the length of the quarantine, but
+/// for that long nothing is granted.) The node's clock may be ahead of true time by E, and the
+/// clock that is compared behind it by E.
 pub(crate) const fn token_lead(clock_error: Duration) -> Duration {
     clock_error.saturating_mul(4)
 }
 
-/// Returns how far ahead of a node's clock a token may be raised: as far as a client with a fast
-/// clock lets a grant count, seen from a node with a slow one. A token beyond that is not an honest
-/// node's, and a name with such a fence could be taken only with tokens of the far future.
+/// Returns how far ahead of a node's clock a fence may be raised. It is the lead of the largest
+/// token with which a client with a fast clock lets a grant count, as a node with a slow clock sees
+/// it. No honest node gives a token beyond that, and if a lock had such a fence, it could be taken
+/// only with tokens of the far future.
 pub(crate) const fn raise_lead(clock_error: Duration) -> Duration {
     clock_error.saturating_mul(6).saturating_add(FENCE_SLACK)
 }
@@ -100,14 +105,14 @@ pub(crate) const fn raise_lead(clock_error: Duration) -> Duration {
 pub(crate) struct NodeClock {
     /// Value of that clock, in microseconds since 1970.
     pub(crate) micros: u64,
-    /// Time at which the answer had arrived: the node's clock has advanced at least since then.
+    /// Time at which the answer with the reading had arrived. The node's clock has been running at
+    /// least since then.
     pub(crate) read: Moment,
 }
 
 impl NodeClock {
-    /// Returns what the node's clock shows at `moment`, or less: the clock shows it at the same
-    /// true moment or earlier, as long as its rate stays within `drift` and it does not step
-    /// backwards.
+    /// Returns a reading that the node's clock has reached at `moment`, perhaps earlier, as long as
+    /// its rate stays within `drift` and it does not step backwards.
     pub(crate) fn at(self, moment: Moment, drift: Drift) -> u64 {
         let span = moment.since(self.read);
         let span = span.saturating_sub(drift.of(span));
@@ -115,13 +120,15 @@ impl NodeClock {
     }
 }
 
-/// Returns how long a holder may rely on a ttl: `ttl · (1 − drift) − 2 ms`, never negative.
+/// Returns how long a holder may rely on a lease of this ttl: `ttl · (1 − drift) − 2 ms`, never
+/// negative.
 pub(crate) fn validity(ttl: Duration, drift: Drift) -> Duration {
     ttl.saturating_sub(drift.of(ttl)).saturating_sub(EXPIRY_PRECISION)
 }
 
-/// Returns the end of the validity, counted from the moment **before** the request was sent: any
-/// delay in the network or on the node can only make the node's expiry later than this.
+/// Returns the time until which a holder may rely on its lease. It counts from the moment
+/// **before** the request was sent, so any delay in the network or on the node can only make the
+/// node's expiry later than this.
 pub(crate) fn valid_until(sent: Moment, ttl: Duration, drift: Drift) -> Moment {
     sent + validity(ttl, drift)
 }

@@ -1,5 +1,5 @@
-//! TLS: what is checked before a connection is tried, and the meaning of a refused handshake, with
-//! messages that tell what to change. Used by all connections, to Sentinels and to data servers.
+//! TLS: checks before a connection is tried, and the causes of handshakes that failed, with
+//! messages that tell what to change. All connections use it, to Sentinels and to data servers.
 
 #[cfg(feature = "tls")]
 mod handshake;
@@ -9,15 +9,16 @@ use std::io;
 use std::sync::Arc;
 
 /// Possible cause of a time-out on a connection with TLS: a server without TLS waits for the end of
-/// a line that never comes.
+/// a line, which never comes.
 pub(crate) const SILENT: &str = "TLS is on: check that the server speaks TLS on this port";
 
-/// Possible cause of an unreadable first answer on a connection without TLS: it is an alert.
+/// Possible cause of an unreadable first answer on a connection without TLS: a server with TLS
+/// answers with an alert of the TLS protocol.
 pub(crate) const GARBLED: &str = "if the server speaks TLS on this port, use TLS here too \
                                   (rediss://, `tls`, `sentinel_tls`)";
 
-/// Returns the possible cause of a connection that ended before the first answer. `None`: TLS has
-/// no part in it.
+/// Returns the possible cause, concerning TLS, of a connection that ended before the first answer;
+/// `None` if TLS has no part in it. `tls` is true if the connection uses TLS.
 pub(crate) fn hint(e: &(dyn Error + 'static), tls: bool) -> Option<&'static str> {
     use io::ErrorKind as K;
     let dropped = [K::BrokenPipe, K::ConnectionAborted, K::ConnectionReset, K::UnexpectedEof];
@@ -31,8 +32,9 @@ pub(crate) fn hint(e: &(dyn Error + 'static), tls: bool) -> Option<&'static str>
     dropped.contains(&kind).then_some(text)
 }
 
-/// Returns the first cause of this type. An `io::Error` and an `Arc` do not report the error that
-/// they hold as their source, only that error's source, so they are opened.
+/// Returns the first error of the type `T` among an error and its causes. An `io::Error` and an
+/// `Arc` report as their source not the error that they hold, but the source of that error, so the
+/// errors that they hold are searched, too.
 pub(crate) fn inside<'a, T: Error + 'static>(e: &'a (dyn Error + 'static)) -> Option<&'a T> {
     let mut next = Some(e);
     while let Some(e) = next {
@@ -60,7 +62,7 @@ pub use self::handshake::Tls;
 #[cfg(feature = "tls")]
 pub(crate) use self::handshake::{refusal, server_name};
 
-/// Without the feature there is no value of this type.
+/// TLS settings. Without the feature `tls` there is no value of this type.
 #[cfg(not(feature = "tls"))]
 #[derive(Clone)]
 pub enum Tls {}

@@ -2,8 +2,8 @@
 //! holders.
 //!
 //! The two are never interchangeable. The owner token is random and fresh for every attempt, so
-//! that a repeated or late request can be recognised; the fencing token only ever grows for a name
-//! and is what a resource compares.
+//! that a repeated or late request can be recognised. The fencing tokens of a lock only grow, and a
+//! resource compares them.
 
 use std::fmt;
 use std::num::ParseIntError;
@@ -15,15 +15,15 @@ const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwx
 
 /// A proof of ownership: 128 random bits written as 22 printable ASCII characters.
 ///
-/// Each *attempt* has its own, never one per client: a release that arrives late can then only
-/// delete what its own attempt wrote.
+/// Each *attempt* to acquire has a token of its own, so that a release that arrives late can delete
+/// only what its own attempt wrote.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OwnerToken([u8; 22]);
 
 impl OwnerToken {
-    /// Value in the owner's place while a lock is free by a node's clock and kept for a holder that
-    /// may still be there, after a planned handover. No random token begins with six hyphens as it
-    /// does.
+    /// Value in place of an owner token while a lock is free by a node's clock, but kept for a
+    /// holder that may still exist after a planned handover. Unlike every random token it begins
+    /// with six hyphens.
     pub const KEPT: Self = Self([b'-'; 22]);
 
     /// Value in the owner's place while a free lock is reserved for the readers that were woken. No
@@ -41,8 +41,9 @@ impl OwnerToken {
         Self(out)
     }
 
-    /// Returns the value in the owner's place while a lock is free and reserved for this waiter
-    /// ([`Place`](crate::op::Place)). No random token begins with six hyphens as it does.
+    /// Returns the value in place of an owner token while a lock is free and reserved for this
+    /// waiting handle ([`Place`](crate::op::Place)). Unlike every random token it begins with six
+    /// hyphens.
     pub fn reserved_for(waiter: u64) -> Self {
         let mut out = [b'-'; 22];
         for (i, digit) in out[6..].iter_mut().enumerate() {
@@ -52,7 +53,7 @@ impl OwnerToken {
     }
 
     /// Returns true if the token stands for no owner: [`KEPT`](Self::KEPT), or a reservation.
-    pub(crate) fn is_nobodys(&self) -> bool {
+    pub(crate) fn is_ownerless(&self) -> bool {
         self.0.starts_with(b"------")
     }
 
@@ -79,8 +80,9 @@ impl fmt::Debug for OwnerToken {
 /// A number that orders the holders of a name: each new holder's token is larger than every earlier
 /// one.
 ///
-/// Send it to the resource with every write and let the resource refuse a smaller one than it has
-/// already seen. Always below 2^53, so that it survives JSON, Lua and `JavaScript` numbers.
+/// Send it to the resource with every write, and let the resource refuse a token that is smaller
+/// than one that it has already seen. A token is always below 2^53, so that it survives JSON, Lua
+/// and `JavaScript` numbers.
 ///
 /// ```
 /// use palisade::FencingToken;
@@ -97,12 +99,13 @@ impl fmt::Debug for OwnerToken {
 pub struct FencingToken(u64);
 
 impl FencingToken {
-    /// Makes a token of a number from [`FencingToken::get`], for example out of a database row.
+    /// Makes a token from a number that [`FencingToken::get`] returned, for example one from a
+    /// database row.
     pub const fn new(value: u64) -> Self {
         Self(value)
     }
 
-    /// Returns the number to compare at the resource.
+    /// Returns the number that the resource compares.
     pub const fn get(self) -> u64 {
         self.0
     }
@@ -151,8 +154,8 @@ mod tests {
         assert_eq!(OwnerToken::parse(&[b' '; 22]), None);
         let reserved = OwnerToken::reserved_for(0x0123_4567_89ab_cdef);
         assert_eq!(reserved.as_str(), "------0123456789abcdef");
-        assert!(reserved.is_nobodys() && OwnerToken::KEPT.is_nobodys());
-        assert!(OwnerToken::READERS.is_nobodys());
+        assert!(reserved.is_ownerless() && OwnerToken::KEPT.is_ownerless());
+        assert!(OwnerToken::READERS.is_ownerless());
         assert_eq!(OwnerToken::parse(b"------r---------------"), Some(OwnerToken::READERS));
         assert_eq!(OwnerToken::parse(&[b'-'; 22]), Some(OwnerToken::KEPT));
         for bits in [u128::MAX, 1 << 126, 2 << 126] {

@@ -3,6 +3,7 @@
 use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use clap_complete::Shell;
 
+use crate::Done;
 use crate::codes::{Fail, TABLE};
 use crate::doctor::DoctorArgs;
 use crate::handover::HandoverArgs;
@@ -17,7 +18,6 @@ use crate::verbs::leader::{CandidatesArgs, StepDownArgs};
 use crate::verbs::list::ListArgs;
 use crate::verbs::lock::LockArgs;
 use crate::verbs::once::OnceArgs;
-use crate::{Done, run};
 
 /// Runs commands under locks, on one leader, or once, and operates the nodes.
 #[derive(Debug, Parser)]
@@ -37,17 +37,17 @@ enum Command {
     Cron(Box<CronArgs>),
     #[command(after_help = commands(ONCE))]
     Once(Box<OnceArgs>),
-    #[command(after_help = after(INSPECT))]
+    #[command(after_help = SECRETS)]
     Inspect(Box<InspectArgs>),
-    #[command(after_help = after(INSPECT_NODE))]
+    #[command(after_help = SECRETS)]
     InspectNode(Box<InspectNodeArgs>),
-    #[command(after_help = after(LIST))]
+    #[command(after_help = SECRETS)]
     List(Box<ListArgs>),
-    #[command(after_help = after(CANDIDATES))]
+    #[command(after_help = SECRETS)]
     Candidates(Box<CandidatesArgs>),
-    #[command(after_help = after(STEP_DOWN))]
+    #[command(after_help = SECRETS)]
     StepDown(Box<StepDownArgs>),
-    #[command(after_help = after(FORCE))]
+    #[command(after_help = SECRETS)]
     ForceRelease(Box<ForceArgs>),
     #[command(subcommand)]
     Idem(IdemArgs),
@@ -75,7 +75,6 @@ of the first lease, which is renewed).";
 const ELECT: &str = "Examples:
   palisade elect billing --node redis://127.0.0.1 --value 10.0.0.7:8080 -- ./billing
   palisade elect billing --node redis://127.0.0.1 --priority 10 -- ./billing
-  palisade elect billing --node redis://127.0.0.1 --observe --json
 
 The environment of the command is as for `lock`; PALISADE_FENCING_TOKEN is the term.";
 
@@ -94,28 +93,6 @@ const ONCE: &str = "Examples:
 
 The environment of the command is as for `lock`, with PALISADE_ATTEMPT: more than 1 if an earlier
 run may have taken effect.";
-
-const INSPECT: &str = "Examples:
-  palisade inspect deploy --node redis://127.0.0.1";
-
-const INSPECT_NODE: &str = "Examples:
-  palisade inspect-node --node redis://127.0.0.1
-  palisade inspect-node --node sentinel://s1,s2,s3/orders-a --json";
-
-const LIST: &str = "Examples:
-  palisade list --node redis://127.0.0.1
-  palisade list --prefix billing: --node redis://127.0.0.1 --json";
-
-const CANDIDATES: &str = "Examples:
-  palisade candidates billing --node redis://127.0.0.1
-  palisade candidates cron:nightly:lead --node redis://127.0.0.1 --json";
-
-const STEP_DOWN: &str = "Examples:
-  palisade step-down billing --node redis://127.0.0.1 --reason 'kernel update on host 7'
-  palisade step-down cron:nightly:lead --node redis://127.0.0.1";
-
-const FORCE: &str = "Examples:
-  palisade force-release deploy --node redis://127.0.0.1 --reason 'host is gone' --yes";
 
 const DOCTOR: &str = "Examples:
   palisade doctor --node sentinel://s1,s2,s3/orders-a
@@ -171,23 +148,22 @@ fn deepest(matches: &ArgMatches) -> &ArgMatches {
 
 impl Line {
     /// Runs the command, and returns the text to print and the exit code.
-    pub(crate) fn run(self) -> Result<Done, Fail> {
-        let coded = |code| Done { text: String::new(), code };
+    pub(crate) async fn run(self) -> Result<Done, Fail> {
         match self.command {
-            Command::Lock(args) => run(args.run()).map(coded),
-            Command::Elect(args) => run(args.run()).map(coded),
-            Command::Cron(args) => run(args.run()).map(coded),
-            Command::Once(args) => run(args.run()).map(coded),
-            Command::Inspect(args) => run(args.run()),
-            Command::InspectNode(args) => args.run(),
-            Command::List(args) => args.run(),
-            Command::Candidates(args) => run(args.run()),
-            Command::StepDown(args) => run(args.run()),
-            Command::ForceRelease(args) => run(args.run()).map(coded),
-            Command::Idem(args) => run(args.run()),
-            Command::Doctor(args) => Ok(args.run()?),
-            Command::Init(args) => Ok(args.run()?),
-            Command::Handover(args) => Ok(args.run()?),
+            Command::Lock(args) => args.run().await.map(Done::from),
+            Command::Elect(args) => args.run().await.map(Done::from),
+            Command::Cron(args) => args.run().await.map(Done::from),
+            Command::Once(args) => args.run().await.map(Done::from),
+            Command::Inspect(args) => args.run().await,
+            Command::InspectNode(args) => args.run().await,
+            Command::List(args) => args.run().await,
+            Command::Candidates(args) => args.run().await,
+            Command::StepDown(args) => args.run().await,
+            Command::ForceRelease(args) => args.run().await.map(Done::from),
+            Command::Idem(args) => args.run().await,
+            Command::Doctor(args) => args.run().await,
+            Command::Init(args) => args.run().await,
+            Command::Handover(args) => args.run().await,
             Command::Completions { shell } => {
                 let mut text = Vec::new();
                 clap_complete::generate(shell, &mut Palisade::command(), "palisade", &mut text);

@@ -40,7 +40,7 @@ pub(crate) trait Held {
     /// Resolves when the lease is lost.
     fn lost(&self) -> impl Future<Output = ()>;
     /// Resolves when another process requests the lease, with a text about the request.
-    fn asked(&self) -> impl Future<Output = String> {
+    fn end_requested(&self) -> impl Future<Output = String> {
         std::future::pending()
     }
 }
@@ -61,7 +61,7 @@ impl Held for Leadership {
     fn lost(&self) -> impl Future<Output = ()> {
         self.lost()
     }
-    async fn asked(&self) -> String {
+    async fn end_requested(&self) -> String {
         let request = self.asked_to_resign().await;
         let why = if request.reason.is_empty() { "no reason given" } else { &request.reason };
         format!("{} asks to step down ({why})", request.by)
@@ -104,7 +104,7 @@ pub(crate) enum Ended {
     /// The command was ended because the lease was about to end, or was lost.
     Lost,
     /// The command was ended because another process requested the lease.
-    Asked,
+    Requested,
 }
 
 impl Ended {
@@ -125,17 +125,9 @@ impl Ended {
             Self::Signal(signal) => 128_u8.saturating_add(signal as u8),
             // 124 is the exit code of `timeout`, too.
             Self::TooLong => 124,
-            Self::Lost | Self::Asked => LOST,
+            Self::Lost | Self::Requested => LOST,
         }
     }
-}
-
-/// Reason for which a command is being ended.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Ending {
-    Lost,
-    TooLong,
-    Asked,
 }
 
 /// Runs a command to its end. Processes that the command leaves in its process group are killed. An
@@ -191,8 +183,8 @@ async fn attend(
     let began = Instant::now();
     let (mut ending, mut killed, mut interrupts) = (None, false, 0);
     let mut kill_at = None;
-    let asked = held.asked();
-    tokio::pin!(asked);
+    let requested = held.end_requested();
+    tokio::pin!(requested);
     let mut beat = interval(LOOK);
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -202,11 +194,11 @@ async fn attend(
                 let status = status.map(|status| Ended::of(status, report.became()));
                 let status = status.unwrap_or_else(|e| unseen(&e, say));
                 let over = held.remaining() <= MARGIN;
-                return how_it_ended(ending.as_ref(), over, status);
+                return how_it_ended(ending, over, status);
             }
             () = held.lost(), if !killed => {
                 say.warn("lost", json!({}), "the lease is lost; the command is killed");
-                (ending, killed) = (Some(Ending::Lost), true);
+                (ending, killed) = (Some(Ended::Lost), true);
                 kill(child, group, say);
             }
             signal = signals.next() => {
@@ -221,13 +213,13 @@ async fn attend(
             place = watchdog.ended(), if !killed => {
                 let replaced = watchdog.replace(place, now() + held.remaining()).await;
                 if !say_replaced(&replaced, say) {
-                    (ending, killed) = (Some(Ending::Lost), true);
+                    (ending, killed) = (Some(Ended::Lost), true);
                     kill(child, group, say);
                 }
             }
-            why = &mut asked, if ending.is_none() => {
+            why = &mut requested, if ending.is_none() => {
                 say.warn("asked", json!({}), &format!("{why}; the command is ended"));
-                ending = Some(Ending::Asked);
+                ending = Some(Ended::Requested);
                 kill_at = Some(Instant::now() + command.grace);
                 send_all(child, group, Signal::SIGTERM);
             }
@@ -241,11 +233,11 @@ async fn attend(
                     let text = "the lease cannot be renewed; the command gets TERM, and KILL \
                                 before the lease ends";
                     say.warn("losing", json!({"left_ms": left.as_millis()}), text);
-                    ending = Some(Ending::Lost);
+                    ending = Some(Ended::Lost);
                     send_all(child, group, Signal::SIGTERM);
                 } else if ending.is_none() && command.at_most.is_some_and(|m| began.elapsed() > m) {
                     say.warn("too_long", json!({}), "the command runs for too long; it is ended");
-                    ending = Some(Ending::TooLong);
+                    ending = Some(Ended::TooLong);
                     kill_at = Some(Instant::now() + command.grace);
                     send_all(child, group, Signal::SIGTERM);
                 }
@@ -286,14 +278,8 @@ fn unseen(e: &io::Error, say: Say) -> Ended {
 }
 
 /// Returns the end of a command that was ended for `ending`; `over` is true if its lease was over.
-fn how_it_ended(ending: Option<&Ending>, over: bool, status: Ended) -> Ended {
-    match ending {
-        Some(Ending::TooLong) if !over => Ended::TooLong,
-        Some(Ending::Asked) if !over => Ended::Asked,
-        Some(_) => Ended::Lost,
-        None if over => Ended::Lost,
-        None => status,
-    }
+fn how_it_ended(ending: Option<Ended>, over: bool, status: Ended) -> Ended {
+    if over { Ended::Lost } else { ending.unwrap_or(status) }
 }
 
 /// Sends a signal to the group. An error is ignored: the group has already ended.

@@ -3,9 +3,10 @@
 use clap::Args;
 use palisade_ops::doctor::Doctor;
 
+use crate::Done;
+use crate::codes::Fail;
 use crate::settings::Settings;
 use crate::span::Span;
-use crate::{Done, block_on};
 
 /// Examines a deployment and prints each fault that can lose locks, its reason, and the command
 /// that corrects it.
@@ -32,7 +33,7 @@ pub(crate) struct DoctorArgs {
 }
 
 impl DoctorArgs {
-    pub(crate) fn run(self) -> Result<Done, String> {
+    pub(crate) async fn run(self) -> Result<Done, Fail> {
         let (json, strict) = (self.json, self.strict);
         let settings = self.settings.with_file()?;
         let mut doctor = Doctor::new(settings.deployment()?).trial(!self.no_trial);
@@ -45,7 +46,7 @@ impl DoctorArgs {
         if let Some(Span(error)) = settings.clock_error {
             doctor = doctor.clock_error(error);
         }
-        let report = block_on(doctor.examine())?.map_err(|e| e.to_string())?;
+        let report = doctor.examine().await?;
         let text = if json { report.to_json() + "\n" } else { report.to_string() };
         Ok(Done { text, code: report.exit_code(strict) })
     }

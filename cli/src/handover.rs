@@ -1,18 +1,20 @@
 //! The command `palisade handover`.
 
 use std::io::Write as _;
-use std::process::Command;
 use std::time::Duration;
 
 use clap::Args;
+use palisade::ConfigError;
 use palisade_ops::{HandedOver, Handover};
 use serde_json::{Value, json};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::process::Command;
 
+use crate::Done;
+use crate::codes::{Fail, USAGE};
 use crate::say::{escaped, plain};
 use crate::settings::Settings;
+use crate::signals::Signals;
 use crate::span::Span;
-use crate::{Done, block_on};
 
 /// Hands a group over to a replica, or restarts a lone server, without losing a lock or a key.
 ///
@@ -36,7 +38,7 @@ pub(crate) struct HandoverArgs {
 }
 
 impl HandoverArgs {
-    pub(crate) fn run(self) -> Result<Done, String> {
+    pub(crate) async fn run(self) -> Result<Done, Fail> {
         let settings = self.settings.with_file()?;
         let group = settings.has_groups();
         let mut handover = Handover::new(settings.deployment()?);
@@ -56,21 +58,13 @@ impl HandoverArgs {
         };
         let done = if group {
             if !self.restart.is_empty() {
-                return Err("a group is handed over without a command: leave out `--` and the \
-                            command"
-                    .to_owned());
+                let why =
+                    "a group is handed over without a command: leave out `--` and the command";
+                return Err(Fail::new(USAGE, why));
             }
-            block_on(unless_stopped(&handover, handover.group(tell)))?
+            unless_stopped(&handover, handover.group(tell)).await?
         } else {
-            let restart = async move {
-                let command = tokio::task::spawn_blocking(move || restart(&self.restart));
-                command.await.map_err(|e| e.to_string())?
-            };
-            block_on(unless_stopped(&handover, handover.lone(restart, tell)))?
-        };
-        let done = match done? {
-            Ok(done) => done.map_err(|e| e.to_string())?,
-            Err(stopped) => stopped,
+            unless_stopped(&handover, handover.lone(restart(&self.restart), tell)).await?
         };
         let text = if json { whole(&done).to_string() } else { done.to_string() };
         Ok(Done { text: text + "\n", code: done.exit_code() })
@@ -90,33 +84,30 @@ fn whole(done: &HandedOver) -> Value {
 }
 
 /// Runs `work` to its end, or until a signal ends this program. Then a closed server is opened
-/// again, and the result of the handover is the error.
-async fn unless_stopped<T>(
+/// again.
+async fn unless_stopped(
     handover: &Handover,
-    work: impl Future<Output = T>,
-) -> Result<Result<T, HandedOver>, String> {
-    let mut terminate = signal(SignalKind::terminate()).map_err(|e| format!("no signals: {e}"))?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(|e| format!("no signals: {e}"))?;
+    work: impl Future<Output = Result<HandedOver, ConfigError>>,
+) -> Result<HandedOver, Fail> {
+    let signals = Signals::new()?;
     tokio::select! {
         biased;
-        done = work => return Ok(Ok(done)),
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+        done = work => return Ok(done?),
+        _ = signals.next() => {}
     }
-    let then = handover.give_up().await;
     let stopped = |why: &str| format!("stopped by a signal; {why}");
-    Ok(Err(match then {
+    Ok(match handover.give_up().await {
         None => HandedOver::Refused(stopped("no server is closed")),
         Some(HandedOver::Refused(why)) => HandedOver::Refused(stopped(&why)),
         Some(HandedOver::FellBack(why)) => HandedOver::FellBack(stopped(&why)),
         Some(HandedOver::Unknown(why)) => HandedOver::Unknown(stopped(&why)),
         Some(done) => done,
-    }))
+    })
 }
 
-fn restart(command: &[String]) -> Result<(), String> {
+async fn restart(command: &[String]) -> Result<(), String> {
     let [program, args @ ..] = command else { return Ok(()) };
-    match Command::new(program).args(args).status() {
+    match Command::new(program).args(args).status().await {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(format!("{program}: {status}")),
         Err(e) => Err(format!("{program}: {e}")),

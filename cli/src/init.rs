@@ -4,8 +4,9 @@ use clap::Args;
 use palisade_ops::{Init, Initialised};
 use serde_json::{Value, json};
 
+use crate::Done;
+use crate::codes::{Fail, USAGE};
 use crate::settings::Settings;
-use crate::{Done, block_on};
 
 /// Marks a new deployment: its nodes grant at once, and have a record of every key from the
 /// beginning.
@@ -44,19 +45,16 @@ const WHICH: &str = "say what the servers are: with --new, if no key was ever us
                      incidents`, or add --lost-everything if nothing can be brought back";
 
 impl InitArgs {
-    pub(crate) fn run(self) -> Result<Done, String> {
+    pub(crate) async fn run(self) -> Result<Done, Fail> {
         if !self.new && !self.lost_everything {
-            return Err(WHICH.to_owned());
+            return Err(Fail::new(USAGE, WHICH));
         }
         let deployment = self.settings.with_file()?.deployment()?;
-        let done = block_on(async {
-            if self.lost_everything {
-                palisade_ops::init_lost(&deployment).await
-            } else {
-                palisade_ops::init(&deployment, &self.prefix).await
-            }
-        });
-        let done = done?.map_err(|e| e.to_string())?;
+        let done = if self.lost_everything {
+            palisade_ops::init_lost(&deployment).await?
+        } else {
+            palisade_ops::init(&deployment, &self.prefix).await?
+        };
         let text = if self.json { whole(&done).to_string() + "\n" } else { done.to_string() };
         Ok(Done { text, code: done.exit_code() })
     }

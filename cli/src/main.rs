@@ -30,6 +30,13 @@ struct Done {
     code: u8,
 }
 
+/// Creates the result of a command that prints nothing at its end.
+impl From<u8> for Done {
+    fn from(code: u8) -> Self {
+        Self { text: String::new(), code }
+    }
+}
+
 fn main() -> ExitCode {
     if let Some(code) = watchdog::run() {
         return code;
@@ -44,7 +51,7 @@ fn main() -> ExitCode {
     };
     let json = line.json;
     let say = Say::new(json, false);
-    let code = match line.run() {
+    let code = match block_on(line.run()) {
         Ok(done) => {
             // The reader may close the pipe, so an error is ignored. The command's own output is
             // not affected.
@@ -67,16 +74,12 @@ fn main() -> ExitCode {
 
 /// Runs a future to its end on this thread. A command is killed when the thread that started it
 /// ends, so it has to be started here.
-fn block_on<T>(work: impl Future<Output = T>) -> Result<T, String> {
+fn block_on<T>(work: impl Future<Output = Result<T, Fail>>) -> Result<T, Fail> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|e| format!("cannot start the runtime: {e}"))?;
+    let failed = |e| Fail::new(INTERNAL, format!("cannot start the runtime: {e}"));
+    let runtime = runtime.map_err(failed)?;
     let done = runtime.block_on(work);
     // Output without a reader must not prevent the program from ending.
     runtime.shutdown_background();
-    Ok(done)
-}
-
-/// Runs the future of a verb to its end on this thread.
-fn run<T>(work: impl Future<Output = Result<T, Fail>>) -> Result<T, Fail> {
-    block_on(work).map_err(|why| Fail::new(INTERNAL, why))?
+    done
 }

@@ -97,7 +97,7 @@ pub(crate) struct Settings {
     #[arg(skip)]
     prefix: Option<String>,
     #[arg(skip)]
-    embedded: bool,
+    pub(crate) embedded: bool,
 }
 
 /// Settings of the handle: the nodes, and the leases on them.
@@ -111,15 +111,6 @@ pub(crate) struct HandleArgs {
     /// Prefix of every name; the same in every program that shares the names
     #[arg(long, value_name = "TEXT", env = "PALISADE_PREFIX", help_heading = "Nodes")]
     prefix: Option<String>,
-}
-
-/// A handle over the nodes that the settings name.
-pub(crate) struct Opened {
-    pub(crate) redlock: Redlock,
-    /// The servers; `None` if the nodes are in this process's memory.
-    pub(crate) servers: Option<Deployment>,
-    /// Names of the environment variables that hold passwords.
-    pub(crate) secrets: Vec<String>,
 }
 
 impl Settings {
@@ -178,26 +169,33 @@ impl Settings {
         self.urls().any(|url| url.starts_with("sentinel://"))
     }
 
+    /// Returns these settings as the library's.
+    fn library(&self) -> Result<palisade::Settings, String> {
+        let span = |span: Option<Span>| span.map(|Span(span)| span);
+        let mut all = palisade::Settings::new(self.urls());
+        all.username.clone_from(&self.username);
+        all.password = secret(self.password_file.as_ref(), PASSWORD)?;
+        all.sentinel_username.clone_from(&self.sentinel_username);
+        all.sentinel_password = secret(self.sentinel_password_file.as_ref(), SENTINEL_PASSWORD)?;
+        all.ttl = span(self.ttl);
+        // A short ttl here does not mean that the leases of other clients are short, so `max_ttl`
+        // is not reduced.
+        let longest = all.ttl.map(|ttl| ttl.max(palisade::Config::default().max_ttl));
+        all.max_ttl = span(self.max_ttl).or(longest);
+        all.clock_error = span(self.clock_error);
+        all.node_deadline = span(self.node_deadline);
+        all.prefix.clone_from(&self.prefix);
+        Ok(all)
+    }
+
     /// Returns the deployment, for commands that operate the nodes.
     pub(crate) fn deployment(&self) -> Result<Deployment, String> {
-        let mut deployment = self.urls().fold(Deployment::new(), Deployment::node);
+        let mut deployment = Deployment::of(self.library()?);
         if let Some(Span(timeout)) = self.timeout {
             deployment = deployment.timeout(timeout);
         }
         for (reported, reached) in &self.map {
             deployment = deployment.map_address(reported, reached);
-        }
-        if let Some(name) = &self.username {
-            deployment = deployment.username(name);
-        }
-        if let Some(secret) = secret(self.password_file.as_ref(), PASSWORD)? {
-            deployment = deployment.password(secret);
-        }
-        if let Some(name) = &self.sentinel_username {
-            deployment = deployment.sentinel_username(name);
-        }
-        if let Some(secret) = secret(self.sentinel_password_file.as_ref(), SENTINEL_PASSWORD)? {
-            deployment = deployment.sentinel_password(secret);
         }
         self.secured(deployment)
     }
@@ -236,9 +234,27 @@ impl Settings {
         Ok(deployment)
     }
 
-    /// Returns the deployment, and the prefix of the names to read.
-    pub(crate) fn servers(self, prefix: Option<String>) -> Result<(Deployment, String), Fail> {
-        let settings = Self { prefix, ..self }.with_file()?;
+    /// Returns a handle over the nodes.
+    pub(crate) fn redlock(&self) -> Result<Redlock, Fail> {
+        let builder = if self.embedded {
+            self.library()?.builder()?.node(MemoryNode::new())
+        } else if self.urls.is_empty() {
+            return Err(Fail::from(START.to_owned()));
+        } else {
+            self.deployment()?.handle()?
+        };
+        Ok(builder.build()?)
+    }
+}
+
+impl HandleArgs {
+    pub(crate) fn settings(self) -> Result<Settings, String> {
+        Settings { embedded: self.embedded, prefix: self.prefix, ..self.settings }.with_file()
+    }
+
+    /// Returns the servers, and the prefix of the names to read.
+    pub(crate) fn servers(self) -> Result<(Deployment, String), Fail> {
+        let settings = self.settings()?;
         if settings.embedded {
             return Err(Fail::from(NO_SERVERS.to_owned()));
         }
@@ -248,61 +264,15 @@ impl Settings {
         Ok((settings.deployment()?, settings.prefix.unwrap_or_default()))
     }
 
-    fn redlock(&self) -> Result<Redlock, Fail> {
-        let mut builder = if self.embedded {
-            Redlock::builder().node(MemoryNode::new())
-        } else if self.urls.is_empty() {
-            return Err(Fail::from(START.to_owned()));
-        } else {
-            self.deployment()?.handle()?
-        };
-        if let Some(prefix) = &self.prefix {
-            builder = builder.prefix(prefix);
-        }
-        if let Some(Span(ttl)) = self.ttl {
-            // A short ttl here does not mean that the leases of other clients are short, so
-            // `max_ttl` is not reduced.
-            builder = builder.ttl(ttl).max_ttl(ttl.max(palisade::Config::default().max_ttl));
-        }
-        if let Some(Span(max_ttl)) = self.max_ttl {
-            builder = builder.max_ttl(max_ttl);
-        }
-        if let Some(Span(error)) = self.clock_error {
-            builder = builder.clock_error(error);
-        }
-        if let Some(Span(deadline)) = self.node_deadline {
-            builder = builder.node_deadline(deadline);
-        }
-        Ok(builder.build()?)
-    }
-}
-
-impl HandleArgs {
-    fn settings(self) -> Result<Settings, String> {
-        Settings { embedded: self.embedded, prefix: self.prefix, ..self.settings }.with_file()
-    }
-
-    /// Returns a handle over the nodes, and their servers if there are any.
-    pub(crate) fn open(self) -> Result<Opened, Fail> {
-        let settings = self.settings()?;
-        let redlock = settings.redlock()?;
-        let servers = if settings.embedded { None } else { Some(settings.deployment()?) };
-        Ok(Opened { redlock, servers, secrets: secret_variables() })
-    }
-
     /// Returns the idempotency keys of a namespace, read from the servers.
     pub(crate) fn records(self, namespace: &str) -> Result<Records, Fail> {
-        let settings = self.settings()?;
-        if settings.embedded {
-            return Err(Fail::from(NO_SERVERS.to_owned()));
-        }
-        let prefix = settings.prefix.as_deref().unwrap_or_default();
-        Ok(Records::new(&settings.deployment()?, prefix, namespace)?)
+        let (deployment, prefix) = self.servers()?;
+        Ok(Records::new(&deployment, &prefix, namespace)?)
     }
 }
 
 /// Returns the environment variables that hold a password, alone or in an address.
-fn secret_variables() -> Vec<String> {
+pub(crate) fn secret_variables() -> Vec<String> {
     let has_login = std::env::var_os("PALISADE_URLS").is_some_and(|urls| {
         let urls = urls.to_string_lossy();
         urls.contains('@') || urls.contains("pass")

@@ -1,12 +1,12 @@
 //! Parses spans of time as people write them.
 
-use std::fmt;
 use std::time::Duration;
 
-use serde::de::{self, Deserialize, Deserializer, Visitor};
+use serde::Deserialize;
 
 /// A span of time: `2.5s`, `250ms`, `2m`, `1h`, `1d`, or a number of seconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
+#[serde(try_from = "Written")]
 pub(crate) struct Span(pub(crate) Duration);
 
 impl std::str::FromStr for Span {
@@ -30,28 +30,22 @@ impl std::str::FromStr for Span {
     }
 }
 
-impl<'de> Deserialize<'de> for Span {
-    fn deserialize<D: Deserializer<'de>>(de: D) -> Result<Self, D::Error> {
-        struct Reads;
-        impl Visitor<'_> for Reads {
-            type Value = Span;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a span of time, as \"2.5s\"")
-            }
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Span, E> {
-                text.parse().map_err(E::custom)
-            }
-            fn visit_u64<E: de::Error>(self, seconds: u64) -> Result<Span, E> {
-                seconds.to_string().parse().map_err(E::custom)
-            }
-            fn visit_i64<E: de::Error>(self, seconds: i64) -> Result<Span, E> {
-                seconds.to_string().parse().map_err(E::custom)
-            }
-            fn visit_f64<E: de::Error>(self, seconds: f64) -> Result<Span, E> {
-                seconds.to_string().parse().map_err(E::custom)
-            }
+/// A span of time as a file has it: a text, or a number of seconds.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Written {
+    Text(String),
+    Seconds(f64),
+}
+
+impl TryFrom<Written> for Span {
+    type Error = String;
+
+    fn try_from(written: Written) -> Result<Self, String> {
+        match written {
+            Written::Text(text) => text.parse(),
+            Written::Seconds(seconds) => seconds.to_string().parse(),
         }
-        de.deserialize_any(Reads)
     }
 }
 

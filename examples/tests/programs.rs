@@ -186,7 +186,7 @@ fn the_readmes_payment_on_a_new_server() {
 }
 
 #[test]
-fn servers_that_nobody_used_before_are_waited_for() {
+fn servers_that_were_never_used_are_waited_for() {
     for name in ["quickstart", "cron_leader"] {
         let server = Server::start(&[]);
         let words = run(name, &["--node".to_owned(), server.url(), "--ttl-ms=700".to_owned()]);

@@ -15,11 +15,12 @@ use palisade::{ConfigError, RedlockBuilder, Settings};
 ///
 /// ```
 /// use palisade_ops::Deployment;
-/// let group = Deployment::new()
-///     .node("sentinel://10.0.0.1,10.0.0.2,10.0.0.3/orders-a")
-///     .username("operator")
-///     .password("secret");
-/// # drop(group);
+/// let group = Deployment::new().node("sentinel://10.0.0.1,10.0.0.2,10.0.0.3/orders-a");
+/// let mut settings = palisade::Settings::new(["redis://10.0.2.1"]);
+/// settings.username = Some("operator".into());
+/// settings.password = Some("secret".into());
+/// let lone = Deployment::of(settings);
+/// # drop((group, lone));
 /// ```
 #[derive(Clone, Debug)]
 #[must_use = "a deployment only describes nodes"]
@@ -82,8 +83,14 @@ impl Access {
 impl Deployment {
     /// Creates a deployment without nodes.
     pub fn new() -> Self {
+        Self::of(Settings::default())
+    }
+
+    /// Creates a deployment of the nodes that the settings of an application name, with their
+    /// logins.
+    pub fn of(settings: Settings) -> Self {
         Self {
-            settings: Settings::default(),
+            settings,
             certificates: None,
             within: Duration::from_secs(2),
             map: BTreeMap::new(),
@@ -95,44 +102,6 @@ impl Deployment {
     /// `sentinel://host,host,host/master` for a group, as in `PALISADE_URLS`.
     pub fn node(mut self, url: impl Into<String>) -> Self {
         self.settings.urls.push(url.into());
-        self
-    }
-
-    /// Adds groups: Sentinels (`host:port`), and the names of the masters that they monitor. Each
-    /// master is one node.
-    pub fn groups<S, M>(self, sentinels: S, masters: M) -> Self
-    where
-        S: IntoIterator,
-        S::Item: Into<String>,
-        M: IntoIterator,
-        M::Item: Into<String>,
-    {
-        let sentinels: Vec<String> = sentinels.into_iter().map(Into::into).collect();
-        let url = |master| format!("sentinel://{}/{master}", sentinels.join(","));
-        masters.into_iter().map(Into::into).fold(self, |all, master: String| all.node(url(master)))
-    }
-
-    /// Sets the ACL user for data servers whose address has no login.
-    pub fn username(mut self, name: impl Into<String>) -> Self {
-        self.settings.username = Some(name.into());
-        self
-    }
-
-    /// Sets the password for data servers whose address has no login.
-    pub fn password(mut self, password: impl Into<String>) -> Self {
-        self.settings.password = Some(password.into());
-        self
-    }
-
-    /// Sets the ACL user for the Sentinels.
-    pub fn sentinel_username(mut self, name: impl Into<String>) -> Self {
-        self.settings.sentinel_username = Some(name.into());
-        self
-    }
-
-    /// Sets the password for the Sentinels.
-    pub fn sentinel_password(mut self, password: impl Into<String>) -> Self {
-        self.settings.sentinel_password = Some(password.into());
         self
     }
 
@@ -171,8 +140,8 @@ impl Deployment {
         self
     }
 
-    /// Returns a builder of a handle over these nodes, one vote each. More settings can be added to
-    /// it.
+    /// Returns a builder of a handle over these nodes, one vote each, with the other settings of
+    /// the deployment. More settings can be added to it.
     ///
     /// # Errors
     /// [`ConfigError`] if no node is named, or an address or a login is invalid.
@@ -182,7 +151,7 @@ impl Deployment {
         for node in self.nodes()? {
             builder = builder.node_arc(node.build()?);
         }
-        Ok(builder)
+        Ok(internal::configure(&self.settings, builder))
     }
 
     /// Checks that the settings are valid.
@@ -252,17 +221,23 @@ impl Deployment {
 
     /// Returns the builders of all nodes, as an application makes them.
     pub(super) fn nodes(&self) -> Result<Vec<NodeUrl>, ConfigError> {
-        let nodes = internal::nodes(&self.settings)?.into_iter();
-        nodes.map(|node| self.with_certificates(node)).collect()
+        let mapped = |node| match node {
+            NodeUrl::Group(node) => NodeUrl::Group(node.map_address(self.map.clone())),
+            other => other,
+        };
+        let nodes = internal::nodes(&self.settings)?.into_iter().map(mapped);
+        #[cfg(feature = "tls")]
+        return nodes.map(|node| self.with_certificates(node)).collect();
+        #[cfg(not(feature = "tls"))]
+        Ok(nodes.collect())
     }
 
     #[cfg(feature = "tls")]
     fn with_certificates(&self, node: NodeUrl) -> Result<NodeUrl, ConfigError> {
         let certificates = || self.certificates.clone().map(|all| (all.root, all.client));
         Ok(match node {
-            NodeUrl::Group(node) => {
+            NodeUrl::Group(mut node) => {
                 let access = internal::group_access(&node)?;
-                let mut node = node.map_address(self.map.clone());
                 if let (true, Some((root, client))) = (access.data.is_tls(), certificates()) {
                     node = node.tls(root, client);
                 }
@@ -279,15 +254,6 @@ impl Deployment {
                 })
             }
             memory @ NodeUrl::Memory(_) => memory,
-        })
-    }
-
-    #[cfg(not(feature = "tls"))]
-    #[expect(clippy::unnecessary_wraps, reason = "as with the feature")]
-    fn with_certificates(&self, node: NodeUrl) -> Result<NodeUrl, ConfigError> {
-        Ok(match node {
-            NodeUrl::Group(node) => NodeUrl::Group(node.map_address(self.map.clone())),
-            other => other,
         })
     }
 }

@@ -2,18 +2,21 @@
 //! first, so a test can make up any deployment.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::time::Duration;
 
-pub(crate) use super::marker::{Kept, Marker};
+pub(crate) use super::marker::KeptData;
 use palisade::internal::LAG_SLACK;
 
 /// Names with their values, as `INFO`, `CONFIG GET` and Sentinels report them.
 pub(crate) type Fields = BTreeMap<String, String>;
 
 /// The answer to a request, or the reason for which there is none.
+pub(crate) type Read<T> = Result<T, Unread>;
+
+/// Reason for which there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Read<T> {
-    Got(T),
+pub(crate) enum Unread {
     /// The command is not allowed or unknown at the server: "CONFIG not allowed".
     Closed(String),
     /// The answer did not arrive before the deadline, the connection broke, or the answer is
@@ -21,17 +24,29 @@ pub(crate) enum Read<T> {
     Failed(String),
 }
 
-impl<T> Read<T> {
-    /// Returns the answer, or the reason as a finding contains it.
-    pub(crate) fn known(&self) -> Result<&T, String> {
-        match self {
-            Self::Got(value) => Ok(value),
-            Self::Closed(why) | Self::Failed(why) => Err(why.clone()),
+/// Returns the answer of a server that was not reached.
+pub(crate) fn unreached<T>() -> Read<T> {
+    Err(Unread::Failed("not reached".to_owned()))
+}
+
+impl From<Unread> for String {
+    fn from(unread: Unread) -> Self {
+        match unread {
+            Unread::Closed(why) | Unread::Failed(why) => why,
         }
     }
+}
 
-    pub(crate) fn ok(&self) -> Option<&T> {
-        self.known().ok()
+impl From<&Unread> for String {
+    fn from(unread: &Unread) -> Self {
+        unread.clone().into()
+    }
+}
+
+impl fmt::Display for Unread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::Closed(why) | Self::Failed(why)) = self;
+        f.write_str(why)
     }
 }
 
@@ -105,8 +120,8 @@ pub(crate) struct Server {
     pub(crate) config: Read<Fields>,
     /// Difference between the answer to `TIME` and this machine's wall clock.
     pub(crate) clock: Read<Clock>,
-    /// The marker `palisade:generation` of the server.
-    pub(crate) marker: Read<Marker>,
+    /// The marker `palisade:generation` of the server; `None` if it has none.
+    pub(crate) marker: Read<Option<KeptData>>,
     /// Answer to `ACL WHOAMI`.
     pub(crate) user: Read<String>,
     /// Answers to `ACL DRYRUN` for each command that the library sends: the command and, if it may
@@ -213,7 +228,7 @@ impl Facts {
     pub(crate) fn masters(&self) -> impl Iterator<Item = (String, &Server)> {
         let of_groups = self.groups.iter().filter_map(|g| Some((g.name.clone(), g.master()?)));
         let all = of_groups.chain(self.nodes.iter().map(|s| (format!("node {}", s.at), s)));
-        let is_master = |s: &Server| !matches!(s.role.ok(), Some(Role::Replica { .. }));
+        let is_master = |s: &Server| !matches!(s.role, Ok(Role::Replica { .. }));
         all.filter(move |(_, s)| s.reached.is_ok() && is_master(s))
     }
 
@@ -233,8 +248,8 @@ impl Group {
     /// other addresses.
     pub(crate) fn is_agreed(&self, at: &str) -> bool {
         let names = |s: &&Sentinel| {
-            let lists = [s.replicas.ok(), s.others.ok()].into_iter().flatten().flatten();
-            s.master.ok().into_iter().chain(lists).any(|f| place(f).as_deref() == Some(at))
+            let lists = [&s.replicas, &s.others].into_iter().flatten().flatten();
+            s.master.iter().chain(lists).any(|f| place(f).as_deref() == Some(at))
         };
         let votes = self.heard().filter(names).count();
         votes >= majority(&self.sentinels)
@@ -291,20 +306,20 @@ impl Sentinel {
 
     /// Returns a field of `SENTINEL MASTER` as a number.
     pub(crate) fn number(&self, name: &str) -> Option<u64> {
-        self.master.ok()?.get(name)?.parse().ok()
+        self.master.as_ref().ok()?.get(name)?.parse().ok()
     }
 
     /// Returns the quorum and the number of other Sentinels that this Sentinel reports, or the
     /// reason for which they are unknown.
     pub(crate) fn counts(&self) -> Result<(u64, u64), String> {
-        self.master.known()?;
+        self.master.as_ref()?;
         let number = |name| self.number(name).ok_or_else(|| format!("the Sentinel sent no {name}"));
         Ok((number("quorum")?, number("num-other-sentinels")?))
     }
 
     /// Returns the master that the Sentinel names.
     pub(crate) fn master_at(&self) -> Option<String> {
-        place(self.master.ok()?)
+        place(self.master.as_ref().ok()?)
     }
 
     /// Returns a command to the Sentinel as a person types it.
@@ -316,7 +331,7 @@ impl Sentinel {
 impl Server {
     /// Returns a setting, or the reason for which it is unknown.
     pub(crate) fn setting(&self, name: &str) -> Result<&str, String> {
-        let all = self.config.known()?;
+        let all = self.config.as_ref()?;
         all.get(name).map(String::as_str).ok_or_else(|| format!("this server has no {name}"))
     }
 
@@ -328,13 +343,13 @@ impl Server {
 
     /// Returns a line of `INFO`, or the reason for which it is unknown.
     pub(crate) fn info(&self, name: &str) -> Result<&str, String> {
-        let all = self.info.known()?;
+        let all = self.info.as_ref()?;
         all.get(name).map(String::as_str).ok_or_else(|| format!("INFO has no {name}"))
     }
 
     /// Returns `INFO` as text; the order of its lines is not that of the server.
     pub(crate) fn info_text(&self) -> Result<String, String> {
-        let all = self.info.known()?;
+        let all = self.info.as_ref()?;
         let lines = all.iter().flat_map(|(name, value)| [name, ":", value, "\r\n"]);
         Ok(lines.collect())
     }

@@ -48,14 +48,14 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use self::given_up::{Shut, Shutter, unanswered};
+use self::given_up::{Shut, unanswered};
 use super::Deployment;
 use super::gather::conn::info;
 use super::masters::{self, Absent, Found, Master};
 use super::promotion::Promotion;
-use super::script;
+use super::script::{self, Kind, Refusal};
 use palisade::ConfigError;
-use palisade::internal::default_clock_error;
+use palisade::internal::{Endpoint, default_clock_error};
 
 /// Interval between two checks for progress.
 pub(super) const LOOK: Duration = Duration::from_millis(50);
@@ -118,11 +118,8 @@ impl fmt::Display for HandedOver {
             }
             Self::Refused(why) => write!(f, "not handed over: {why}"),
             Self::FellBack(why) => {
-                write!(
-                    f,
-                    "not handed over; it was an ordinary failover, with its quarantine: \
-                           {why}"
-                )
+                let what = "not handed over; it was an ordinary failover, with its quarantine";
+                write!(f, "{what}: {why}")
             }
             Self::Unknown(why) => write!(f, "unknown whether it was handed over: {why}"),
             Self::Unreachable(why) => write!(f, "not reached: {why}"),
@@ -145,8 +142,14 @@ enum Unfinished {
     Unknown(String),
 }
 
-/// A master that is closed.
+/// A server that is closed: the master, or the replica that was promoted in its place.
+#[derive(Clone, Debug)]
 pub(super) struct Closed {
+    /// Address of the server, `host:port`.
+    at: String,
+    target: Endpoint,
+    /// True for a replica that was promoted.
+    is_new: bool,
     /// The marker after the closing.
     pub(super) marker: String,
     since: Instant,
@@ -211,14 +214,13 @@ impl Handover {
             }
         };
         let target = promotion.target(&new);
-        let shutter =
-            Shutter { target: target.clone(), marker: closed.marker.clone(), is_new: true };
-        self.shut(Some(Shut::Closed(shutter.clone())));
+        let taken = Closed { at: new.clone(), target, is_new: true, ..closed.clone() };
+        self.shut(Some(Shut::Closed(taken.clone())));
         tell(&format!("{new} is promoted"));
         let taken_over = async {
             let note = promotion.demote(&new, &closed).await.map_err(Unfinished::Failed)?;
             tell(&format!("{} is its replica{note}", master.at));
-            self.finish(shutter, &new, &closed).await
+            self.finish(&taken).await
         };
         let closed_for = match taken_over.await {
             Ok(closed_for) => closed_for,
@@ -277,9 +279,7 @@ impl Handover {
             sleep(LOOK).await;
         }
         tell(&format!("{} is back", master.at));
-        let (target, marker) = (master.target.clone(), closed.marker.clone());
-        let shutter = Shutter { target, marker, is_new: false };
-        Ok(match self.finish(shutter, &master.at, &closed).await {
+        Ok(match self.finish(&closed).await {
             Ok(closed) => HandedOver::Done { at: master.at, closed },
             Err(why) => self.ended(&master.at, why).await,
         })
@@ -313,29 +313,21 @@ impl Handover {
         let since = Instant::now();
         let ms = self.closed_for.as_millis().to_string();
         self.shut(Some(Shut::Asked));
-        let marker = script::run(&conn, script::CLOSE, &[&ms]).await;
-        let closed = match marker {
-            Ok(marker) => {
-                let (target, its) = (master.target.clone(), marker.clone());
-                self.shut(Some(Shut::Closed(Shutter { target, marker: its, is_new: false })));
-                Closed { marker, since }
-            }
-            Err(refusal) => {
-                self.shut(None);
-                let perhaps = matches!(refusal, script::Refusal::Failed(_));
-                let then = if perhaps { self.opens_itself() } else { String::new() };
-                return Err(format!("{}: {}{then}", master.at, refusal.reason()));
-            }
-        };
+        let marker = script::run(&conn, script::CLOSE, &[&ms]).await.map_err(|refusal| {
+            self.shut(None);
+            let perhaps = refusal.kind == Kind::Failed;
+            let then = if perhaps { self.opens_itself() } else { String::new() };
+            format!("{}: {}{then}", master.at, refusal.why)
+        })?;
+        let (at, target) = (master.at.clone(), master.target.clone());
+        let closed = Closed { at, target, is_new: false, marker, since };
+        self.shut(Some(Shut::Closed(closed.clone())));
         let wanted = master.replicas.len();
         if wanted > 0 {
             let have = script::wait(&conn, wanted, REPLICAS.min(self.deployment.within)).await;
             if have < wanted {
-                let why = format!(
-                    "only {have} of {wanted} replicas of {} confirmed the \
-                             closing",
-                    master.at
-                );
+                let at = &master.at;
+                let why = format!("only {have} of {wanted} replicas of {at} confirmed the closing");
                 return Err(self.open(master, &closed, why).await.to_string());
             }
         }
@@ -362,22 +354,20 @@ impl Handover {
         };
         let opened = script::run(&conn, script::OPEN, &[&closed.marker]).await;
         self.shut(None);
-        let run_id = conn.say("INFO server", "INFO").await.then("INFO", info);
-        let run_id = run_id.ok().and_then(|facts| facts.get("run_id"));
-        if run_id.is_some_and(|now| *now != master.run_id) {
+        let facts = conn.query("INFO server", "INFO", info).await.unwrap_or_default();
+        if facts.get("run_id").is_some_and(|now| *now != master.run_id) {
             let state = match opened {
                 Ok(_) => "it is open".to_owned(),
-                Err(refusal) => refusal.reason(),
+                Err(refusal) => refusal.why,
             };
-            return HandedOver::FellBack(format!(
-                "{why}; {at} was restarted nevertheless: {state}"
-            ));
+            let what = format!("{why}; {at} was restarted nevertheless: {state}");
+            return HandedOver::FellBack(what);
         }
         HandedOver::Refused(match opened {
             Ok(_) => format!("{why}; {at} is open again"),
             Err(refusal) => {
                 let left = self.closed_for.saturating_sub(closed.since.elapsed());
-                format!("{why}; {at} opens by itself within {left:.0?} ({})", refusal.reason())
+                format!("{why}; {at} opens by itself within {left:.0?} ({})", refusal.why)
             }
         })
     }
@@ -385,8 +375,7 @@ impl Handover {
     /// Returns true if another process answers at the master's address, with its data loaded.
     async fn is_another(&self, master: &Master) -> bool {
         let Ok(conn) = master.open(&self.deployment).await else { return false };
-        let facts = conn.say("INFO", "INFO").await.then("INFO", info);
-        let Some(facts) = facts.ok() else { return false };
+        let facts = conn.query("INFO", "INFO", info).await.unwrap_or_default();
         let is = |name: &str, value: &str| facts.get(name).is_some_and(|v| v == value);
         facts.contains_key("run_id") && !is("run_id", &master.run_id) && !is("loading", "1")
     }
@@ -394,38 +383,34 @@ impl Handover {
     /// Lets the server continue as soon as it accepts writes, and returns the time for which it was
     /// closed. A request whose answer was lost is sent again: the script recognises its own earlier
     /// run.
-    async fn finish(
-        &self,
-        shutter: Shutter,
-        at: &str,
-        closed: &Closed,
-    ) -> Result<Duration, Unfinished> {
+    async fn finish(&self, closed: &Closed) -> Result<Duration, Unfinished> {
+        let at = &closed.at;
         let apart = (2 * self.clock_error).as_millis().to_string();
         // True once a request may have been executed without an answer.
         let mut sent = false;
         loop {
-            let why = match masters::open(&shutter.target, &self.deployment).await {
+            let why = match masters::open(&closed.target, &self.deployment).await {
                 Ok(conn) => {
-                    self.shut(Some(Shut::Finishing(shutter.clone())));
+                    self.shut(Some(Shut::Finishing(closed.clone())));
                     match script::run(&conn, script::FINISH, &[&closed.marker, &apart]).await {
                         Ok(_) => {
-                            let (at, span) = (at.to_owned(), closed.since.elapsed());
+                            let (at, span) = (at.clone(), closed.since.elapsed());
                             self.shut(Some(Shut::Done { at, closed: span }));
                             return Ok(span);
                         }
-                        Err(script::Refusal::Changed(why)) if sent => {
+                        Err(Refusal { kind: Kind::Changed, why }) if sent => {
                             return Err(Unfinished::Unknown(why));
                         }
                         // A new master refuses writes until a replica follows it, so the request is
                         // sent again.
-                        Err(script::Refusal::Failed(why)) => {
+                        Err(Refusal { kind: Kind::Failed, why }) => {
                             sent = true;
                             why
                         }
                         Err(refusal) => {
                             // Neither this request nor an earlier one changed anything.
-                            self.shut(Some(Shut::Closed(shutter)));
-                            return Err(Unfinished::Failed(format!("{at}: {}", refusal.reason())));
+                            self.shut(Some(Shut::Closed(closed.clone())));
+                            return Err(Unfinished::Failed(format!("{at}: {}", refusal.why)));
                         }
                     }
                 }
@@ -448,8 +433,8 @@ impl Handover {
         match why {
             Unfinished::Failed(why) => {
                 let then = match self.shut(None) {
-                    Some(Shut::Closed(shutter) | Shut::Finishing(shutter)) => {
-                        let opened = self.reopen(&shutter).await;
+                    Some(Shut::Closed(closed) | Shut::Finishing(closed)) => {
+                        let opened = self.reopen(&closed).await;
                         opened.err().unwrap_or_else(|| "it is open again".to_owned())
                     }
                     _ => String::new(),
@@ -472,11 +457,8 @@ fn not_one(what: &'static str) -> ConfigError {
 /// Returns the only node that was named.
 fn only(found: Vec<Found>) -> Result<Master, HandedOver> {
     let Some(found) = found.into_iter().next() else {
-        return Err(HandedOver::Refused(
-            "no node was named: name a group or a lone \
-                                        server"
-                .to_owned(),
-        ));
+        let why = "no node was named: name a group or a lone server";
+        return Err(HandedOver::Refused(why.to_owned()));
     };
     match found.master {
         Ok(master) => Ok(master),

@@ -9,13 +9,13 @@ use redis::Value;
 
 use super::Deployment;
 use super::gather::conn::Conn;
-use super::init::{escaped, scan_for};
-use super::masters::{self, Absent, Master};
+use super::masters::{Master, find_masters};
+use super::scan::{Scan, escaped};
 use palisade::FencingToken;
 use palisade::election::Leader;
 use palisade::error::{ConfigError, Resource};
 use palisade::internal::digest;
-use palisade::internal::{self, check_prefix, is_nobodys, of_key};
+use palisade::internal::{self, check_prefix, is_ownerless, of_key};
 use palisade::node::spi::{Holder, LockKeys, OwnerToken};
 
 const READ: &str = include_str!("lua/held.lua");
@@ -79,22 +79,22 @@ struct Seen {
 /// The function only reads.
 pub async fn held(deployment: &Deployment, prefix: &str) -> Result<HeldList, ConfigError> {
     check_prefix(prefix)?;
-    let (_, found) = masters::find_masters(deployment).await?;
-    let reads = found.iter().map(|found| async {
-        match &found.master {
+    let found = find_masters(deployment).await?;
+    let reads = found.iter().map(|(_, master)| async {
+        match master {
             Ok(master) => read(deployment, master, prefix).await,
-            Err(Absent::Refused(why) | Absent::Unreachable(why)) => Err(why.clone()),
+            Err(why) => Err(why.clone()),
         }
     });
     let (nodes, mut all, mut unread) = (found.len(), BTreeMap::new(), Vec::new());
-    for (found, read) in found.iter().zip(join_all(reads).await) {
+    for ((node, _), read) in found.iter().zip(join_all(reads).await) {
         match read {
             Ok(seen) => {
                 for (key, seen) in seen {
                     all.entry(key).or_insert_with(Vec::new).push(seen);
                 }
             }
-            Err(why) => unread.push((found.node.clone(), why)),
+            Err(why) => unread.push((node.clone(), why)),
         }
     }
     let held = all
@@ -134,23 +134,17 @@ async fn read(
     master: &Master,
     prefix: &str,
 ) -> Result<BTreeMap<String, Seen>, String> {
-    let (mut all, mut cursor) = (BTreeMap::new(), "0".to_owned());
-    let pattern = format!("{}*", escaped(prefix));
-    loop {
-        // Each page gets its own connection, and so the whole time-out.
-        let conn = master.open(deployment).await?;
-        let (next, keys) = scan_for(&conn, &cursor, Some(&pattern)).await?;
+    let mut all = BTreeMap::new();
+    let mut scan = Scan::new(deployment, master, Some(format!("{}*", escaped(prefix))));
+    while let Some((conn, keys)) = scan.next().await? {
         let keys = keys.into_iter().filter_map(|key| String::from_utf8(key).ok());
         let keys: Vec<_> = keys.filter(|key| of_key(prefix, key).is_some()).collect();
         for page in keys.chunks(PAGE) {
             let seen = holders(&conn, page).await?;
             all.extend(page.iter().cloned().zip(seen).filter_map(|(key, s)| Some((key, s?))));
         }
-        if next == "0" {
-            return Ok(all);
-        }
-        cursor = next;
     }
+    Ok(all)
 }
 
 async fn holders(conn: &Conn, page: &[String]) -> Result<Vec<Option<Seen>>, String> {
@@ -168,7 +162,7 @@ fn seen(found: Value) -> Option<Seen> {
     let (owner, fence, left, meta): (Vec<u8>, u64, i64, Vec<u8>) =
         redis::from_redis_value(found).ok()?;
     Some(Seen {
-        owner: OwnerToken::parse(&owner).filter(|owner| !is_nobodys(*owner))?,
+        owner: OwnerToken::parse(&owner).filter(|owner| !is_ownerless(*owner))?,
         fence: Some(fence).filter(|fence| *fence < 1 << 53)?,
         // Lua may return a negative number, which would become a huge unsigned one.
         left: Duration::from_millis(u64::try_from(left).ok()?),

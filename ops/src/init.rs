@@ -21,12 +21,11 @@ use futures_util::future::join_all;
 use super::Deployment;
 use super::gather::conn::Conn;
 use super::masters::{self, Absent, Master};
-use super::script;
+use super::scan::{Scan, escaped};
+use super::script::{self, Kind, Refusal};
 use palisade::ConfigError;
 use palisade::internal::{DECISIONS, MARKER};
 
-/// Number of keys requested per `SCAN`.
-const SCAN: usize = 1_000;
 /// Longest wait until the replicas have the marker.
 const REPLICAS: Duration = Duration::from_millis(1_500);
 
@@ -120,11 +119,8 @@ impl fmt::Display for Initialised {
                     writeln!(f, "{node}: has the marker {MARKER} at {at} already: {note}")?;
                 }
                 Init::Left { at } => {
-                    writeln!(
-                        f,
-                        "{node}: not marked at {at}, because another node cannot be \
-                                 marked"
-                    )?;
+                    let why = "because another node cannot be marked";
+                    writeln!(f, "{node}: not marked at {at}, {why}")?;
                 }
                 Init::Replaced { at } => {
                     writeln!(f, "{node}: not marked at {at}: {REPLACED}; {LOST}")?;
@@ -244,21 +240,21 @@ async fn look(deployment: &Deployment, master: &Master, prefix: Option<&str>) ->
     let unreachable = |why: String| Not::Now(Init::Unreachable(format!("{}: {why}", master.at)));
     let conn = master.open(deployment).await.map_err(unreachable)?;
     let args = ["look", flag(prefix.is_none())];
-    let used = script::run(&conn, script::INIT, &args).await.map_err(|refusal| match refusal {
-        script::Refusal::Marked(note) => Not::Marked(Init::Already { at: master.at.clone(), note }),
-        script::Refusal::Said(why) => Not::New(format!("{}: {why}", master.at)),
-        script::Refusal::Lost(why) => {
-            Not::New(format!("{} lost its data: {why}; {LOST}", master.at))
-        }
-        script::Refusal::Changed(why) => Not::Now(Init::Refused(format!("{}: {why}", master.at))),
-        script::Refusal::Failed(why) => unreachable(why),
-    })?;
+    let used =
+        script::run(&conn, script::INIT, &args).await.map_err(
+            |Refusal { kind, why }| match kind {
+                Kind::Marked => Not::Marked(Init::Already { at: master.at.clone(), note: why }),
+                Kind::Refused => Not::New(format!("{}: {why}", master.at)),
+                Kind::Lost => Not::New(format!("{} lost its data: {why}; {LOST}", master.at)),
+                Kind::Changed => Not::Now(Init::Refused(format!("{}: {why}", master.at))),
+                Kind::Failed => unreachable(why),
+            },
+        )?;
     let Some(prefix) = prefix else { return Ok(()) };
-    let mut cursor = "0".to_owned();
-    loop {
-        // Each page gets its own connection, and so the whole time-out.
-        let conn = master.open(deployment).await.map_err(unreachable)?;
-        let (next, keys) = scan(&conn, &cursor, prefix).await.map_err(unreachable)?;
+    // The keys that belong to a lock have the prefix after a brace, so the pattern begins with `*`.
+    let pattern = (!prefix.is_empty()).then(|| format!("*{}*", escaped(prefix)));
+    let mut scan = Scan::new(deployment, master, pattern);
+    while let Some((conn, keys)) = scan.next().await.map_err(unreachable)? {
         if keys.iter().any(|key| is_decision(key)) {
             return Err(Not::New(format!("{} is not new: {DECIDED}; {LOST}", master.at)));
         }
@@ -276,11 +272,8 @@ async fn look(deployment: &Deployment, master: &Master, prefix: Option<&str>) ->
                 conn.secrets().clean(&String::from_utf8_lossy(&key))
             )));
         }
-        if next == "0" {
-            return Ok(());
-        }
-        cursor = next;
     }
+    Ok(())
 }
 
 /// Returns a boolean as an argument of a script.
@@ -297,32 +290,6 @@ async fn older(conn: &Conn, keys: Vec<Vec<u8>>, began: &str) -> Result<Option<Ve
     command.arg(script::OLDER).arg(keys.len()).arg(keys).arg(began);
     let key: Vec<u8> = conn.read(&command, "EVAL").await?;
     Ok(Some(key).filter(|key| !key.is_empty()))
-}
-
-async fn scan(conn: &Conn, from: &str, prefix: &str) -> Result<(String, Vec<Vec<u8>>), String> {
-    // The keys that belong to a lock have the prefix after a brace, so the pattern begins with `*`.
-    let pattern = (!prefix.is_empty()).then(|| format!("*{}*", escaped(prefix)));
-    scan_for(conn, from, pattern.as_deref()).await
-}
-
-/// Returns the next cursor and one page of the keys that match the pattern.
-pub(super) async fn scan_for(
-    conn: &Conn,
-    from: &str,
-    pattern: Option<&str>,
-) -> Result<(String, Vec<Vec<u8>>), String> {
-    let mut command = redis::cmd("SCAN");
-    command.arg(from).arg("COUNT").arg(SCAN);
-    if let Some(pattern) = pattern {
-        command.arg("MATCH").arg(pattern);
-    }
-    conn.read(&command, "SCAN").await
-}
-
-/// Escapes the special characters of `MATCH`.
-pub(super) fn escaped(prefix: &str) -> String {
-    let special = |c: char| "*?[]^\\-".contains(c);
-    prefix.chars().flat_map(|c| special(c).then_some('\\').into_iter().chain([c])).collect()
 }
 
 /// Returns true for the key of a decision about lost data: the decision shows that there were
@@ -354,8 +321,10 @@ async fn mark(deployment: &Deployment, master: &Master, is_lost: bool) -> Init {
     let used = match script::run(&conn, script::INIT, &["mark", flag(is_lost)]).await {
         Ok(used) => used,
         // Another call marked the server since it was examined.
-        Err(script::Refusal::Marked(note)) => return Init::Already { at: master.at.clone(), note },
-        Err(refusal) => return Init::Refused(format!("{}: {}", master.at, refusal.reason())),
+        Err(Refusal { kind: Kind::Marked, why }) => {
+            return Init::Already { at: master.at.clone(), note: why };
+        }
+        Err(Refusal { why, .. }) => return Init::Refused(format!("{}: {why}", master.at)),
     };
     let wanted = master.replicas.len();
     let have = script::wait(&conn, wanted, REPLICAS.min(deployment.within)).await;
@@ -397,11 +366,6 @@ mod tests {
         }
         assert!(is_palisades(b"app:x", "app:") && is_palisades(b"{app:x}:fence", "app:"));
         assert!(!is_palisades(b"other:app:x", "app:"));
-    }
-
-    #[test]
-    fn a_prefix_is_taken_by_its_letters() {
-        assert_eq!(escaped("a*[b]?"), "a\\*\\[b\\]\\?");
     }
 
     #[test]

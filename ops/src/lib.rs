@@ -25,6 +25,7 @@ mod masters;
 mod nodes;
 mod promotion;
 mod records;
+mod scan;
 mod script;
 
 #[cfg(test)]
@@ -37,7 +38,8 @@ pub use self::handover::{HandedOver, Handover};
 pub use self::held::{Held, HeldList, held};
 pub use self::incidents::{DecidedLoss, Incident, Incidents, NodeLoss, incidents};
 pub use self::init::{Init, Initialised, init, init_lost};
-pub use self::nodes::{KeptData, NodeData, nodes};
+pub use self::marker::KeptData;
+pub use self::nodes::{NodeData, nodes};
 pub use self::records::{
     Audit, Change, KeyChange, KeyFacts, KeyList, KeyState, NodeChange, Purge, Purged, Records,
     Select, namespaces, resolve,

@@ -1,48 +1,55 @@
-//! A server's marker, with the fields that operators need.
+//! A server's marker: the facts by which a node grants or refuses.
 
 use std::time::Duration;
 
+use palisade::FencingToken;
 use palisade::node::spi::Loss;
 
-/// The marker of a server, or its absence.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Marker {
-    /// The server has no marker.
-    Absent,
-    Kept(Kept),
-}
-
-/// The fields of a marker that matter to operators. The script that writes the marker documents all
-/// its fields.
+/// The facts of a marker by which a node grants or refuses. Times are by the server's clock, in
+/// milliseconds since 1970.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Kept {
-    /// Time for which the node grants nothing after it was restarted or replaced.
-    pub(crate) quarantine: Duration,
+#[non_exhaustive]
+pub struct KeptData {
+    /// Data history in which the marker was written (the server's `master_replid`).
+    pub history: String,
+    /// Time when the history began; `None` if the server never lost anything.
+    pub since: Option<u64>,
+    /// Age of the history if it began without any palisade data.
+    pub empty_for: Option<Duration>,
+    /// True if the history began without data that clients had a record of: the server lost
+    /// everything.
+    pub lost_everything: bool,
+    /// Length of a quarantine: the time for which the node grants nothing after it was restarted or
+    /// replaced.
+    pub quarantine: Duration,
     /// Time for which that length still holds although no client requires it.
     pub(crate) agreed: Duration,
-    /// Age of the history if it began without any palisade data.
-    pub(crate) empty_for: Option<Duration>,
-    /// True if the history began without data that clients had a record of.
-    pub(crate) lost_everything: bool,
-    /// Data history in which the marker was written.
-    pub(crate) history: String,
-    /// Time when that history began, in ms since 1970; 0 if the server never lost anything.
-    pub(crate) since: u64,
-    /// Smallest fencing token of this history, in µs.
-    pub(crate) floor: u64,
-    /// The server's clock when the note was written, in ms.
-    pub(crate) note: u64,
-    /// The server's clock when the marker was read, in ms.
-    pub(crate) now: u64,
-    /// Losses: the writes that the data may lack, the latest last.
-    pub(crate) losses: Vec<Loss>,
+    /// Smallest fencing token that is handed out.
+    pub floor: FencingToken,
+    /// The server's clock when it was last noted. A crash would lose at least what was written
+    /// since.
+    pub note: u64,
+    /// The server's clock when the marker was read.
+    pub now: u64,
+    /// Losses: the writes that the data may lack, the latest last; at most eight.
+    pub losses: Vec<Loss>,
 }
 
-impl Kept {
-    /// Returns the rest of the quarantine of a server that began without data; `None` if it is
-    /// over.
-    pub(crate) fn quarantine_left(&self) -> Option<Duration> {
-        Some(self.quarantine.saturating_sub(self.empty_for?)).filter(|left| !left.is_zero())
+impl KeptData {
+    /// Returns the end of the last quarantine; `None` if there was none.
+    pub fn quarantine_until(&self) -> Option<u64> {
+        let length = u64::try_from(self.quarantine.as_millis()).unwrap_or(u64::MAX);
+        self.since.map(|since| since.saturating_add(length))
+    }
+
+    /// Returns the rest of the quarantine; zero outside of a quarantine.
+    pub fn quarantine_left(&self) -> Duration {
+        Duration::from_millis(self.quarantine_until().unwrap_or(0).saturating_sub(self.now))
+    }
+
+    /// Returns the age of the last note of the server's clock.
+    pub fn note_age(&self) -> Duration {
+        Duration::from_millis(self.now.saturating_sub(self.note))
     }
 
     /// Returns the latest loss, if it still concerns keys that are kept for `retention`, and the
@@ -67,13 +74,13 @@ impl Kept {
         let until = agreed.max(since.saturating_add(length));
         let ms = Duration::from_millis;
         Some(Self {
-            quarantine: ms(length),
-            agreed: ms(until.saturating_sub(now_ms)),
+            history: words[0].to_owned(),
+            since: Some(since).filter(|since| *since > 0),
             empty_for: (words.get(6) == Some(&"e")).then(|| ms(now_ms.saturating_sub(since))),
             lost_everything: words.get(6) == Some(&"l"),
-            history: words[0].to_owned(),
-            since,
-            floor,
+            quarantine: ms(length),
+            agreed: ms(until.saturating_sub(now_ms)),
+            floor: FencingToken::new(floor),
             note: number(8).unwrap_or(0),
             now: now_ms,
             losses: words.iter().skip(9).filter_map(loss).collect(),
@@ -96,11 +103,14 @@ mod tests {
         let id = "a".repeat(40);
         let of = |since: u64, q: u64, agreed: u64, more: &str| {
             let text = format!("{id} {since:013} {:016} {q:09} {agreed:013} {:013} n {more}", 7, 0);
-            Kept::parse(&text, 100_000)
+            KeptData::parse(&text, 100_000)
         };
-        let lengths = |kept: Option<Kept>| {
+        let lengths = |kept: Option<KeptData>| {
             let kept = kept.unwrap();
-            assert_eq!((kept.empty_for, kept.floor, kept.now), (None, 7, 100_000));
+            assert_eq!(
+                (kept.empty_for, kept.floor, kept.now),
+                (None, FencingToken::new(7), 100_000)
+            );
             (kept.quarantine.as_millis(), kept.agreed.as_millis())
         };
         let read = of(0, 30_000, 160_000, "-0000000000000 0000000000000");
@@ -118,12 +128,12 @@ mod tests {
         assert_eq!(left(100_000), Some((read.losses[1], Duration::from_millis(9))));
         assert_eq!(left(99_991), None);
         let text = format!("{id} {:013} {:016} {:09} {:013} {:013} e", 95_000, 7, 30_000, 0, 0);
-        let empty_for = Kept::parse(&text, 100_000).unwrap().empty_for;
+        let empty_for = KeptData::parse(&text, 100_000).unwrap().empty_for;
         assert_eq!(empty_for, Some(Duration::from_secs(5)));
-        let lost = Kept::parse(&text.replace(" e", " l"), 100_000).unwrap();
+        let lost = KeptData::parse(&text.replace(" e", " l"), 100_000).unwrap();
         assert!(lost.lost_everything && lost.empty_for.is_none());
         for odd in ["", "x", "a b c d e", &id] {
-            assert_eq!(Kept::parse(odd, 0), None, "{odd:?}");
+            assert_eq!(KeptData::parse(odd, 0), None, "{odd:?}");
         }
     }
 }

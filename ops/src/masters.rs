@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::deployment::Access;
-use super::facts::{Group, Read, Role, Sentinel, Server, flagged, place};
+use super::facts::{Group, Role, Sentinel, Server, flagged, place};
 use super::gather::conn::Conn;
 use super::{Deployment, gather};
 use palisade::ConfigError;
@@ -26,6 +26,13 @@ pub(super) enum Absent {
 }
 
 impl Absent {
+    /// Returns the reason.
+    pub(super) fn why(self) -> String {
+        match self {
+            Self::Unreachable(why) | Self::Refused(why) => why,
+        }
+    }
+
     /// Removes secrets and control characters: the text may come from servers.
     fn clean(self, secrets: &Secrets) -> Self {
         let clean = |text: &str| secrets.sentence(text, SENTENCE_MAX);
@@ -57,11 +64,13 @@ pub(super) async fn find(deployment: &Deployment) -> Result<(Access, Vec<Found>)
     find_with(deployment, true).await
 }
 
-/// Examines all nodes as [`find`] does, but ignores the replicas of groups.
+/// Returns each node with its master, or with the reason for which it has none. Ignores the
+/// replicas of groups.
 pub(super) async fn find_masters(
     deployment: &Deployment,
-) -> Result<(Access, Vec<Found>), ConfigError> {
-    find_with(deployment, false).await
+) -> Result<Vec<(String, Result<Master, String>)>, ConfigError> {
+    let (_, found) = find_with(deployment, false).await?;
+    Ok(found.into_iter().map(|one| (one.node, one.master.map_err(Absent::why))).collect())
 }
 
 async fn find_with(
@@ -112,7 +121,7 @@ fn of_group(group: &Group) -> Result<&Server, Absent> {
     let others = heard.iter().filter_map(|s| s.counts().ok()).map(|(_, others)| others + 1);
     let known = others.max().unwrap_or(0).max(group.sentinels.len() as u64);
     let Some(at) = group.master_at() else {
-        let why = match heard.iter().find_map(|s| s.master.known().err()) {
+        let why = match heard.iter().find_map(|s| s.master.as_ref().err()) {
             Some(why) => format!("no Sentinel names a master: {why}"),
             None => "no master is named by a majority of the Sentinels".to_owned(),
         };
@@ -123,10 +132,8 @@ fn of_group(group: &Group) -> Result<&Server, Absent> {
         let why = format!("only {voices} of {known} Sentinels name {at}; a majority is needed");
         return Err(Absent::Refused(why));
     }
-    let down = |s: &&&Sentinel| {
-        let master = s.master.ok();
-        master.is_some_and(|m| flagged(m, "s_down") || flagged(m, "o_down"))
-    };
+    let down =
+        |s: &&&Sentinel| s.master.iter().any(|m| flagged(m, "s_down") || flagged(m, "o_down"));
     if let Some(s) = heard.iter().find(down) {
         return Err(Absent::Refused(format!("Sentinel {} sees {at} as down", s.at)));
     }
@@ -140,23 +147,21 @@ fn is_master(server: &Server) -> Result<(), Absent> {
         return Err(Absent::Unreachable(format!("{}: {why}", server.at)));
     }
     match &server.role {
-        Read::Got(Role::Master) => Ok(()),
-        Read::Got(Role::Replica { master }) => {
+        Ok(Role::Master) => Ok(()),
+        Ok(Role::Replica { master }) => {
             let why = format!("{} is a replica of {master}: name the master instead", server.at);
             Err(Absent::Refused(why))
         }
-        Read::Got(Role::Sentinel) => {
+        Ok(Role::Sentinel) => {
             Err(Absent::Refused(format!("{} is a Sentinel, not a data server", server.at)))
         }
-        Read::Closed(why) | Read::Failed(why) => {
-            Err(Absent::Refused(format!("{}: {why}", server.at)))
-        }
+        Err(why) => Err(Absent::Refused(format!("{}: {why}", server.at))),
     }
 }
 
 /// Returns every replica that any Sentinel names.
 fn known_replicas(group: &Group) -> BTreeSet<String> {
-    group.heard().filter_map(|s| s.replicas.ok()).flatten().filter_map(place).collect()
+    group.heard().filter_map(|s| s.replicas.as_ref().ok()).flatten().filter_map(place).collect()
 }
 
 /// Returns all replicas of the server, if each follows it and no Sentinel names another one.

@@ -2,15 +2,12 @@
 //! Only reads.
 
 use std::fmt;
-use std::time::Duration;
 
-use super::facts::{Kept, Marker, Server};
+use super::facts::{KeptData, Server};
 use super::{Deployment, gather};
 use palisade::ConfigError;
-use palisade::FencingToken;
 use palisade::internal::SENTENCE_MAX;
 use palisade::internal::{AtMost, until_utc};
-use palisade::node::spi::Loss;
 
 /// Instruction for an operator about a server that lost everything.
 pub(super) const LOST_EVERYTHING: &str = "keys of before wait or are parked: list the loss by \
@@ -29,37 +26,9 @@ pub struct NodeData {
     /// The fields of its marker; `None` if it has no palisade data; or the reason for which it
     /// could not be read.
     pub kept: Result<Option<KeptData>, String>,
-}
-
-/// The facts of a marker by which a node grants or refuses. Times are by the server's clock, in
-/// milliseconds since 1970.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct KeptData {
-    /// Data history in which the marker was written (the server's `master_replid`).
-    pub history: String,
-    /// The server's data history now. If it differs from `history`, a quarantine begins with the
-    /// next request, and one more loss is added.
+    /// The server's data history now, if it has palisade data. If it differs from that of the
+    /// marker, a quarantine begins with the next request, and one more loss is added.
     pub history_now: String,
-    /// Time when the history began; `None` if the server never lost anything.
-    pub since: Option<u64>,
-    /// True if the history began without any palisade data.
-    pub began_empty: bool,
-    /// True if the history began without data that clients had a record of: the server lost
-    /// everything.
-    pub lost_everything: bool,
-    /// Length of a quarantine.
-    pub quarantine: Duration,
-    /// End of the last quarantine; `None` if there was none.
-    pub quarantine_until: Option<u64>,
-    /// Rest of the quarantine; zero outside of a quarantine.
-    pub quarantine_left: Duration,
-    /// Smallest fencing token that is handed out.
-    pub floor: FencingToken,
-    /// Age of the last note of the server's clock. A crash now would lose at least this much.
-    pub note_age: Duration,
-    /// Losses: the writes that the data may lack, the latest last; at most eight.
-    pub losses: Vec<Loss>,
 }
 
 /// Reads the marker of each node. Nothing is written.
@@ -80,42 +49,22 @@ pub async fn nodes(deployment: &Deployment) -> Result<Vec<NodeData>, ConfigError
         (group.name.clone(), group.master().ok_or(none))
     });
     let lone = nodes.iter().map(|server| (format!("node {}", server.at), Ok(server)));
-    let all = of_group.chain(lone).map(|(node, server)| match server {
-        Ok(server) => {
-            NodeData { node, server: server.at.clone(), kept: kept(server).map_err(clean) }
-        }
-        Err(why) => NodeData { node, server: String::new(), kept: Err(clean(why)) },
+    let all = of_group.chain(lone).map(|(node, server)| {
+        let at = server.as_ref().map(|server| server.at.clone()).unwrap_or_default();
+        let (kept, history_now) = match server.and_then(kept) {
+            Ok((kept, history_now)) => (Ok(kept), history_now),
+            Err(why) => (Err(clean(why)), String::new()),
+        };
+        NodeData { node, server: at, kept, history_now }
     });
     Ok(all.collect())
 }
 
-fn kept(server: &Server) -> Result<Option<KeptData>, String> {
+fn kept(server: &Server) -> Result<(Option<KeptData>, String), String> {
     server.reached.clone()?;
-    let marker = match server.marker.known()? {
-        Marker::Absent => return Ok(None),
-        Marker::Kept(marker) => marker,
-    };
-    Ok(Some(data(marker, server.info("master_replid")?)))
-}
-
-fn data(marker: &Kept, history_now: &str) -> KeptData {
-    let since = Some(marker.since).filter(|since| *since > 0);
-    let length = u64::try_from(marker.quarantine.as_millis()).unwrap_or(u64::MAX);
-    let until = since.map(|since| since.saturating_add(length));
-    let left = until.unwrap_or(0).saturating_sub(marker.now);
-    KeptData {
-        history: marker.history.clone(),
-        history_now: history_now.to_owned(),
-        since,
-        began_empty: marker.empty_for.is_some(),
-        lost_everything: marker.lost_everything,
-        quarantine: marker.quarantine,
-        quarantine_until: until,
-        quarantine_left: Duration::from_millis(left),
-        floor: FencingToken::new(marker.floor),
-        note_age: Duration::from_millis(marker.now.saturating_sub(marker.note)),
-        losses: marker.losses.clone(),
-    }
+    let marker = server.marker.clone()?;
+    let history_now = if marker.is_some() { server.info("master_replid")? } else { "" };
+    Ok((marker, history_now.to_owned()))
 }
 
 impl fmt::Display for NodeData {
@@ -124,72 +73,69 @@ impl fmt::Display for NodeData {
         if !self.server.is_empty() && !self.node.ends_with(&self.server) {
             write!(f, " ({})", self.server)?;
         }
-        match &self.kept {
-            Ok(Some(kept)) => kept.fmt(f),
-            Ok(None) => f.write_str("\n  no palisade data: new, or emptied"),
-            Err(why) => write!(f, "\n  not read: {why}"),
-        }
-    }
-}
-
-/// Writes each line after a line break, so the text can follow a title.
-impl fmt::Display for KeptData {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kept = match &self.kept {
+            Ok(Some(kept)) => kept,
+            Ok(None) => return f.write_str("\n  no palisade data: new, or emptied"),
+            Err(why) => return write!(f, "\n  not read: {why}"),
+        };
         let mut line = |name: &str, text: &dyn fmt::Display| write!(f, "\n  {name:<13}{text}");
-        line("history", &self.history)?;
-        if self.history != self.history_now {
+        line("history", &kept.history)?;
+        if kept.history != self.history_now {
             line(
                 "now",
                 &format!("{}: a quarantine begins with the next request", self.history_now),
             )?;
         }
-        let since = match (self.since, self.began_empty) {
+        let since = match (kept.since, kept.empty_for) {
             (None, _) => "its first write: it never lost anything".to_owned(),
-            (Some(since), _) if self.lost_everything => {
+            (Some(since), _) if kept.lost_everything => {
                 format!("{}, without the data that its clients knew", until_utc(since))
             }
-            (Some(since), true) => format!("{}, without palisade data", until_utc(since)),
-            (Some(since), false) => format!("{}, with the data of before", until_utc(since)),
+            (Some(since), Some(_)) => format!("{}, without palisade data", until_utc(since)),
+            (Some(since), None) => format!("{}, with the data of before", until_utc(since)),
         };
         line("since", &since)?;
-        let quarantine = match self.quarantine_until.filter(|_| !self.quarantine_left.is_zero()) {
-            Some(until) => {
-                format!("until {}, for another {}", until_utc(until), AtMost(self.quarantine_left))
-            }
-            None => format!("none now; {} after a restart or failover", AtMost(self.quarantine)),
+        let left = kept.quarantine_left();
+        let quarantine = match kept.quarantine_until().filter(|_| !left.is_zero()) {
+            Some(until) => format!("until {}, for another {}", until_utc(until), AtMost(left)),
+            None => format!("none now; {} after a restart or failover", AtMost(kept.quarantine)),
         };
         line("quarantine", &quarantine)?;
-        line("token floor", &self.floor)?;
-        line("note", &format!("{} old", AtMost(self.note_age)))?;
-        if self.losses.is_empty() {
+        line("token floor", &kept.floor)?;
+        line("note", &format!("{} old", AtMost(kept.note_age())))?;
+        if kept.losses.is_empty() {
             line("losses", &"none")?;
         }
-        self.losses.iter().try_for_each(|loss| line("loss", loss))?;
-        if self.lost_everything { line("to do", &LOST_EVERYTHING) } else { Ok(()) }
+        kept.losses.iter().try_for_each(|loss| line("loss", loss))?;
+        if kept.lost_everything { line("to do", &LOST_EVERYTHING) } else { Ok(()) }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::marker::between;
+    use palisade::FencingToken;
 
     #[test]
     fn a_node_is_shown_with_its_history_quarantine_and_losses() {
         let noon = 1_763_906_600_000;
-        let marker = Kept {
+        let marker = KeptData {
             quarantine: Duration::from_secs(19),
             history: "a".repeat(40),
-            since: noon,
-            floor: 7,
+            since: Some(noon),
+            floor: FencingToken::new(7),
             note: noon,
             now: noon + 1_500,
             losses: vec![between(noon - 1_299, noon)],
-            ..Kept::default()
+            ..KeptData::default()
         };
-        let shown = |marker: &Kept, now: &str| {
-            let kept = Ok(Some(data(marker, now)));
-            NodeData { node: "orders-a".into(), server: "10.0.0.1:6379".into(), kept }.to_string()
+        let shown = |marker: &KeptData, now: &str| {
+            let (node, server) = ("orders-a".into(), "10.0.0.1:6379".into());
+            let (kept, history_now) = (Ok(Some(marker.clone())), now.to_owned());
+            NodeData { node, server, kept, history_now }.to_string()
         };
         assert_eq!(
             shown(&marker, &marker.history),
@@ -202,11 +148,11 @@ orders-a (10.0.0.1:6379)
   note         1.5 s old
   loss         lost at most 1.3 s of writes, 2025-11-23 14:03:18.7–14:03:20.0 UTC"
         );
-        let lost = Kept { lost_everything: true, ..marker.clone() };
+        let lost = KeptData { lost_everything: true, ..marker.clone() };
         let text = shown(&lost, &lost.history);
         assert!(text.contains("UTC, without the data that its clients knew\n"), "{text}");
         assert!(text.contains("\n  to do        keys of before wait or are parked"), "{text}");
-        let new = Kept { since: 0, losses: Vec::new(), ..marker };
+        let new = KeptData { since: None, losses: Vec::new(), ..marker };
         assert_eq!(
             shown(&new, "b"),
             "\

@@ -6,10 +6,11 @@ use redis::Value;
 use tokio::time::{Instant, sleep};
 
 use super::deployment::GroupLogin;
-use super::facts::{Read, is_plain};
+use super::facts::{Role, is_plain};
 use super::gather::conn::{Conn, raw, text};
+use super::gather::server::read_role;
 use super::handover::{Closed, Handover, LOOK, Stopped};
-use super::masters::{self, Absent, Master};
+use super::masters::{self, Master};
 use palisade::internal::Endpoint;
 use palisade::internal::MARKER;
 
@@ -28,18 +29,17 @@ impl Promotion<'_> {
     pub(super) async fn rights(&self) -> Result<(), String> {
         let at = &self.master.at;
         let conn = self.master.open(&self.of.deployment).await?;
-        let user = conn.say("ACL WHOAMI", "ACL WHOAMI").await.then("ACL WHOAMI", text);
-        let Some(user) = user.ok().filter(|name| is_plain(name)) else { return Ok(()) };
+        let user = conn.query("ACL WHOAMI", "ACL WHOAMI", text).await.ok();
+        let Some(user) = user.filter(|name| is_plain(name)) else { return Ok(()) };
         for step in ["MULTI", "EXEC", "REPLICAOF 127.0.0.1 1", "CONFIG REWRITE"] {
             let question = format!("ACL DRYRUN {user} {step}");
-            let said = conn.say(&question, "ACL DRYRUN").await.then("ACL DRYRUN", text);
+            let answer = conn.query(&question, "ACL DRYRUN", text).await.ok();
             // Servers before 7.0 have no ACL DRYRUN; a missing answer counts as a permission.
-            if let Some(why) = said.ok().filter(|said| *said != "OK") {
-                let why = conn.secrets().clean(why);
+            if let Some(why) = answer.filter(|answer| answer != "OK") {
+                let why = conn.secrets().clean(&why);
                 let step = step.split(" 127").next().unwrap_or_default();
                 return Err(format!(
-                    "{at}: {user} may not send {step}, which a handover needs: \
-                                    {why}"
+                    "{at}: {user} may not send {step}, which a handover needs: {why}"
                 ));
             }
         }
@@ -55,16 +55,13 @@ impl Promotion<'_> {
             for at in &self.master.replicas {
                 let opened = masters::open(&self.target(at), &self.of.deployment).await;
                 let Ok(conn) = opened else { continue };
-                if role(&conn).await.as_deref() == Some("master") {
+                if conn.query("ROLE", "ROLE", read_role).await == Ok(Role::Master) {
                     return Ok(at.clone());
                 }
             }
             if Instant::now() >= until {
-                let why = format!(
-                    "Sentinel {asked} accepted the failover, but promoted no replica \
-                                   in time"
-                );
-                return Err(Stopped::Late(why));
+                let why = "accepted the failover, but promoted no replica in time";
+                return Err(Stopped::Late(format!("Sentinel {asked} {why}")));
             }
             sleep(LOOK).await;
         }
@@ -82,9 +79,9 @@ impl Promotion<'_> {
                 }
             };
             let command = redis::cmd("SENTINEL").arg("FAILOVER").arg(&self.group.name).take();
-            match conn.ask(&command, "SENTINEL FAILOVER").await {
-                Read::Got(_) => return Ok(at.clone()),
-                Read::Closed(why) | Read::Failed(why) => reasons.push(format!("{at}: {why}")),
+            match conn.execute(&command, "SENTINEL FAILOVER").await {
+                Ok(_) => return Ok(at.clone()),
+                Err(why) => reasons.push(format!("{at}: {why}")),
             }
         }
         Err(format!("no Sentinel begins a failover: {}", reasons.join("; ")))
@@ -114,28 +111,22 @@ impl Promotion<'_> {
             redis::cmd("REPLICAOF").arg(host).arg(port).take(),
             redis::cmd("EXEC"),
         ];
-        let mut last = Read::Failed("not asked".to_owned());
+        let mut last = Value::Nil;
         for step in &steps {
-            last = conn.ask(step, "REPLICAOF").await;
-            if let Read::Closed(why) | Read::Failed(why) = &last {
-                return Err(doubt(why.clone()));
-            }
+            last = conn.execute(step, "REPLICAOF").await.map_err(|why| doubt(why.into()))?;
         }
         let mark = match &last {
-            Read::Got(Value::Array(said)) => said.first().and_then(raw),
+            Value::Array(answers) => answers.first().and_then(raw),
             _ => None,
         };
         if mark.as_ref() != Some(&closed.marker) {
-            return Err(doubt(
-                "it was opened and may have been used after it was \
-                              closed"
-                    .to_owned(),
-            ));
+            let why = "it was opened and may have been used after it was closed";
+            return Err(doubt(why.to_owned()));
         }
         // The configuration is written, so that the server is a replica after a restart, too.
-        Ok(match conn.say("CONFIG REWRITE", "CONFIG REWRITE").await {
-            Read::Got(_) => String::new(),
-            Read::Closed(why) | Read::Failed(why) => format!(
+        Ok(match conn.query("CONFIG REWRITE", "CONFIG REWRITE", |_| Some(())).await {
+            Ok(()) => String::new(),
+            Err(why) => format!(
                 ", but could not write that to its configuration file ({why}): after a restart it \
                  may be a master again, so write `replicaof {host} {port}` there"
             ),
@@ -152,24 +143,14 @@ impl Promotion<'_> {
                     return tell(&format!("all Sentinels and replicas follow {new}"));
                 }
                 Some(Ok(master)) => format!("the Sentinels name {}", master.at),
-                Some(Err(Absent::Refused(why) | Absent::Unreachable(why))) => why,
+                Some(Err(absent)) => absent.why(),
                 None => return,
             };
             if Instant::now() >= until {
-                return tell(&format!(
-                    "not all Sentinels and replicas follow yet: {state}; check \
-                                      with `palisade doctor`"
-                ));
+                let not = "not all Sentinels and replicas follow yet";
+                return tell(&format!("{not}: {state}; check with `palisade doctor`"));
             }
             sleep(4 * LOOK).await;
         }
-    }
-}
-
-/// Returns the role that a server reports.
-async fn role(conn: &Conn) -> Option<String> {
-    match conn.say("ROLE", "ROLE").await {
-        Read::Got(Value::Array(parts)) => text(parts.first()?),
-        _ => None,
     }
 }

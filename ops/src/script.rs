@@ -3,7 +3,6 @@
 
 use redis::Value;
 
-use super::facts::Read;
 use super::gather::conn::{Conn, raw, text};
 use palisade::internal::{MARKER, SETTLED};
 
@@ -13,31 +12,32 @@ pub(super) const CLOSE: &str = include_str!("lua/close.lua");
 pub(super) const OPEN: &str = include_str!("lua/open.lua");
 pub(super) const FINISH: &str = include_str!("lua/finish.lua");
 
-/// Reason for which a script changed nothing.
+/// A refused or failed script, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(super) struct Refusal {
+    pub(super) kind: Kind,
+    pub(super) why: String,
+}
+
+/// Kind of a script's refusal or failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
     /// The script refused: a precondition does not hold.
-    Said(String),
+    Refused,
     /// The script refused, because the server is marked already.
-    Marked(String),
+    Marked,
     /// The script refused, because the server's data are known to be lost.
-    Lost(String),
+    Lost,
     /// The script refused, because the server was changed since, perhaps by an earlier run of the
     /// script.
-    Changed(String),
+    Changed,
     /// The server refused the command, or did not answer, so the script may have been executed.
-    Failed(String),
+    Failed,
 }
 
 impl Refusal {
-    pub(super) fn reason(self) -> String {
-        match self {
-            Self::Said(why)
-            | Self::Marked(why)
-            | Self::Lost(why)
-            | Self::Changed(why)
-            | Self::Failed(why) => why,
-        }
+    pub(super) fn failed(why: impl Into<String>) -> Self {
+        Self { kind: Kind::Failed, why: why.into() }
     }
 }
 
@@ -45,21 +45,20 @@ impl Refusal {
 pub(super) async fn run(conn: &Conn, script: &str, args: &[&str]) -> Result<String, Refusal> {
     let mut command = redis::cmd("EVAL");
     command.arg(script).arg(2).arg(MARKER).arg(SETTLED).arg(args);
-    match conn.ask(&command, "EVAL").await {
-        Read::Got(Value::Array(said)) => {
-            let part = |n| said.get(n).and_then(text).unwrap_or_default();
-            match &*part(0) {
-                // The marker is compared as a whole later, so it must be unchanged.
-                "ok" => Ok(said.get(1).and_then(raw).unwrap_or_default()),
-                "marked" => Err(Refusal::Marked(part(1))),
-                "lost" => Err(Refusal::Lost(part(1))),
-                "changed" => Err(Refusal::Changed(part(1))),
-                _ => Err(Refusal::Said(part(1))),
-            }
-        }
-        Read::Got(_) => Err(Refusal::Failed("EVAL: answer not understood".to_owned())),
-        Read::Closed(why) | Read::Failed(why) => Err(Refusal::Failed(why)),
-    }
+    let answer = conn.execute(&command, "EVAL").await.map_err(Refusal::failed)?;
+    let Value::Array(parts) = answer else {
+        return Err(Refusal::failed("EVAL: answer not understood"));
+    };
+    let part = |n| parts.get(n).and_then(text).unwrap_or_default();
+    let kind = match &*part(0) {
+        // The marker is compared as a whole later, so it must be unchanged.
+        "ok" => return Ok(parts.get(1).and_then(raw).unwrap_or_default()),
+        "marked" => Kind::Marked,
+        "lost" => Kind::Lost,
+        "changed" => Kind::Changed,
+        _ => Kind::Refused,
+    };
+    Err(Refusal { kind, why: part(1) })
 }
 
 /// Waits until this many replicas have everything that this connection wrote, and returns the
@@ -67,6 +66,5 @@ pub(super) async fn run(conn: &Conn, script: &str, args: &[&str]) -> Result<Stri
 pub(super) async fn wait(conn: &Conn, replicas: usize, within: std::time::Duration) -> usize {
     let ms = u64::try_from(within.as_millis()).unwrap_or(u64::MAX).max(1);
     let command = redis::cmd("WAIT").arg(replicas).arg(ms).take();
-    let answer = conn.ask(&command, "WAIT").await;
-    answer.ok().and_then(text).and_then(|n| n.parse().ok()).unwrap_or(0)
+    conn.read(&command, "WAIT").await.unwrap_or(0)
 }

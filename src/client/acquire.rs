@@ -38,11 +38,24 @@ pub(crate) struct AcquireRequest<'a> {
     /// Owner token that all attempts of one takeover share. `None` for all other attempts, each of
     /// which draws a fresh token.
     pub(crate) taker: Option<OwnerToken>,
+    /// An attempt that no majority can answer waits for the answers of the other nodes all the
+    /// same, because the caller needs them.
+    pub(crate) awaits_all: bool,
+}
+
+impl<'a> AcquireRequest<'a> {
+    /// Makes the parameters of an attempt that waits for nothing and takes the lock from nobody.
+    pub(crate) fn new(keys: &'a LockKeys, ttl: Duration, level: Durability) -> Self {
+        let (if_held, within, taker, awaits_all) = (None, Duration::ZERO, None, false);
+        let mode = LockMode::Exclusive;
+        Self { mode, keys, ttl, level, if_held, within, taker, awaits_all }
+    }
 }
 
 /// Result of an attempt that got the lock.
 #[derive(Debug)]
 pub(crate) struct Acquired {
+    pub(crate) mode: LockMode,
     pub(crate) owner: OwnerToken,
     pub(crate) token: FencingToken,
     pub(crate) ttl: Duration,
@@ -75,7 +88,7 @@ impl Core {
     /// attempt of a takeover is not rolled back: what it may have taken lapses by its ttl (locks
     /// 13).
     pub(crate) async fn attempt(&self, ask: AcquireRequest<'_>) -> Result<Acquired, Loss> {
-        let AcquireRequest { mode, keys, ttl, level, if_held, within, taker } = ask;
+        let AcquireRequest { mode, keys, ttl, level, if_held, within, taker, awaits_all } = ask;
         let timer = self.timer().map_err(Loss::NoQuorum)?;
         let _place = self.place(within).await?;
         let owner = taker.unwrap_or_else(|| OwnerToken::from_random(self.env.random()));
@@ -84,7 +97,8 @@ impl Core {
         let until = valid_until(sent, ttl, self.config.drift);
         let replies = ReplyCollector::at(self.n(), level, until);
         let raise = Op::Raise { keys: keys.clone(), owner, token: FencingToken::new(0) };
-        let mut machine = Acquire::new(self.n(), sent, until, self.patience(), raise);
+        let machine = Acquire::new(self.n(), sent, until, self.patience(), raise);
+        let mut machine = machine.awaiting_all(awaits_all);
         let mut undo = Undo {
             core: self,
             op: Op::Release { mode, keys: keys.clone(), owner, meta: false },
@@ -101,6 +115,6 @@ impl Core {
         // caller's next attempt is not refused because of this one.
         let token = outcome?;
         undo.armed = false;
-        Ok(Acquired { owner, token, ttl, until, replies })
+        Ok(Acquired { mode, owner, token, ttl, until, replies })
     }
 }

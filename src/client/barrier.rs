@@ -4,16 +4,12 @@
 //! A grant that too few replicas have never counts as a vote. It is reported as a fault after which
 //! the request may have been executed, so that the caller releases it by owner token on all nodes.
 
-use std::time::Duration;
-
+use crate::client::node_queue::GRACE;
 use crate::durability::{BarrierPoint, Durability};
 use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
 use crate::node::LockNode;
 use crate::time::Moment;
-
-/// Time after the deadline for which a node's answer about its replicas is still awaited.
-const GRACE: Duration = Duration::from_millis(250);
 
 /// Waits until replicas have what the node granted before, and returns the number of these
 /// replicas; an error if they are fewer than `level` asks for. Returns by the deadline plus
@@ -46,6 +42,8 @@ pub(super) async fn confirm(
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use tokio::sync::broadcast;
 
     use super::*;

@@ -24,7 +24,7 @@ const NAME: &str = "palisade:health";
 const TTL: Duration = Duration::from_secs(1);
 
 /// What one node answered to a health check.
-pub(crate) struct Said {
+pub(crate) struct NodeReport {
     pub(crate) name: Arc<str>,
     /// Answer to the request for the trial lock.
     pub(crate) lock: NodeOutcome,
@@ -43,22 +43,23 @@ impl Core {
     ///
     /// # Cancellation safety
     /// If the future is dropped, the lock is released in the background.
-    pub(crate) async fn health(&self, retention: Duration, loss: DataLossTerms) -> Vec<Said> {
+    pub(crate) async fn health(&self, retention: Duration, loss: DataLossTerms) -> Vec<NodeReport> {
         let Some(_operation) = self.closing.enter() else {
             let error = NodeError::not_executed(NodeFault::Closed, "the handle was closed");
-            let said = |name: &Arc<str>| Said {
+            let report = |name: &Arc<str>| NodeReport {
                 name: Arc::clone(name),
                 lock: NodeOutcome::Failed(error.clone()),
                 forgets: Err(error.clone()),
                 losses: [].into(),
             };
-            return self.names.iter().map(said).collect();
+            return self.names.iter().map(report).collect();
         };
         if let Err(outcomes) = self.timer() {
             let all = self.names.iter().cloned().zip(outcomes);
             let forgets = || Err(no_answer());
-            let said = |(name, lock)| Said { name, lock, forgets: forgets(), losses: [].into() };
-            return all.map(said).collect();
+            let report =
+                |(name, lock)| NodeReport { name, lock, forgets: forgets(), losses: [].into() };
+            return all.map(report).collect();
         }
         let (now, owner) = (self.env.now(), OwnerToken::from_random(self.env.random()));
         let deadline = self.node_deadline(now);
@@ -86,33 +87,33 @@ impl Core {
         let DataLossTerms { born, accepted } = loss;
         let look = Op::Lookup { key, retention, fingerprint: None, born, accepted };
         self.send_all(look, deadline, &records);
-        let name = |name: &Arc<str>| Said {
+        let name = |name: &Arc<str>| NodeReport {
             name: Arc::clone(name),
             lock: NodeOutcome::no_answer(),
             forgets: Err(no_answer()),
             losses: [].into(),
         };
-        let mut said: Vec<Said> = self.names.iter().map(name).collect();
+        let mut reports: Vec<NodeReport> = self.names.iter().map(name).collect();
         let by = now + self.patience();
         for _ in 0..self.n() {
             let Some((node, reply)) = self.mail(&locks, by).await else { break };
             if let Ok(Reply::Granted { fence }) = &reply {
                 self.saw(keys.lock(), Some(*fence), proposal);
             }
-            said[node].lock = outcome(reply);
+            reports[node].lock = outcome(reply);
         }
         for _ in 0..self.n() {
             let Some((node, reply)) = self.mail(&records, by).await else { break };
-            said[node].forgets = match reply {
+            reports[node].forgets = match reply {
                 Ok(Reply::Record { unsure, .. }) => Ok(unsure),
                 Ok(_) => Ok(Duration::ZERO),
                 Err(e) => Err(e),
             };
         }
-        for (said, queue) in said.iter_mut().zip(&self.queues) {
-            said.losses = queue.losses();
+        for (report, queue) in reports.iter_mut().zip(&self.queues) {
+            report.losses = queue.losses();
         }
-        said
+        reports
     }
 
     /// Sends the op to every node, and returns each node's name and answer. The answer of a node

@@ -29,8 +29,8 @@ use crate::token::OwnerToken;
 /// Shortest time between two wake-ups, on average. Wake-ups that found a change are not counted.
 const APART: Duration = Duration::from_millis(10);
 /// Time that is added to the round trips for which a released lock is reserved, because timers are
-/// no more precise; and longest time of a reservation.
-const NEEDS: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
+/// no more precise.
+const SPARE: Duration = Duration::from_millis(2);
 /// Most attempts that all waiters of a handle behind the first one make together during one pause.
 const CROWD: f64 = 64.0;
 /// Most wake-ups that may follow each other without a pause.
@@ -52,7 +52,7 @@ impl Floor {
         at.since(now)
     }
 
-    /// Takes the last wake-up out of the count, because it found a change: the lock had been
+    /// Takes the last wake-up out of the count of useless ones, because the lock had in fact been
     /// released.
     fn forgive(&mut self) {
         self.next = self.next - APART;
@@ -73,7 +73,7 @@ pub(crate) struct Hints {
 #[derive(Debug, Default)]
 struct Entry {
     /// True for each node that has hinted since the last request of a waiter was sent.
-    heard: Vec<bool>,
+    hinted: Vec<bool>,
     /// For each caller in the queue, the time at which its wait began, and its number. The caller
     /// that has waited longest is first.
     since: BTreeSet<(Moment, u64)>,
@@ -115,7 +115,7 @@ impl Hints {
         for mode in [LockMode::Exclusive, LockMode::Shared] {
             if let Some(entry) = self.keys(mode).get_mut(key) {
                 entry.news.notify_waiters();
-                entry.hear(node, self.n, mode);
+                entry.hint_from(node, self.n, mode);
             }
         }
     }
@@ -133,7 +133,7 @@ impl Hints {
         let Some(entry) = keys.get_mut(key).filter(|e| !e.since.is_empty()) else {
             return mode.is_shared();
         };
-        entry.hear(node, self.n, mode);
+        entry.hint_from(node, self.n, mode);
         true
     }
 
@@ -165,16 +165,16 @@ impl Hints {
 }
 
 impl Entry {
-    fn hear(&mut self, node: usize, n: usize, mode: LockMode) {
-        self.heard.resize(n, false);
-        if std::mem::replace(&mut self.heard[node], true) {
+    fn hint_from(&mut self, node: usize, n: usize, mode: LockMode) {
+        self.hinted.resize(n, false);
+        if std::mem::replace(&mut self.hinted[node], true) {
             return;
         }
-        let heard = self.heard.iter().filter(|heard| **heard).count();
-        if heard == majority(n) {
+        let hinted = self.hinted.iter().filter(|hinted| **hinted).count();
+        if hinted == majority(n) {
             wake(&self.turn, mode);
             self.all.notify_waiters();
-        } else if heard == 1 {
+        } else if hinted == 1 {
             wake(&self.first, mode);
         }
     }
@@ -240,7 +240,7 @@ impl Waiting {
         let mut keys = self.keys();
         let entry = keys.get_mut(&self.key);
         let first = entry.and_then(|entry| {
-            entry.heard.clear();
+            entry.hinted.clear();
             entry.since.first().copied()
         });
         let own = if self.mode.is_shared() { self.since } else { first };
@@ -248,12 +248,9 @@ impl Waiting {
         // The lock has to stay reserved for three round trips: half of one until the hint arrives,
         // two if only a minority of nodes hinted, and half of one for the request. The fourth is in
         // reserve.
-        let needs = (4 * round_trip).saturating_add(NEEDS.0).min(NEEDS.1);
-        IfHeld::Queue(Place {
-            waiter: self.hints.waiter(self.mode),
-            waited: now.since(since),
-            needs,
-        })
+        let needs = (4 * round_trip).saturating_add(SPARE).min(Place::RESERVED_MAX);
+        let waiter = self.hints.waiter(self.mode);
+        IfHeld::Queue(Place { waiter, waited: now.since(since), needs })
     }
 
     /// Returns the length of this caller's pause if no hint comes. The first waiter in the queue
@@ -293,8 +290,8 @@ impl Waiting {
         let Some(entry) = keys.get_mut(&self.key).filter(|entry| entry.since.len() == 1) else {
             return Vec::new();
         };
-        let heard = std::mem::take(&mut entry.heard);
-        heard.iter().enumerate().filter_map(|(node, heard)| heard.then_some(node)).collect()
+        let hinted = std::mem::take(&mut entry.hinted);
+        hinted.iter().enumerate().filter_map(|(node, hinted)| hinted.then_some(node)).collect()
     }
 
     /// Returns true if callers of this handle that are woken together may all be granted.
@@ -335,7 +332,7 @@ impl Waiting {
     /// Dropping the future loses nothing but the hint.
     pub(crate) fn ended(&self) -> OwnedNotified {
         if let Some(entry) = self.keys().get_mut(&self.key) {
-            entry.heard.clear();
+            entry.hinted.clear();
         }
         Arc::clone(&self.all).notified_owned()
     }

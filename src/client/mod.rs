@@ -6,14 +6,14 @@
 //! and cleans up after futures that were dropped. No operation waits for the slowest node, because
 //! the majority decides.
 //!
-//! The modules on the way of a request: `acquire`, `claim`, `release` or `renewal` makes the op,
+//! The modules on the way of a request: `acquire`, `claim`, `extend` or `release` makes the op,
 //! `round` runs the quorum machine and sends what it asks for, `node_queue` batches the ops, and
 //! `reply_collector` receives the replies. The modules of a lease: `lease` is its state, `renewer`
 //! renews it in time, `failover` renews it at once after a failover, `undo` and `pending_releases`
 //! clean up.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, broadcast};
@@ -38,17 +38,19 @@ pub(crate) mod acquire;
 mod barrier;
 pub(crate) mod claim;
 pub(crate) mod close;
+mod extend;
 pub(crate) mod failover;
 pub(crate) mod health;
 pub(crate) mod hints;
 mod inspect;
 pub(crate) mod lease;
+pub(crate) mod local_locks;
 mod node_counters;
 mod node_monitor;
 mod node_queue;
+pub(crate) mod outage;
 mod proposal;
 mod release;
-mod renewal;
 mod renewal_queue;
 mod renewer;
 mod reply_collector;
@@ -64,6 +66,8 @@ mod voting_gauges;
 use close::Closing;
 use failover::Failovers;
 use hints::{Hints, forward_hints};
+use local_locks::LocalLocks;
+use outage::Outage;
 use proposal::FencesAhead;
 use renewer::Renewer;
 pub(crate) use renewer::WATCH;
@@ -79,6 +83,8 @@ pub(crate) struct Core {
     pub(crate) failovers: Arc<Failovers>,
     pub(crate) closing: Closing,
     pub(crate) meters: Meters,
+    pub(crate) local_locks: Arc<LocalLocks>,
+    outage: Mutex<Outage>,
     /// Permits for attempts to acquire a lock; there are `ATTEMPTS_MAX`.
     places: Semaphore,
     ttl_warning: TtlWarning,
@@ -143,6 +149,8 @@ impl Core {
             failovers,
             closing: Closing::default(),
             meters,
+            local_locks: Arc::default(),
+            outage: Mutex::default(),
             places: Semaphore::new(ATTEMPTS_MAX),
             ttl_warning: TtlWarning::new(nodes.len()),
             queues: nodes.into_iter().enumerate().map(queue).collect(),
@@ -165,6 +173,11 @@ impl Core {
     /// Returns the counters of the node queues.
     pub(crate) fn metrics(&self) -> Vec<NodeMetrics> {
         self.queues.iter().map(NodeQueue::metrics).collect()
+    }
+
+    /// Returns what locks that may degrade have found of the nodes.
+    pub(crate) fn outage(&self) -> MutexGuard<'_, Outage> {
+        self.outage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the number of nodes of the handle.

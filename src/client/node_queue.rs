@@ -86,9 +86,9 @@ const DEPTH: usize = 4;
 /// not wait until all large results have been shown.
 const AGAIN_MAX: usize = 16;
 
-/// Callback for a node, given by its number, that has begun another data history, with the
-/// quarantine of that history. It is called before the answers of the batch that shows the new
-/// history are posted.
+/// Called with a node's number and its new quarantine when the node turns out to serve other data
+/// than before (it failed over, or was restarted). Callers receive the answers of the batch that
+/// revealed the change after this call.
 pub(crate) type OnSwitch = dyn Fn(usize, Quarantine) + Send + Sync;
 
 /// Settings that the queues of one handle share.
@@ -219,7 +219,7 @@ fn refuse(pending: Pending, fault: NodeFault, detail: impl Into<Arc<str>>, now: 
 
 /// A batch that was sent, with the node's answer to it.
 struct Answered {
-    asked: Vec<Pending>,
+    requests: Vec<Pending>,
     /// Facts that the node reported in answer to an empty batch, which was sent first because the
     /// node's clock was not known; otherwise `None`.
     greeting: Option<TimedFacts>,
@@ -411,7 +411,7 @@ impl Worker {
     /// has one reply per op, and is there by the deadline plus `GRACE`.
     fn send<'n>(
         &mut self,
-        asked: Vec<Pending>,
+        requests: Vec<Pending>,
         deadline: Moment,
         node: &'n dyn LockNode,
         env: &'n dyn Env,
@@ -420,7 +420,7 @@ impl Worker {
         let known_since = self.monitor.known_since();
         let sent = env.now();
         self.spoke = sent;
-        let ops: Vec<_> = asked.iter().map(|pending| pending.op.clone()).collect();
+        let ops: Vec<_> = requests.iter().map(|pending| pending.op.clone()).collect();
         // If the connection is lost, the clock counts as not known until this batch is answered,
         // even if the node reconnects in the meantime. Otherwise the next batch could overtake this
         // one, which first asks for the clock.
@@ -458,15 +458,15 @@ impl Worker {
             let mut replies = answer.unwrap_or_else(|_| {
                 let detail = "node overran its deadline";
                 let error = NodeError::maybe_executed(NodeFault::Timeout, detail);
-                Replies::fail(asked.len(), &error)
+                Replies::fail(requests.len(), &error)
             });
-            if replies.items.len() != asked.len() {
+            if replies.items.len() != requests.len() {
                 let detail = "wrong number of replies";
                 let error = NodeError::maybe_executed(NodeFault::Protocol, detail);
-                replies = Replies::fail(asked.len(), &error);
+                replies = Replies::fail(requests.len(), &error);
             }
             let received = env.now();
-            Answered { asked, greeting, replies, deadline, not_after, sent, received }
+            Answered { requests, greeting, replies, deadline, not_after, sent, received }
         }
     }
 }

@@ -11,7 +11,6 @@ use crate::env::SystemEnv;
 use crate::error::{ExtendError, Resource};
 use crate::name::LockKeys;
 use crate::node::MemoryNode;
-use crate::op::LockMode;
 
 const TTL: Duration = Duration::from_secs(20);
 
@@ -23,9 +22,8 @@ pub(super) fn core() -> Arc<Core> {
 }
 
 pub(super) fn ask(keys: &LockKeys) -> acquire::AcquireRequest<'_> {
-    let level = Durability::Primary;
-    let mode = LockMode::Exclusive;
-    acquire::AcquireRequest { mode, keys, ttl: TTL, level, if_held: None, within: TTL, taker: None }
+    let ask = acquire::AcquireRequest::new(keys, TTL, Durability::Primary);
+    acquire::AcquireRequest { within: TTL, ..ask }
 }
 
 pub(super) fn lease_of(core: &Core, keys: &LockKeys, won: acquire::Acquired) -> Lease {

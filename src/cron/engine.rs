@@ -25,9 +25,9 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tracing::Instrument as _;
 
-use super::job::{Job, Missed, Overlap};
+use super::job::{Job, Overlap};
 use super::overlap::{During, Overlaps};
-use super::rules::{OnTime, millis, plan};
+use super::rules::{OnTime, is_missed, millis, plan};
 use super::schedule::Schedule;
 use super::start::start;
 use super::tick::{End, Run, Skipped, Tick};
@@ -58,11 +58,11 @@ struct Due {
     /// True if a run of the tick has begun, or the tick had to wait for an earlier run.
     tried: bool,
     /// Time of the next check, in milliseconds since 1970.
-    look: u64,
+    check_at: u64,
 }
 
 /// Result of one check of a tick.
-enum Looked {
+enum CheckResult {
     Over,
     Again(Duration),
     /// The tick's run ended with the request to be repeated, after this pause.
@@ -133,7 +133,7 @@ where
             overlaps: Overlaps::default(),
             waits: AtomicBool::new(false),
         };
-        match engine.go_on().await {}
+        match engine.run().await {}
     };
     tokio::select! {
         biased;
@@ -164,7 +164,7 @@ where
         self.cron.core().env.now()
     }
 
-    async fn go_on(&self) -> Infallible {
+    async fn run(&self) -> Infallible {
         let mut due = BTreeMap::new();
         let mut running = FuturesUnordered::new();
         let at_once = if self.job.overlap == Overlap::Allow { AT_ONCE } else { 1 };
@@ -174,32 +174,32 @@ where
             let now = self.now();
             self.follow(&mut due, &mut seen);
             self.add_due(&mut due, &mut seen, now);
-            let ready = |(tick, d): (&i64, &Due)| (d.look <= now).then_some((*tick, *d));
+            let ready = |(tick, d): (&i64, &Due)| (d.check_at <= now).then_some((*tick, *d));
             if running.len() < at_once
                 && let Some((tick, d)) = due.iter().find_map(ready)
             {
                 due.remove(&tick);
-                running.push(async move { (tick, d, self.look_at(tick, d).await) });
+                running.push(async move { (tick, d, self.check(tick, d).await) });
                 continue;
             }
             let room = running.len() < at_once;
-            let next_look = due.values().map(|d| d.look).min().filter(|_| room);
+            let next_check = due.values().map(|d| d.check_at).min().filter(|_| room);
             let next_tick = self.schedule.after(seen).map(millis);
-            let next = next_look.into_iter().chain(next_tick).min().unwrap_or(u64::MAX);
+            let next = next_check.into_iter().chain(next_tick).min().unwrap_or(u64::MAX);
             // The loop sleeps for at most `WATCH`, because the wall clock may be set and timers
             // stop while the machine is suspended.
             let rest = Duration::from_millis(next.saturating_sub(now)).min(WATCH);
             tokio::select! {
                 biased;
-                Some((tick, mut d, looked)) = running.next(), if !running.is_empty() => {
-                    d.tried |= matches!(looked, Looked::Retry(_));
-                    match looked {
-                        Looked::Over => self.waits.store(false, Ordering::Relaxed),
-                        Looked::Again(pause) | Looked::Retry(pause) => {
-                            let look = self.now() + pause.as_millis() as u64;
+                Some((tick, mut d, result)) = running.next(), if !running.is_empty() => {
+                    d.tried |= matches!(result, CheckResult::Retry(_));
+                    match result {
+                        CheckResult::Over => self.waits.store(false, Ordering::Relaxed),
+                        CheckResult::Again(pause) | CheckResult::Retry(pause) => {
+                            let check_at = self.now() + pause.as_millis() as u64;
                             // If the clock was set back meanwhile, the next check could be before
                             // the tick is due, which is too early.
-                            d.look = look.max(millis(tick));
+                            d.check_at = check_at.max(millis(tick));
                             due.insert(tick, d);
                         }
                     }
@@ -232,12 +232,12 @@ where
         let on_time = now.saturating_sub(whole(self.job.latest().as_secs()));
         *seen = since.map_or(now, |since| since.max(on_time));
         for (tick, d) in due {
-            d.look = self.first_look(*tick);
+            d.check_at = self.first_check(*tick);
         }
     }
 
     /// Returns the time of a tick's first check, in milliseconds since 1970.
-    fn first_look(&self, tick: i64) -> u64 {
+    fn first_check(&self, tick: i64) -> u64 {
         let leads = self.cron.lead.term.borrow().is_some();
         let hold_back = if leads { Duration::ZERO } else { self.hold_back() };
         millis(tick) + self.job.jitter_of(tick) + hold_back.as_millis() as u64
@@ -265,7 +265,7 @@ where
             );
         }
         for (tick, backfilled) in plan.ticks {
-            due.insert(tick, Due { backfilled, tried: false, look: self.first_look(tick) });
+            due.insert(tick, Due { backfilled, tried: false, check_at: self.first_check(tick) });
         }
         *seen = seconds;
     }
@@ -275,16 +275,16 @@ where
     }
 
     /// Checks a tick, and runs it unless a process is running it or has run it.
-    async fn look_at(&self, tick: i64, Due { backfilled, mut tried, .. }: Due) -> Looked {
+    async fn check(&self, tick: i64, Due { backfilled, mut tried, .. }: Due) -> CheckResult {
         match call(&self.records, self.job, tick).lookup::<Run>().await {
-            Ok(Status::Stored(_) | Status::NotKept) => return Looked::Over,
+            Ok(Status::Stored(_) | Status::NotKept) => return CheckResult::Over,
             Ok(Status::Running { remaining, .. }) => {
-                return Looked::Again(remaining.clamp(AGAIN / 10, AGAIN));
+                return CheckResult::Again(remaining.clamp(AGAIN / 10, AGAIN));
             }
             // An earlier run of the tick began on time, so the tick is not missed.
             Ok(Status::Lapsed { .. } | Status::Unsettled) => tried = true,
             Ok(_) => {}
-            Err(e) => return self.later(&e),
+            Err(e) => return self.after_error(&e),
         }
         let guard = match self.lock().await {
             Ok(guard) => guard,
@@ -292,7 +292,7 @@ where
         };
         let during = match self.during(tick).await {
             Ok(during) => during,
-            Err(e) => return self.later(&e),
+            Err(e) => return self.after_error(&e),
         };
         let why = match during {
             During::Skipped(why) => Some(why),
@@ -301,9 +301,10 @@ where
         tried |= during == During::Waited;
         // The tick could not be checked in time, for example because no node was reachable, so it
         // is missed.
-        if !backfilled && why.is_none() && self.is_missed(tick, tried) {
+        let of = (self.job, self.schedule);
+        if !backfilled && why.is_none() && is_missed(of, (tick, tried), self.now()) {
             self.meters.missed(1);
-            return Looked::Over;
+            return CheckResult::Over;
         }
         let operation = operation!("tick", job = %self.job.name, tick);
         let _running = Running::begin(&self.cron.lead.running);
@@ -318,33 +319,18 @@ where
             drop(guard.release().await);
         }
         match ended {
-            Ok(Outcome::Executed { .. } | Outcome::Replayed(_) | Outcome::NotKept) => Looked::Over,
-            Ok(Outcome::InFlight { .. }) => Looked::Again(AGAIN),
+            Ok(Outcome::Executed { .. } | Outcome::Replayed(_) | Outcome::NotKept) => {
+                CheckResult::Over
+            }
+            Ok(Outcome::InFlight { .. }) => CheckResult::Again(AGAIN),
             Ok(other) => {
                 tracing::warn!(
                     target: "palisade::cron",
                     job = %self.job.name, tick, ?other, "the tick is left as it is"
                 );
-                Looked::Over
+                CheckResult::Over
             }
-            Err(e) => self.later(&e),
-        }
-    }
-
-    /// Returns true if the tick may not run any more, because it is too late or a later tick is
-    /// due. If `tried` is true, because a run of it began or it waited for an earlier run, it is
-    /// not given up for a later tick.
-    fn is_missed(&self, tick: i64, tried: bool) -> bool {
-        let (job, now) = (self.job, self.now());
-        let of = |span: Duration| span.as_millis() as u64;
-        let too_late = now.saturating_sub(millis(tick)) > of(job.latest());
-        let follows = |next: i64| millis(next) + of(job.jitter) <= now;
-        let is_newest_alone = job.late.is_none() && !tried;
-        let superseded = || is_newest_alone && self.schedule.after(tick).is_some_and(follows);
-        match job.missed {
-            Missed::Skip => too_late || superseded(),
-            Missed::RunLatest => superseded(),
-            Missed::CatchUp { .. } => false,
+            Err(e) => self.after_error(&e),
         }
     }
 
@@ -380,14 +366,14 @@ where
 
     /// Acquires the job's lock. Returns `None` if the job needs no lock. If the lock is taken, the
     /// error is the time of the next check.
-    async fn lock(&self) -> Result<Option<LockGuard>, Looked> {
+    async fn lock(&self) -> Result<Option<LockGuard>, CheckResult> {
         let Some(lock) = &self.lock else { return Ok(None) };
         match lock.acquire().await {
             Ok(guard) => Ok(Some(guard)),
             Err(AcquireError::TimedOut { taken, .. }) if !taken.foreign => {
-                Err(Looked::Again(AGAIN))
+                Err(CheckResult::Again(AGAIN))
             }
-            Err(e) => Err(self.waits(&e, e.advice())),
+            Err(e) => Err(self.wait_because(&e, e.advice())),
         }
     }
 
@@ -450,25 +436,25 @@ where
 
     /// Returns the pause before the next check after a step of the tick failed. A step also fails
     /// if the clock was set back so that the tick's birth is ahead of it.
-    fn later(&self, error: &RunError) -> Looked {
+    fn after_error(&self, error: &RunError) -> CheckResult {
         // The job asked for another run of the tick.
         if let RunError::Handler { .. } = error {
             tracing::debug!(target: "palisade::cron", job = %self.job.name, %error, "looks again");
-            return Looked::Retry(pause(error.advice()).min(Duration::from_secs(1)));
+            return CheckResult::Retry(pause(error.advice()).min(Duration::from_secs(1)));
         }
-        self.waits(error, error.advice())
+        self.wait_because(error, error.advice())
     }
 
     /// Returns the pause before the next check after an answer that decides nothing. The reason is
     /// logged as a warning once, and then not again until a tick is over.
-    fn waits(&self, why: &dyn std::fmt::Display, advice: Advice) -> Looked {
+    fn wait_because(&self, why: &dyn std::fmt::Display, advice: Advice) -> CheckResult {
         let job = &self.job.name;
         if self.waits.swap(true, Ordering::Relaxed) {
             tracing::debug!(target: "palisade::cron", %job, %why, "looks again");
         } else {
             tracing::warn!(target: "palisade::cron", %job, %why, "ticks wait");
         }
-        Looked::Again(pause(advice).min(Duration::from_secs(1)))
+        CheckResult::Again(pause(advice).min(Duration::from_secs(1)))
     }
 }
 

@@ -136,12 +136,13 @@ impl Job {
 
     /// Sets the largest delay at which a tick still counts as on time. By default a tick is on time
     /// until the next one is due, and for a minute at most. So after an outage only the newest tick
-    /// is run, however many were due. A tick whose run has begun, or that had to wait for an
-    /// earlier run, is on time for a minute in any case.
+    /// is run, however many were due. Whatever `late` is, two kinds of tick are on time for at
+    /// least a minute after they were due: one whose run was begun and broken off, and one that had
+    /// to wait for an earlier run.
     ///
     /// If `late` is longer than the schedule's interval, several ticks can be on time after an
-    /// outage, and they are run one after the other. If no tick of a short interval may be lost,
-    /// `late` has to cover a failover and the lease of a process that died.
+    /// outage, and they are run one after the other. To lose no tick of a short interval, set
+    /// `late` to at least the duration of a failover plus the lease of a process that died.
     pub fn late(mut self, late: Duration) -> Self {
         self.late = Some(late);
         self

@@ -280,7 +280,7 @@ impl Cron {
             running: self.lead.running.subscribe(),
             core: Arc::downgrade(self.core()),
         };
-        *task = Some(tokio::spawn(lead.go_on(election)));
+        *task = Some(tokio::spawn(lead.run(election)));
     }
 }
 
@@ -297,7 +297,7 @@ impl Candidate {
     /// Campaigns and leads until the handle is closed. If the nodes refuse this process, for
     /// example because of a wrong password, it campaigns again later: a person may correct the
     /// password, and `run` reports the error to the caller.
-    async fn go_on(mut self, election: Election) {
+    async fn run(mut self, election: Election) {
         let value = format!("pid {}", std::process::id());
         let mut warned = false;
         loop {
@@ -332,7 +332,7 @@ impl Candidate {
         *self.lost.lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
             Some(leadership.lost_signal());
         self.term.send_replace(Some(leadership.term()));
-        let asked = async {
+        let resign_request = async {
             let request = leadership.asked_to_resign().await;
             let (name, by, reason) = (leadership.name(), request.by, request.reason);
             tracing::info!(target: "palisade::cron", name, %by, reason, "asked to step down");
@@ -346,7 +346,7 @@ impl Candidate {
             () = leadership.lost() => "lost",
             () = stepped => "stepped down",
             () = core.closing.begun() => "closed",
-            () = asked => "asked",
+            () = resign_request => "asked",
         }
     }
 }

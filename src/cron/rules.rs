@@ -1,7 +1,9 @@
-//! Rules for ticks: which missed ticks are run, and which ticks overlap an earlier run. The
-//! functions are pure.
+//! Rules for ticks: which ticks are missed, which of these are run, and which ticks overlap an
+//! earlier run. The functions are pure.
 
-use super::job::{Missed, Overlap};
+use std::time::Duration;
+
+use super::job::{Job, Missed, Overlap};
 use super::schedule::Schedule;
 use super::tick::{End, Run};
 
@@ -66,6 +68,26 @@ pub(crate) fn plan(
     Plan { ticks, left_out }
 }
 
+/// Returns true if a tick that was planned as on time may not run any more, because at `now` (in
+/// milliseconds since 1970) it is too late or a later tick is due. If `tried` is true, because a
+/// run of it began or it waited for an earlier run, it is not given up for a later tick.
+pub(crate) fn is_missed(
+    (job, schedule): (&Job, &Schedule),
+    (tick, tried): (i64, bool),
+    now: u64,
+) -> bool {
+    let of = |span: Duration| span.as_millis() as u64;
+    let too_late = now.saturating_sub(millis(tick)) > of(job.latest());
+    let follows = |next: i64| millis(next) + of(job.jitter) <= now;
+    let is_newest_alone = job.late.is_none() && !tried;
+    let superseded = || is_newest_alone && schedule.after(tick).is_some_and(follows);
+    match job.missed {
+        Missed::Skip => too_late || superseded(),
+        Missed::RunLatest => superseded(),
+        Missed::CatchUp { .. } => false,
+    }
+}
+
 /// Returns true if a tick that was due during `run` is run after it. `before` is the tick before
 /// that one.
 pub(crate) fn runs_after(overlap: Overlap, run: &Run, before: Option<i64>) -> bool {
@@ -90,8 +112,6 @@ pub(crate) fn was_due_during(run: &Run, tick: i64) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn every_minute() -> Schedule {

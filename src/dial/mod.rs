@@ -2,11 +2,11 @@
 //! login. The doctor uses it, too.
 
 pub(crate) mod endpoint;
+pub(crate) mod error_text;
 pub(crate) mod frames;
 #[cfg(test)]
 mod fuzz;
 mod limited;
-pub(crate) mod said;
 pub(crate) mod wire;
 
 use std::io;

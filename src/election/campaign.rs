@@ -220,10 +220,7 @@ impl Election {
         let mut lost = false;
         loop {
             operation.attempt();
-            let (keys, ttl, level) = (&self.keys, self.on_nodes(), self.level);
-            let within = Duration::ZERO;
-            let mode = LockMode::Exclusive;
-            let ask = AcquireRequest { mode, keys, ttl, level, if_held: None, within, taker: None };
+            let ask = AcquireRequest::new(&self.keys, self.on_nodes(), self.level);
             return match self.core.attempt(ask).await {
                 Ok(won) => match self.take_office(won, value, None).await {
                     Ok(leadership) => Ok(TryCampaign::Won(leadership)),
@@ -435,13 +432,13 @@ impl Election {
     }
 }
 
-/// Ends the span of a campaign, and counts its result in the metrics. `came_to` is `Ok(None)` if
+/// Ends the span of a campaign, and counts its result in the metrics. `result` is `Ok(None)` if
 /// another process leads.
-fn over(operation: Call, came_to: Result<Option<&Leadership>, &CampaignError>) {
-    if let Ok(Some(leadership)) = came_to {
+fn over(operation: Call, result: Result<Option<&Leadership>, &CampaignError>) {
+    if let Ok(Some(leadership)) = result {
         operation.token(leadership.term());
     }
-    operation.over(match came_to {
+    operation.over(match result {
         Ok(Some(_)) => "won",
         Ok(None) | Err(CampaignError::TimedOut { .. }) => "taken",
         Err(CampaignError::Closed(_)) => "closed",

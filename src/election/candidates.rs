@@ -1,11 +1,9 @@
-//! The list of an election's candidates, and the delays in favour of candidates of higher priority
-//! (election 11, 12).
+//! The list of an election's candidates (election 11).
 //!
 //! A candidate that waits writes its entry on the nodes, and the same request reads the other
-//! entries. Who leads does not depend on the list: candidates delay their attempts by it, and
-//! people read it.
+//! entries. Who leads does not depend on the list: candidates delay their attempts by it
+//! (`priority`), and people read it.
 
-use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,20 +14,15 @@ use tokio::sync::Notify;
 
 use super::Election;
 use super::error::LeaderError;
+use super::priority::{Rival, hold_back};
 use super::value::{Identity, Leader};
 use crate::config::renew_every;
 use crate::lock::digest;
 use crate::op::{Enlist, MAX_ENTRY};
-use crate::time::Moment;
 use crate::token::{FencingToken, OwnerToken};
 
 /// Longest value that the list contains, in bytes as JSON. A longer value is left out.
 const VALUE_MAX: usize = 256;
-/// Delay of an attempt for each higher priority in the list: the ttl divided by this number, but at
-/// least this time.
-const STEP: (u32, Duration) = (16, Duration::from_millis(25));
-/// Largest number of higher priorities that delay one attempt.
-const STEPS_MAX: usize = 4;
 
 /// A process that takes part in an election; see [`Election::candidates`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -173,13 +166,6 @@ impl Entry {
     }
 }
 
-/// A candidate of higher priority, and the time until which its entry counts.
-#[derive(Clone, Copy, Debug)]
-struct Rival {
-    priority: u8,
-    until: Moment,
-}
-
 /// What a candidate has read in the list, and the priority that it has announced to the other
 /// candidates.
 #[derive(Debug, Default)]
@@ -274,14 +260,14 @@ impl<'a> Seat<'a> {
 
     async fn read(&self, op: Enlist) -> bool {
         let core = &self.of.core;
-        let asked = core.env.now();
+        let requested_at = core.env.now();
         let Ok(all) = core.enlist(op, Entry::read).await else { return false };
         let above = |c: &crate::quorum::candidates::Candidate<Entry>| {
             c.owner != self.owner && c.content.eligible && c.content.priority > self.of.priority()
         };
         let rival = |c: crate::quorum::candidates::Candidate<Entry>| Rival {
             priority: c.content.priority,
-            until: asked + c.remaining,
+            until: requested_at + c.remaining,
         };
         self.known().rivals = all.into_iter().filter(above).map(rival).collect();
         true
@@ -290,15 +276,7 @@ impl<'a> Seat<'a> {
     /// Returns for how long the next attempt is delayed in favour of candidates of higher priority
     /// (election 12).
     pub(super) fn hold_back(&self) -> Duration {
-        let known = self.known();
-        if known.rivals.is_empty() {
-            return Duration::ZERO;
-        }
-        let now = self.of.core.env.now();
-        let live =
-            known.rivals.iter().filter(|rival| rival.until > now).map(|rival| rival.priority);
-        let steps = live.collect::<BTreeSet<_>>().len().min(STEPS_MAX);
-        (self.of.ttl / STEP.0).max(STEP.1) * steps as u32
+        hold_back(&self.known().rivals, self.of.core.env.now(), self.of.ttl)
     }
 
     /// Writes the entry as soon as an attempt was refused, and from then on again at each quarter

@@ -52,13 +52,13 @@ impl Election {
         loop {
             let won = self.campaign(&*value).await.map_err(WorkError::NotStarted)?;
             let leadership = Arc::new(won);
-            let asked = async {
+            let resign_request = async {
                 let request = leadership.asked_to_resign().await;
                 let (of, by, reason) = (self.resource(), request.by, request.reason);
                 tracing::info!(%of, term = %leadership.term(), %by, reason, "asked to step down");
             };
             let work = work(Arc::clone(&leadership));
-            match while_held(leadership.guard(), work, asked).await {
+            match while_held(leadership.guard(), work, resign_request).await {
                 Err(WorkError::Lost { value: None, .. }) if !self.one_term => {}
                 ended => return ended,
             }

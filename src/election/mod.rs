@@ -50,6 +50,7 @@ mod lead;
 mod leadership;
 mod metrics;
 mod observe;
+mod priority;
 mod state;
 mod step_down;
 mod value;
@@ -144,10 +145,10 @@ impl Election {
     /// Reads what the leader published and how much of its lease is left; `None` if there is no
     /// leader.
     async fn sight(&self, wait: bool) -> Result<Option<(Metadata, Duration)>, LeaderError> {
-        let asked = self.core.env.now();
+        let requested_at = self.core.env.now();
         match self.core.inspect(&self.keys, wait, Metadata::read).await {
             Sight::Leads { content, remaining } => {
-                self.course.led(self.core.env.now(), asked + remaining);
+                self.course.led(self.core.env.now(), requested_at + remaining);
                 Ok(Some((content, remaining)))
             }
             Sight::Mute | Sight::Vacant => {

@@ -161,7 +161,7 @@ impl Watch {
                     Ok(Some(leader)) => leader.remaining,
                     _ => Duration::MAX,
                 };
-                self.vacancy.looked(seen.as_ref().ok().map(Option::is_some), core.env.now());
+                self.vacancy.observed(seen.as_ref().ok().map(Option::is_some), core.env.now());
                 let news = self.seen.judge(seen);
                 if news.is_none() {
                     let woken = tokio::select! {

@@ -189,7 +189,7 @@ struct Inner {
     sums: Sums,
     /// True if this process was asked to step down and has not campaigned since. Its next campaign
     /// then waits, so that other candidates come first.
-    asked: bool,
+    resign_requested: bool,
     /// Time until which campaigns of this process wait, so that other candidates come first.
     back_until: Option<Moment>,
 }
@@ -250,7 +250,7 @@ impl Course {
         if s.lease.as_ref().is_some_and(|lease| lease.is_valid(now)) {
             return Duration::ZERO;
         }
-        if std::mem::take(&mut s.asked) {
+        if std::mem::take(&mut s.resign_requested) {
             s.back_until = Some(now + hold_back);
         }
         let lease = s.lease.take();
@@ -272,8 +272,8 @@ impl Course {
     }
 
     /// Records that this leader was asked to step down.
-    pub(super) fn asked(&self) {
-        self.lock().asked = true;
+    pub(super) fn resign_requested(&self) {
+        self.lock().resign_requested = true;
     }
 
     /// Records for the metrics that a process leads from `now` until `until`, unless it resigns.

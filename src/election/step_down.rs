@@ -108,18 +108,19 @@ impl Election {
         limit: Duration,
     ) -> Result<StepDown, StepDownError> {
         let operation = operation!("step_down", of = %self.resource());
-        let came_to = self.ask_for_it(reason, limit, &operation).instrument(operation.span()).await;
-        operation.over(match &came_to {
+        let result =
+            self.request_resignation(reason, limit, &operation).instrument(operation.span()).await;
+        operation.over(match &result {
             Ok(StepDown::Resigned(_)) => "resigned",
             Ok(StepDown::Vacant) => "vacant",
             Ok(StepDown::StillLeads(_)) => "still_leads",
             Err(StepDownError::NoQuorum(_)) => "no_quorum",
             Err(StepDownError::Closed(_)) => "closed",
         });
-        came_to
+        result
     }
 
-    async fn ask_for_it(
+    async fn request_resignation(
         &self,
         reason: &str,
         limit: Duration,
@@ -129,22 +130,22 @@ impl Election {
         let mut observer = self.observe();
         let Some(leader) = self.leader().await? else { return Ok(StepDown::Vacant) };
         let term = leader.term;
-        let asked = self.ask(term, reason, end, operation).await?;
+        let request = self.write_request(term, reason, end, operation).await?;
         loop {
             let left = end.since(self.core.env.now());
             match within(left, observer.next()).await {
                 Some(Some(Observation::Leader { leader, .. })) if leader.term == term => {}
                 Some(Some(Observation::Leader { .. } | Observation::Vacant)) => {
-                    break self.taken_back(asked, StepDown::Resigned(leader)).await;
+                    break self.withdraw(request, StepDown::Resigned(leader)).await;
                 }
                 // It is unknown who leads. Either the nodes will answer again, or the time ends.
                 Some(Some(_)) => {}
                 Some(None) => break Err(StepDownError::Closed(self.resource())),
                 None => match self.leader().await? {
                     Some(now) if now.term == term => {
-                        break self.taken_back(asked, StepDown::StillLeads(now)).await;
+                        break self.withdraw(request, StepDown::StillLeads(now)).await;
                     }
-                    _ => break self.taken_back(asked, StepDown::Resigned(leader)).await,
+                    _ => break self.withdraw(request, StepDown::Resigned(leader)).await,
                 },
             }
         }
@@ -152,7 +153,7 @@ impl Election {
 
     /// Stores the request on a majority of the nodes. Returns `None` if the request of another
     /// process was stored there until the deadline.
-    async fn ask(
+    async fn write_request(
         &self,
         term: FencingToken,
         reason: &str,
@@ -201,17 +202,18 @@ impl Election {
         Ok(Some(guard))
     }
 
-    async fn taken_back(
+    /// Releases the request, and returns the outcome.
+    async fn withdraw(
         &self,
-        asked: Option<LockGuard>,
-        came_to: StepDown,
+        request: Option<LockGuard>,
+        outcome: StepDown,
     ) -> Result<StepDown, StepDownError> {
-        if let Some(guard) = asked {
+        if let Some(guard) = request {
             // If parts of the request remain on some nodes, they end with their ttl, and have no
             // effect on a later term.
             drop(guard.release().await);
         }
-        Ok(came_to)
+        Ok(outcome)
     }
 }
 
@@ -238,7 +240,7 @@ impl Leadership {
                 && request.term == self.term()
                 && self.is_valid()
             {
-                self.course().asked();
+                self.course().resign_requested();
                 let Request { reason, host, pid, boot, .. } = request;
                 return ResignRequest { reason, by: Identity { host, pid, boot } };
             }

@@ -1,4 +1,4 @@
-//! The result of a call, and the answer of each node.
+//! Errors and refusals of calls, with the answers of the nodes that led to them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,34 +6,36 @@ use std::time::Duration;
 
 use super::{Advice, Began, ConfigError, NodeError, NodeFault, Resource};
 
-/// Answer of one node, for error reports.
+/// Answer of one node to a call, for error reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeOutcome {
     /// The node granted the request.
     Granted,
-    /// Another owner has the name, for this time at most (`None`: without an expiry).
+    /// Another owner has the lock or key, for this time at most unless the owner renews it; `None`
+    /// if it has no expiry.
     Held(Option<Duration>),
     /// The node may have forgotten what it granted, so it grants nothing for some time.
     #[non_exhaustive]
     Quarantined {
         /// Time until the node grants again.
         remaining: Duration,
-        /// State of the data at their beginning. Known data: the server was restarted, or another
-        /// server took its place.
+        /// How the node's data began. If it is [`Began::Known`], the server was restarted, or
+        /// another server took its place.
         began: Began,
     },
     /// The node refused for another reason, which depends on the call.
     Refused,
-    /// The node had not answered when the call ended: the other nodes had decided, or the time was
-    /// over.
+    /// The node had not answered when the call ended, because the answers of the other nodes
+    /// decided, or because the time was over.
     Silent,
-    /// The node gave no answer that counts.
+    /// The node gave no answer that counts as a vote, because of this fault.
     Failed(NodeError),
 }
 
 impl NodeOutcome {
-    /// Returns the outcome of a node that was awaited to the end.
+    /// Returns the outcome of a node that did not answer although the call waited until the end of
+    /// its time.
     pub(crate) fn no_answer() -> Self {
         Self::Failed(NodeError::maybe_executed(NodeFault::Timeout, ""))
     }
@@ -71,27 +73,29 @@ impl fmt::Display for NodeOutcome {
     }
 }
 
-/// Too few nodes gave an answer that counts, so it is unknown whether the name is free.
+/// Error that too few nodes gave an answer that counts, so that it is unknown whether the lock,
+/// election or key is free.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoQuorum {
-    /// The lock, election or key.
+    /// The lock, election or key that the call was about.
     pub of: Option<Resource>,
-    /// Number of nodes that would have been enough.
+    /// Number of nodes whose answers would have been enough.
     pub needed: usize,
     /// Every node by name, with its answer.
     pub nodes: Vec<(Arc<str>, NodeOutcome)>,
-    /// Time for which the call waited for a quorum, if it waits.
+    /// Time for which the call waited for enough answers; `None` for a call that does not wait.
     pub waited: Option<Duration>,
 }
 
 impl NoQuorum {
-    /// Adds the lock, election or key.
+    /// Adds the lock, election or key that the error is about.
     pub(crate) fn of(self, resource: Resource) -> Self {
         Self { of: Some(resource), ..self }
     }
 
-    /// Returns the most useful advice of all nodes: a temporary fault may end without help, so a
-    /// retry makes sense unless every failed node needs a person.
+    /// Returns what to do about the error. If the fault of at least one node is temporary, the
+    /// advice is to retry, after the shortest of their times. Otherwise it is the advice for one of
+    /// the nodes that failed.
     pub fn advice(&self) -> Advice {
         let mut wait: Option<Duration> = None;
         let mut seen = None;
@@ -106,7 +110,7 @@ impl NoQuorum {
             }
             seen = Some(advice);
         }
-        // No node answered, so the advice is that of a time-out.
+        // If no node reported a fault, all were silent, so the advice is that for a time-out.
         let silence = Advice::RetryAfter(Duration::from_millis(500));
         wait.map(Advice::RetryAfter).or(seen).unwrap_or(silence)
     }
@@ -132,7 +136,8 @@ impl NoQuorum {
             }
         }
         shut.sort_unstable();
-        // The answer of a silent node is unknown: it counts only if the others are not enough.
+        // A silent node may be in quarantine, too. It counts as such a node only if the others are
+        // not enough.
         let needed = self.needed.checked_sub(able)?;
         let last = needed.min(shut.len()).checked_sub(1)?;
         (shut.len() + silent >= needed).then(|| shut[last])
@@ -168,14 +173,16 @@ impl fmt::Display for NoQuorum {
 
 impl std::error::Error for NoQuorum {}
 
-/// Refusal because another owner has the name. A value, not a fault.
+/// Refusal of a lock because another owner has it, which is a regular answer and not a fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Taken {
-    /// Latest time at which a majority could be free, if the holder neither renews nor releases.
-    /// Zero if no owner has a majority (several attempts met); `None` if the key never expires.
+    /// Time after which a majority of the nodes can be free at the latest, if the holder neither
+    /// renews nor releases the lock. Zero if no owner has a majority, because several attempts met;
+    /// `None` if the key never expires.
     pub retry_after: Option<Duration>,
-    /// True if the holder is another program (wrong type, or not our kind of token).
+    /// True if another program has the key: its value is of another type, or is no owner token of
+    /// palisade's form.
     pub foreign: bool,
 }
 
@@ -189,7 +196,7 @@ impl Taken {
         }
     }
 
-    /// Returns what to do if the name stayed taken until the deadline.
+    /// Returns what to do if the lock was still taken at the deadline of the call.
     pub(crate) fn advice(&self) -> Advice {
         match self.retry_after {
             Some(after) => Advice::RetryAfter(after),
@@ -199,32 +206,34 @@ impl Taken {
     }
 }
 
-/// Error of `acquire` or `try_acquire`.
+/// Error of [`acquire`](crate::Mutex::acquire), [`try_acquire`](crate::Mutex::try_acquire) and
+/// other calls that take a lock.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AcquireError {
-    /// Too few nodes answered. Nothing is held; what may have been granted is being released.
+    /// Too few nodes gave an answer that counts. The lock is not held; nodes that may have granted
+    /// it are asked in the background to release it.
     #[error("not acquired: {0}")]
     NoQuorum(NoQuorum),
-    /// The waiting deadline passed while another owner held the lock, or another program's value
-    /// was under its key ([`Taken::foreign`]).
+    /// The call waited until its deadline, but another owner held the lock, or another program's
+    /// value was under its key ([`Taken::foreign`]).
     #[error("{of}: still taken after waiting {waited:?}; {}", taken.what_to_do())]
     TimedOut {
         /// The lock.
         of: Resource,
         /// Time for which the call waited.
         waited: Duration,
-        /// The last refusal.
+        /// Refusal of the last attempt.
         taken: Taken,
     },
-    /// [`Redlock::close`](crate::Redlock::close) was called. Nothing is held.
+    /// [`Redlock::close`](crate::Redlock::close) was called. The lock is not held.
     #[error("{0}: not acquired, the handle was closed; build a new one")]
     Closed(Resource),
-    /// The owner has a guard of this lock that was lost. Nothing was sent. Only of a
-    /// [`ReentrantMutex`](crate::ReentrantMutex).
+    /// The owner still has a guard of this lock, and that guard was lost. Nothing was sent to the
+    /// nodes. Occurs only with a [`ReentrantMutex`](crate::ReentrantMutex).
     #[error("{0}: lost while this owner held it; end its work, and then acquire again")]
     Lost(Resource),
-    /// The name or a setting is refused; nothing was sent. Only if a
+    /// The name or a setting was refused, and nothing was sent to the nodes. Occurs only if a
     /// [`MutexBuilder`](crate::MutexBuilder) is awaited.
     #[error("not acquired: {0}")]
     Config(ConfigError),
@@ -249,12 +258,13 @@ impl AcquireError {
     }
 }
 
-/// Error of an extension. The guard itself tells if the lock is still held.
+/// Error of [`LockGuard::extend`](crate::LockGuard::extend). The guard itself reports whether the
+/// lock is still held.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExtendError {
-    /// The lock is lost: its deadline passed, another owner has a majority of the nodes, or after a
-    /// failover no majority can confirm it any more.
+    /// The lock is lost, because its deadline passed, because another owner has a majority of the
+    /// nodes, or because after a failover no majority can confirm it any more.
     #[error("{0}: lost; stop the work, a new holder may exist")]
     Lost(Resource),
     /// Too few nodes answered; the lock is held until its old deadline.
@@ -272,19 +282,21 @@ impl ExtendError {
     }
 }
 
-/// Error of a release: it is not certain that the lock was held until then.
+/// Error of a release, after which it is not certain that the lock was held until the release.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReleaseError {
-    /// The lease had ended before, or the lock was lost otherwise: another owner may have held the
-    /// name in between.
+    /// The lease had ended before the release, or the lock was lost in another way, so another
+    /// owner may have held the lock in between.
     #[error("{0}: lost before the release; only its fencing token protects what was written late")]
     Lost(Resource),
-    /// Another owner has a majority: the lease had ended and the name was taken.
+    /// Another owner has a majority of the nodes, because the lease had ended and the lock was
+    /// taken again.
     #[error("{0}: taken by somebody else; only its fencing token protects what was written late")]
     TakenByOther(Resource),
-    /// Too few nodes answered. By its own deadline the lock was held until the release; clean-up
-    /// continues in the background until, at the latest, the ttl ends it.
+    /// Too few nodes answered. The lock was held until the release, because its deadline had not
+    /// passed. The release is repeated in the background until, at the latest, the ttl ends the
+    /// lock.
     #[error("release unconfirmed, clean-up goes on in the background: {0}")]
     Unconfirmed(NoQuorum),
 }

@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::Semaphore;
 
-use super::run::{self, Came, Granted};
+use super::run::{self, ClaimResult, Granted};
 use super::{Call, Claim, Claimed, Context, Failed, Idempotency, Outcome, Probed, RunError};
 
 impl Idempotency {
@@ -71,7 +71,7 @@ impl Idempotency {
         let turns = Semaphore::new(concurrency.clamp(1, Semaphore::MAX_PERMITS));
         let (turns, handler) = (&turns, &handler);
         let run = |group: Vec<(usize, Call, I)>| async move {
-            let mut came_to = Vec::with_capacity(group.len());
+            let mut outcomes = Vec::with_capacity(group.len());
             for (place, call, item) in group {
                 // The turn is acquired before the key is claimed: if the process is killed while a
                 // claimed key waits for its turn, the claim counts as an attempt that began. The
@@ -84,9 +84,9 @@ impl Idempotency {
                     drop(turn);
                     ended
                 });
-                came_to.push((place, outcome.await));
+                outcomes.push((place, outcome.await));
             }
-            came_to
+            outcomes
         };
         in_order(join_all(groups.into_iter().map(run)).await)
     }
@@ -152,7 +152,7 @@ impl Idempotency {
     ) -> Vec<Result<Claimed<T>, RunError>> {
         let groups = by_key(calls.into_iter().map(|call| (call, ())));
         let claims = join_all(groups.into_iter().map(claim_group::<T>)).await;
-        in_order(claims).into_iter().map(Asked::hand_out).collect()
+        in_order(claims).into_iter().map(ClaimedCall::hand_out).collect()
     }
 
     /// Stores the results of claimed keys together, in one request to each node, or a few if they
@@ -175,9 +175,9 @@ impl Idempotency {
         T: Serialize + DeserializeOwned,
         E: Into<Failed>,
     {
-        let complete = |(claim, came_to): (Claim<T>, Result<T, E>)| async move {
+        let complete = |(claim, result): (Claim<T>, Result<T, E>)| async move {
             let (call, granted) = claim.into_inner();
-            let outcome = granted.finish(&call, came_to).await;
+            let outcome = granted.finish(&call, result).await;
             call.of.counters.over(&outcome);
             outcome
         };
@@ -187,12 +187,12 @@ impl Idempotency {
 
 /// State of a call of [`claim_many`](Idempotency::claim_many) after the nodes answered the claim of
 /// its key.
-enum Asked<T> {
+enum ClaimedCall<T> {
     Ours(Box<(Call, Granted)>),
     Answered(Result<Claimed<T>, RunError>),
 }
 
-impl<T> Asked<T> {
+impl<T> ClaimedCall<T> {
     /// Counts the outcome of a call for which nothing has to be run, and wraps it.
     fn answered(call: &Call, outcome: Result<Outcome<T>, RunError>) -> Self {
         call.of.counters.over(&outcome);
@@ -219,33 +219,33 @@ impl<T> Asked<T> {
 /// only the first claims it.
 async fn claim_group<T: Serialize + DeserializeOwned>(
     group: Vec<(usize, Call, ())>,
-) -> Vec<(usize, Asked<T>)> {
-    let mut asked = Vec::with_capacity(group.len());
+) -> Vec<(usize, ClaimedCall<T>)> {
+    let mut answered = Vec::with_capacity(group.len());
     let mut first = Vec::new();
     for (place, mut call, ()) in group {
-        let same = first.iter().find(|(said, _)| *said == call.fingerprint);
+        let same = first.iter().find(|(fingerprint, _)| *fingerprint == call.fingerprint);
         if let Some((_, place_of_first)) = same {
-            asked.push((place, Asked::Answered(Ok(Claimed::SameAs(*place_of_first)))));
+            answered.push((place, ClaimedCall::Answered(Ok(Claimed::SameAs(*place_of_first)))));
             continue;
         }
         first.push((call.fingerprint.clone(), place));
         // If this batch already holds the key, under another fingerprint, the call must not wait,
         // because it would wait for this batch itself.
-        let own = asked.iter().any(|(_, one)| matches!(one, Asked::Ours(_)));
+        let own = answered.iter().any(|(_, one)| matches!(one, ClaimedCall::Ours(_)));
         let wait = call.in_flight_timeout.filter(|_| !own).unwrap_or_default();
         call.in_flight_timeout = Some(wait);
         let no_probe = None::<fn(Context) -> Ready<Probed<T>>>;
-        let came = match run::claim(&call, no_probe, None).await {
-            Ok(Came::Ours(granted)) => {
+        let claimed = match run::claim(&call, no_probe, None).await {
+            Ok(ClaimResult::Ours(granted)) => {
                 granted.keep();
-                Asked::Ours(Box::new((call, granted)))
+                ClaimedCall::Ours(Box::new((call, granted)))
             }
-            Ok(Came::Answered(outcome)) => Asked::answered(&call, Ok(outcome)),
-            Err(e) => Asked::answered(&call, Err(e)),
+            Ok(ClaimResult::Answered(outcome)) => ClaimedCall::answered(&call, Ok(outcome)),
+            Err(e) => ClaimedCall::answered(&call, Err(e)),
         };
-        asked.push((place, came));
+        answered.push((place, claimed));
     }
-    asked
+    answered
 }
 
 /// Groups the calls by key, each with its index in `calls`. Calls from different

@@ -5,9 +5,9 @@ use std::time::{Duration, SystemTime};
 
 use super::birth::{check_past, millis_since_1970};
 use super::consumer::Holdings;
-use super::decision::Decisions;
 use super::in_flight::InFlight;
 use super::metrics::Counters;
+use super::operator_decision::Decisions;
 use super::policy::Policy;
 use super::{Call, Forgotten, IdempotencyMetrics, Lapsed};
 use crate::client::Core;

@@ -8,9 +8,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::birth::{self, check_past, millis_since_1970};
-use super::policy::{Doubt, Policy};
+use super::policy::Policy;
 use super::run::{self, decode, encode};
 use super::store::{Store, store};
+use super::unknown_past::Doubt;
 use super::{
     CodecError, Context, Failed, Forgotten, Idempotency, KeyName, Lapsed, NotRecorded, Outcome,
     Probed, Resolved, RunError, Status,

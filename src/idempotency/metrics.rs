@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::policy::Doubt;
+use super::unknown_past::Doubt;
 use super::{Effect, Outcome, ParkedReason, RunError};
 use crate::metrics::{Gauge, IDEMPOTENCY, Tally};
 
@@ -97,8 +97,8 @@ impl Counters {
 
     /// Counts the outcome of a call that has ended, and returns the outcome's name for logs and
     /// spans.
-    pub(super) fn over<T>(&self, came_to: &Result<Outcome<T>, RunError>) -> &'static str {
-        let (counter, outcome) = match came_to {
+    pub(super) fn over<T>(&self, result: &Result<Outcome<T>, RunError>) -> &'static str {
+        let (counter, outcome) = match result {
             Ok(Outcome::Executed { .. }) => (&self.executed, "executed"),
             Ok(Outcome::Replayed(_) | Outcome::NotKept) => (&self.replayed, "replayed"),
             Ok(Outcome::InFlight { .. }) => (&self.in_flight, "in_flight"),

@@ -2,7 +2,7 @@
 //! left no result, and one for a key of which too few nodes know whether there was an attempt.
 
 use super::ParkedReason;
-use crate::quorum::record::{Forgetting, Promise};
+use super::unknown_past::Doubt;
 
 /// Policy for a key whose earlier attempt began and left no result. The attempt may have taken
 /// effect.
@@ -33,7 +33,8 @@ pub enum Forgotten {
     Run,
 }
 
-/// The policies for lapsed and for forgotten keys.
+/// What to do with a key whose earlier attempt left no result (lapsed), and with a key whose record
+/// may have been lost with a node's data (forgotten).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Policy {
     pub(super) lapsed: Lapsed,
@@ -59,36 +60,12 @@ impl Policy {
     }
 }
 
-/// Why an earlier attempt under a key may have taken effect although no result is known.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Doubt {
-    /// Number of earlier attempts that began and left no result.
-    pub(super) lapsed: u32,
-    /// Set if too few nodes know whether there was an earlier attempt.
-    pub(super) forgotten: Option<Forgetting>,
-}
-
-impl Doubt {
-    /// Returns why an earlier attempt may have taken effect, according to the promise of a claim;
-    /// `None` if it is certain that none has.
-    pub(super) fn of(promise: &Promise) -> Option<Self> {
-        let forgotten = promise.forgotten.clone();
-        let doubt = Self { lapsed: promise.attempt.saturating_sub(1), forgotten };
-        (doubt.lapsed > 0 || doubt.forgotten.is_some()).then_some(doubt)
-    }
-
-    /// Returns the reason that is reported if the key is parked, whatever the policy is: a known
-    /// attempt without a result comes before a forgotten key.
-    pub(super) fn reason(&self) -> ParkedReason {
-        if self.lapsed > 0 { ParkedReason::Lapsed } else { ParkedReason::Forgotten }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::quorum::record::Forgetting;
 
     #[test]
     fn both_questions_have_to_be_answered() {

@@ -22,9 +22,9 @@ use serde::de::DeserializeOwned;
 use tracing::Instrument as _;
 
 use super::in_flight::WAIT;
-use super::past::{Past, by_decision, past};
-use super::policy::{Doubt, Forgotten};
+use super::policy::Forgotten;
 use super::store::{Store, store};
+use super::unknown_past::{Doubt, Past, by_decision, past};
 use super::{Call, CodecError, Context, Failed, Outcome, Parked, Probed, RunError};
 use crate::client::claim::{ClaimTerms, Held};
 use crate::client::retry::{Attempt, AttemptTerms, GivenUp, Prospect, RetryTerms, Wait, retry};
@@ -53,8 +53,8 @@ enum Begun {
     Parked(Parked),
 }
 
-/// Result of claiming the key, after the probe or the policies were asked.
-pub(super) enum Came<T> {
+/// Result of claiming the key, after the probe or the policies have decided.
+pub(super) enum ClaimResult<T> {
     Ours(Granted),
     /// The outcome of a call for which no handler runs.
     Answered(Outcome<T>),
@@ -83,9 +83,9 @@ where
     PF: Future<Output = Probed<T>>,
 {
     let operation = operation!("run", of = %call.name());
-    let came_to = attempt(&call, probe, handler, &operation).instrument(operation.span()).await;
-    operation.over(call.of.counters.over(&came_to));
-    came_to
+    let outcome = attempt(&call, probe, handler, &operation).instrument(operation.span()).await;
+    operation.over(call.of.counters.over(&outcome));
+    outcome
 }
 
 async fn attempt<T, E, F, Fut, P, PF>(
@@ -103,17 +103,17 @@ where
     PF: Future<Output = Probed<T>>,
 {
     let granted = match claim(call, probe, Some(operation)).await? {
-        Came::Ours(granted) => granted,
-        Came::Answered(outcome) => return Ok(outcome),
+        ClaimResult::Ours(granted) => granted,
+        ClaimResult::Answered(outcome) => return Ok(outcome),
     };
     if !granted.begin(call) {
         // The lease ended before the handler could start. Dropping `granted` releases the claim.
         return Ok(Outcome::InFlight { retry_after: Duration::ZERO });
     }
     let begun = call.of.core.env.now();
-    let came_to = handler(granted.cx.clone()).await;
+    let result = handler(granted.cx.clone()).await;
     call.of.in_flight.took(call.of.core.env.now().since(begun));
-    granted.finish(call, came_to).await
+    granted.finish(call, result).await
 }
 
 /// Claims the key, and decides by the probe or the policies whether the handler may run. The
@@ -123,7 +123,7 @@ pub(super) async fn claim<T, P, PF>(
     call: &Call,
     probe: Option<P>,
     operation: Option<&span::Call>,
-) -> Result<Came<T>, RunError>
+) -> Result<ClaimResult<T>, RunError>
 where
     T: Serialize + DeserializeOwned,
     P: FnOnce(Context) -> PF,
@@ -133,14 +133,14 @@ where
     let core = &call.of.core;
     let (held, promise) = match begin(call, &terms, probe.is_some()).await? {
         Begun::Ours(held, promise) => (held, promise),
-        Begun::Stored(kept) => return replayed(call, kept.as_deref()).map(Came::Answered),
+        Begun::Stored(kept) => return replayed(call, kept.as_deref()).map(ClaimResult::Answered),
         Begun::InFlight(rest) => {
             let retry_after = call.pause(rest);
-            return Ok(Came::Answered(Outcome::InFlight { retry_after }));
+            return Ok(ClaimResult::Answered(Outcome::InFlight { retry_after }));
         }
-        Begun::Mismatch => return Ok(Came::Answered(Outcome::Mismatch)),
-        Begun::TooOld => return Ok(Came::Answered(Outcome::TooOld)),
-        Begun::Parked(parked) => return Ok(Came::Answered(Outcome::Parked(parked))),
+        Begun::Mismatch => return Ok(ClaimResult::Answered(Outcome::Mismatch)),
+        Begun::TooOld => return Ok(ClaimResult::Answered(Outcome::TooOld)),
+        Begun::Parked(parked) => return Ok(ClaimResult::Answered(Outcome::Parked(parked))),
     };
     let number = promise.attempt;
     if let Some(operation) = operation {
@@ -160,16 +160,16 @@ where
             Past::Clear => {}
             Past::Effect(value) => {
                 let recorded = record(call, &terms, held, value, number).await?;
-                return Ok(Came::Answered(of_an_earlier_attempt(recorded)));
+                return Ok(ClaimResult::Answered(of_an_earlier_attempt(recorded)));
             }
             Past::Unknown(decided) => {
                 // The claim is released so that examining a parked key does not change its record.
                 held.give_back().await;
-                return decided.map(|parked| Came::Answered(Outcome::Parked(parked)));
+                return decided.map(|parked| ClaimResult::Answered(Outcome::Parked(parked)));
             }
         }
     }
-    Ok(Came::Ours(Granted { terms, held, cx, doubt }))
+    Ok(ClaimResult::Ours(Granted { terms, held, cx, doubt }))
 }
 
 impl Granted {
@@ -197,14 +197,14 @@ impl Granted {
     pub(super) async fn finish<T, E>(
         self,
         call: &Call,
-        came_to: Result<T, E>,
+        result: Result<T, E>,
     ) -> Result<Outcome<T>, RunError>
     where
         T: Serialize + DeserializeOwned,
         E: Into<Failed>,
     {
         let Self { terms, held, cx, .. } = self;
-        match came_to {
+        match result {
             Ok(value) => match cx.unfinished() {
                 None => record(call, &terms, held, value, cx.attempt()).await,
                 Some(missing) => fail(call, held, cx.attempt(), missing.into()).await,

@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use super::policy::Doubt;
+use super::unknown_past::Doubt;
 use super::{Call, NotRecorded};
 use crate::client::claim::ClaimTerms;
 use crate::error::NodeOutcome;

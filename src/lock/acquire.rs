@@ -1,4 +1,5 @@
-//! Attempts to acquire a lock, for the retry loops of `acquire`, of a take-over and of a campaign.
+//! One attempt to acquire a lock, as the retry loops of `acquire`, of a takeover and of an election
+//! campaign make it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,31 +15,32 @@ use crate::quorum::acquire::Loss;
 use crate::span::Call;
 use crate::time::Moment;
 
-/// Longest wait of a call without `acquire_timeout`.
+/// Longest time for which `acquire` waits for a lock if the caller set no `acquire_timeout`.
 const WAIT: Duration = Duration::from_secs(30);
-/// Time for which such a call goes on after the end of a quarantine: enough for two attempts and
-/// the rounding of clocks.
+/// Time for which a call without `acquire_timeout` goes on after the end of a quarantine for which
+/// it waited. It is enough for two attempts and for the rounding of clocks.
 const AFTER_QUARANTINE: Duration = Duration::from_secs(1);
 
-/// The attempts of one call to acquire a lock.
+/// Settings of all attempts that one call makes to acquire a lock.
 pub(crate) struct LockAttempt<'a> {
     pub(crate) core: &'a Arc<Core>,
     pub(crate) mode: LockMode,
     pub(crate) keys: &'a LockKeys,
     pub(crate) ttl: Duration,
     pub(crate) level: Durability,
-    /// True if the deadline moves to the end of a quarantine that prevents a majority.
+    /// True if the call waits, even beyond its deadline, for the end of a quarantine that keeps a
+    /// majority of the nodes from granting.
     pub(crate) waits_for_quarantine: bool,
-    /// Span and metrics of the calling operation.
+    /// Tracing span of the operation that makes the attempts; it counts them.
     pub(crate) operation: &'a Call,
 }
 
 impl<'a> LockAttempt<'a> {
-    /// Returns the request of one attempt.
+    /// Returns the request that one attempt sends to the nodes.
     pub(super) fn ask(&self, terms: AttemptTerms) -> AcquireRequest<'a> {
-        let &Self { mode, keys, ttl, level, .. } = self;
         let AttemptTerms { if_held, left: within } = terms;
-        AcquireRequest { mode, keys, ttl, level, if_held, within, taker: None }
+        let ask = AcquireRequest::new(self.keys, self.ttl, self.level);
+        AcquireRequest { mode: self.mode, if_held, within, ..ask }
     }
 }
 
@@ -68,17 +70,19 @@ impl Attempt for LockAttempt<'_> {
     }
 }
 
-/// Returns the time after which no attempt begins.
+/// Returns the time after which a call that begins now makes no further attempt. `timeout` is its
+/// `acquire_timeout`, if it was set.
 pub(crate) fn acquire_deadline(core: &Core, timeout: Option<Duration>) -> Moment {
     core.env.now() + timeout.unwrap_or(WAIT)
 }
 
-/// Returns true if only a person can remove the cause, for example a wrong password.
+/// Returns true if a retry cannot help, because a person has to remove the cause, for example a
+/// wrong password.
 pub(crate) fn is_hopeless(why: &NoQuorum) -> bool {
     matches!(why.advice(), Advice::Misconfigured | Advice::Rebuild)
 }
 
-/// Returns the error of a call that made no further attempt.
+/// Returns the error of a call that gave up, made from the refusal of its last attempt.
 pub(crate) fn not_acquired(core: &Core, of: Resource, given_up: GivenUp<Loss>) -> AcquireError {
     let GivenUp { refused, waited, closed } = given_up;
     match refused {

@@ -1,4 +1,4 @@
-//! Span and metrics of one call that acquires a lock.
+//! Records the result of one call that acquires a lock, in its tracing span and in the metrics.
 
 use std::sync::Arc;
 
@@ -9,7 +9,8 @@ use crate::metrics::LockMeters;
 use crate::span::Call;
 use crate::time::Moment;
 
-/// A call that is running. If it is dropped before `over`, it counts as dropped.
+/// Measurement of a call that acquires a lock. If it is dropped before `over`, because the caller
+/// dropped the future of the call, the metrics count the outcome `dropped`.
 pub(super) struct Acquiring<'a> {
     core: &'a Core,
     meters: Arc<LockMeters>,
@@ -23,13 +24,14 @@ impl<'a> Acquiring<'a> {
         Self { core, meters, began, outcome: "dropped" }
     }
 
-    /// Ends the call with its result; `None`: another owner has the lock.
+    /// Records the result of the call, in its span and for the metrics. `Ok(None)` means that
+    /// another owner has the lock.
     pub(super) fn over(
         mut self,
         operation: Call,
-        came_to: Result<Option<&LockGuard>, &AcquireError>,
+        result: Result<Option<&LockGuard>, &AcquireError>,
     ) {
-        self.outcome = match came_to {
+        self.outcome = match result {
             Ok(Some(guard)) => {
                 operation.token(guard.fencing_token());
                 "acquired"
@@ -40,6 +42,12 @@ impl<'a> Acquiring<'a> {
             Err(AcquireError::Lost(_)) => "lost",
             Err(AcquireError::Config(_)) => "config",
         };
+        operation.over(self.outcome);
+    }
+
+    /// Ends the call with a guard that has no lock.
+    pub(super) fn degraded(mut self, operation: Call) {
+        self.outcome = "degraded";
         operation.over(self.outcome);
     }
 }

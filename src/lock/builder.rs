@@ -15,8 +15,8 @@ use crate::quorum::backoff::RetryPolicy;
 /// Settings of a [`Mutex`], made by [`Redlock::mutex`](crate::Redlock::mutex), or of a
 /// [`RwLock`](super::RwLock), made by [`Redlock::rw_lock`](crate::Redlock::rw_lock).
 ///
-/// If the builder itself is awaited, the mutex is built and acquired at once. That is for a lock
-/// that is used in one place:
+/// If the builder itself is awaited, it builds the mutex and acquires it at once, which is
+/// convenient for a lock that is used in one place only:
 ///
 /// ```
 /// # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
@@ -46,54 +46,57 @@ impl<L: From<Mutex>> MutexBuilder<L> {
         Self(mutex, PhantomData)
     }
 
-    /// Sets the lease length, 10 ms to `max_ttl`; default the handle's. With automatic renewal it
-    /// bounds how long others wait after this process died, not how long the lock may be held.
+    /// Sets the lease length, between 10 ms and `max_ttl`. Default: the `ttl` of the handle. With
+    /// automatic renewal it does not limit how long the lock may be held, but only how long others
+    /// have to wait if this process dies while it holds the lock.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.0.ttl = ttl;
         self
     }
 
-    /// Sets the longest wait of [`acquire`](Mutex::acquire). Default: 30 s, and longer while too
-    /// few nodes can grant because of a quarantine whose end is known, until shortly after that
-    /// end.
+    /// Sets the longest time for which [`acquire`](Mutex::acquire) waits for the lock. By default
+    /// it waits 30 s or, if too few nodes can grant because of quarantines, until shortly after
+    /// enough of these have ended, if that is later.
     pub fn acquire_timeout(mut self, timeout: Duration) -> Self {
         self.0.acquire_timeout = Some(timeout);
         self
     }
 
-    /// Sets whether the renewer renews the lock at a quarter of its ttl; default true. Without it
-    /// the lock is lost after one ttl unless [`LockGuard::extend`](super::LockGuard::extend) is
-    /// called.
+    /// Sets whether a background task renews the lock, each time a quarter of its ttl has passed.
+    /// Default: true. Without renewal the lock is lost after one ttl unless
+    /// [`LockGuard::extend`](super::LockGuard::extend) is called.
     pub fn auto_renew(mut self, renew: bool) -> Self {
         self.0.renew = renew;
         self
     }
 
-    /// Sets the time after the acquire at which the renewer stops renewing, so that a stuck holder
-    /// cannot keep the name for ever. Default: no limit.
+    /// Sets how long after the acquire the lock is renewed, so that a stuck holder cannot keep it
+    /// for ever. Default: no limit.
     pub fn max_hold(mut self, limit: Duration) -> Self {
         self.0.max_hold = Some(limit);
         self
     }
 
-    /// Sets the pauses between attempts when no node gives a hint.
+    /// Sets how long [`acquire`](Mutex::acquire) pauses between two attempts if no node reports a
+    /// release of the lock earlier.
     pub fn retry(mut self, policy: RetryPolicy) -> Self {
         self.0.retry = policy;
         self
     }
 
-    /// Sets how many replicas must have a grant, and each renewal, before it counts; default
-    /// [`Durability::Primary`]. [`LockGuard::durability`](super::LockGuard::durability) returns how
-    /// many had it.
+    /// Sets how many replicas of a node must have confirmed a grant, and each renewal, before the
+    /// answer of the node counts. Default: [`Durability::Primary`].
+    /// [`LockGuard::durability`](super::LockGuard::durability) returns how many replicas did.
     pub fn durability(mut self, level: Durability) -> Self {
         self.0.level = level;
         self
     }
 
-    /// Checks the name and the settings, and builds the lock. Nothing is sent.
+    /// Checks the name and the settings, and builds the lock. Nothing is sent to the nodes.
     ///
     /// # Errors
-    /// The first rule that is broken, with the lock, the setting, its value and the rule.
+    /// [`ConfigError`] for the first setting that breaks a rule, with the lock, the setting, its
+    /// value and the rule.
     pub fn build(self) -> Result<L, ConfigError> {
         let checked = self.check();
         checked.map_err(|e| e.of(Resource::Lock(Arc::clone(&self.0.name))))?;

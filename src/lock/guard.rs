@@ -1,4 +1,4 @@
-//! The guard of a held lock.
+//! The guard: the value that a caller has while it holds a lock.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,16 +18,16 @@ use crate::span::operation;
 use crate::time::Moment;
 use crate::token::FencingToken;
 
-/// A guard of a held lock.
+/// A guard: the right to act as the holder of a lock, until a deadline.
 ///
-/// It is a belief with a deadline, not a fact: [`is_valid`](Self::is_valid) and
-/// [`lost`](Self::lost) report when it has ended, at the latest at
-/// [`valid_until`](Self::valid_until) by this machine's own clock, which is before any other owner
-/// can hold the name. Send [`fencing_token`](Self::fencing_token) with every write under the lock,
-/// so that the resource can refuse a late one.
+/// The deadline is [`valid_until`](Self::valid_until) by this machine's own clock, and lies before
+/// the time at which any other owner can hold the lock. Renewals move it. The lock may be lost
+/// earlier; [`is_valid`](Self::is_valid) and [`lost`](Self::lost) report when it is. A write under
+/// the lock may arrive at its resource even later, so send [`fencing_token`](Self::fencing_token)
+/// with every write, and let the resource refuse a late one.
 ///
-/// Dropping the guard releases in the background; [`release`](Self::release) also reports whether
-/// the lock was held until then.
+/// Dropping the guard releases the lock in the background. [`release`](Self::release) also reports
+/// whether the lock was held until the release.
 #[must_use = "a dropped guard releases its lock at once"]
 pub struct LockGuard {
     core: Arc<Core>,
@@ -67,52 +67,55 @@ impl LockGuard {
         &self.core
     }
 
-    /// Returns the name as given to [`Redlock::mutex`](crate::Redlock::mutex).
+    /// Returns the lock's name, as it was given to [`Redlock::mutex`](crate::Redlock::mutex).
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Returns the fencing token: larger than that of every earlier holder of this name.
+    /// Returns the fencing token, which is larger than that of every earlier holder of this lock.
     pub fn fencing_token(&self) -> FencingToken {
         self.lease.token
     }
 
-    /// Returns the time at which the validity ends unless it is renewed; compare it with
+    /// Returns the deadline until which the lock is valid, unless it is renewed. Compare it with
     /// [`Redlock::now`](crate::Redlock::now).
     pub fn valid_until(&self) -> Moment {
         self.lease.until()
     }
 
-    /// Returns the end of the validity as tokio's `Instant` (`into_std` has the standard
-    /// library's), for timers and for calls that take a deadline; the present instant once the lock
-    /// is lost.
+    /// Returns the deadline of the lock as tokio's `Instant`, for timers and for calls that take a
+    /// deadline; `into_std` converts it to the standard library's type. Once the lock is lost, it
+    /// is the present instant.
     ///
-    /// On some systems an `Instant` stands still while the machine is suspended, and the validity
-    /// does not: after a wait, call this again, or check [`is_valid`](Self::is_valid).
+    /// On some systems an `Instant` stands still while the machine is suspended, although the
+    /// lock's time goes on. So after a wait call this again, or check [`is_valid`](Self::is_valid).
     pub fn deadline(&self) -> Instant {
         Instant::now() + self.remaining()
     }
 
-    /// Returns how durable the lock was when it was last granted or renewed.
+    /// Returns the durability level of the lock, and how many replicas had it when it was last
+    /// granted or renewed.
     pub fn durability(&self) -> Achieved {
         self.lease.durability()
     }
 
-    /// Returns the time until the validity ends; zero once lost.
+    /// Returns the time until the deadline of the lock; zero once the lock is lost.
     pub fn remaining(&self) -> Duration {
         let now = self.core.env.now();
         if self.lease.is_valid(now) { self.lease.until().since(now) } else { Duration::ZERO }
     }
 
-    /// Returns true if the lock is still held, by the local suspend-proof clock; sends nothing.
-    /// Once it has returned false it never returns true again.
+    /// Returns true while the lock is held, by the local clock, which goes on while the machine is
+    /// suspended. It sends nothing to the nodes. Once it has returned false it never returns true
+    /// again.
     pub fn is_valid(&self) -> bool {
         !is_lost(&self.core, &self.lease)
     }
 
-    /// Resolves when the lock is lost: at the latest when the validity has ended, earlier if a
-    /// majority of nodes reports another owner, or if after a failover no majority can confirm the
-    /// lock any more. Select your work against it.
+    /// Resolves when the lock is lost: at the latest at its deadline, and earlier if a majority of
+    /// the nodes reports another owner, or if after a failover no majority can confirm the lock any
+    /// more. Await it beside your work, for example in `tokio::select!`, and stop the work when it
+    /// resolves.
     ///
     /// # Cancellation safety
     /// May be dropped and called again at any time.
@@ -126,16 +129,16 @@ impl LockGuard {
         LostSignal::new(&self.core, &self.lease)
     }
 
-    /// Extends now by the lock's ttl, counted from the send, and returns the new deadline. A guard
-    /// with automatic renewal does not need it.
+    /// Extends the lock by its ttl, counted from the moment of sending, and returns the new
+    /// deadline. With automatic renewal this is not needed.
     ///
     /// # Errors
-    /// [`ExtendError::Lost`] if the lock is gone for good, [`ExtendError::Unknown`] if too few
-    /// nodes answered; the old deadline still holds.
+    /// [`ExtendError::Lost`] if the lock is lost for good. [`ExtendError::Unknown`] if too few
+    /// nodes answered; the lock is then held until its old deadline.
     ///
     /// # Cancellation safety
-    /// If dropped, the old deadline still holds; the nodes may keep the key longer than the guard
-    /// assumes.
+    /// If dropped, the lock is held until its old deadline, although the nodes may keep it for
+    /// longer.
     pub async fn extend(&self) -> Result<Moment, ExtendError> {
         let operation = operation!("extend", of = %self.resource());
         let result = self.core.extend_in(&self.lease, operation).await;
@@ -154,26 +157,29 @@ impl LockGuard {
         self
     }
 
-    /// Resolves when a node that had confirmed this lock failed over, was restarted or lost its
-    /// data. A guard with automatic renewal is renewed at once then, and this returns the result of
-    /// that renewal. [`Failover::Open`] is followed by [`Failover::Kept`] when a later renewal is
-    /// confirmed; a guard without automatic renewal is `Open` until [`extend`](Self::extend)
-    /// succeeds. Only the last verdict is kept, also from before the call, and it is returned once.
-    /// Returns [`Failover::Lost`] whenever the lock is lost or released.
+    /// Waits until a node that had confirmed this lock fails over, is restarted or loses its data,
+    /// and returns whether the lock survived. If the guard has automatic renewal, the lock is
+    /// renewed at once then, and the result of this renewal is returned. [`Failover::Open`] is
+    /// followed by [`Failover::Kept`] when a later renewal is confirmed; without automatic renewal
+    /// the result is `Open` until [`extend`](Self::extend) succeeds. Only the latest result is
+    /// kept, even if it is from before the call, and it is returned once. [`Failover::Lost`] is
+    /// returned whenever the lock is lost or released.
     ///
     /// # Cancellation safety
-    /// If dropped, nothing is consumed; the next call returns it.
+    /// If dropped, no result is consumed; the next call returns it.
     pub async fn failover(&self) -> Failover {
         failover(&self.core, &self.lease).await
     }
 
-    /// Releases on every node that may hold the lock. The result is that of the majority; the other
-    /// nodes are released in the background. `Ok` means that the lock was held until this release.
+    /// Releases the lock on every node that may have it. Returns as soon as the answers of a
+    /// majority decide; on the other nodes the release goes on in the background. `Ok` means that
+    /// the lock was held until this release.
     ///
     /// # Errors
-    /// [`ReleaseError::TakenByOther`] if a majority has another owner. [`ReleaseError::Lost`] if
-    /// the guard had ended before, even where nodes still had the lock, or if the lock was gone on
-    /// a majority. [`ReleaseError::Unconfirmed`] if too few nodes answered.
+    /// [`ReleaseError::TakenByOther`] if another owner has the lock on a majority of the nodes.
+    /// [`ReleaseError::Lost`] if the guard was lost before the call, even if nodes still had the
+    /// lock, or if a majority of the nodes did not have the lock any more.
+    /// [`ReleaseError::Unconfirmed`] if too few nodes answered.
     ///
     /// # Cancellation safety
     /// If dropped at any await, the release goes on in the background.
@@ -181,7 +187,8 @@ impl LockGuard {
         self.end().await
     }
 
-    /// Releases as [`release`](Self::release) does, by reference; the guard is of no use after it.
+    /// Releases the lock as [`release`](Self::release) does, but by reference, for callers that
+    /// share the guard. The guard is of no use afterwards.
     pub(crate) async fn end(&self) -> Result<(), ReleaseError> {
         let held = self.lease.end_held(self.core.env.now());
         self.core.renewer.remove(&self.lease);
@@ -191,8 +198,8 @@ impl LockGuard {
 
 impl Drop for LockGuard {
     fn drop(&mut self) {
-        // If `release` has ended the lease already (`first` is false), its own requests are being
-        // sent.
+        // `first` is false if `release` has ended the lease already, and so sends the requests
+        // itself.
         let now = self.core.env.now();
         let first = self.lease.end(now);
         self.core.renewer.remove(&self.lease);
@@ -203,11 +210,13 @@ impl Drop for LockGuard {
     }
 }
 
-/// Returns the verdict on the next failover of a node that had confirmed a lease.
+/// Waits for the next failover of a node that had confirmed a lease, and returns whether a majority
+/// still confirms the lease.
 pub(crate) async fn failover(core: &Core, lease: &Lease) -> Failover {
     let over = || is_lost(core, lease);
     loop {
-        // The wait is sliced as in `lost`: no event wakes this future when the deadline passes.
+        // Waits in slices, as `lost` does, because no event wakes this future when the deadline
+        // passes.
         let left = lease.until().since(core.env.now()).min(WATCH);
         if let Some(verdict) = within(left, lease.verdict(over)).await {
             return verdict;
@@ -215,7 +224,7 @@ pub(crate) async fn failover(core: &Core, lease: &Lease) -> Failover {
     }
 }
 
-/// Resolves when a lease is over: lost, ended, or past its deadline.
+/// Resolves when a lease is lost, was ended by its holder, or is past its deadline.
 pub(crate) async fn lost(core: &Core, lease: &Lease) {
     loop {
         let now = core.env.now();
@@ -223,8 +232,8 @@ pub(crate) async fn lost(core: &Core, lease: &Lease) {
             lease.lose(now);
             return;
         }
-        // Sleep in slices: tokio timers do not advance while the machine is suspended, and a lease
-        // without renewal has no renewer that would notice.
+        // Waits in slices, because tokio's timers do not advance while the machine is suspended,
+        // and a lease without renewal has no renewer that would notice its deadline.
         let left = lease.until().since(now).min(WATCH);
         within(left, lease.over()).await;
     }

@@ -1,4 +1,4 @@
-//! A lock seen from outside: its holder on each node.
+//! Inspection of a lock from outside: who holds it, on each node.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,16 +13,16 @@ use crate::op::{Readers, Reply, SharedGrant};
 use crate::quorum::majority::majority;
 use crate::token::{FencingToken, OwnerToken};
 
-/// Longest reason that is stored with the lock, in bytes.
+/// Longest reason of a takeover that is stored with a lock, in bytes; a longer one is cut.
 const NOTE_MAX: usize = 1_024;
 
 /// State of a lock on one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeView {
-    /// The lock is not held there.
+    /// The lock is not held on this node.
     Free,
-    /// The lock is held there by this holder.
+    /// This holder has the lock on this node.
     Held(LockHolder),
     /// The lock is held there by readers.
     #[non_exhaustive]
@@ -32,41 +32,44 @@ pub enum NodeView {
         /// Readers whose leases end last, the last one first; at most 64.
         listed: Vec<LockHolder>,
     },
-    /// The lock is not held by the node's clock, and is kept for this long because a planned
-    /// handover was a short time ago: by that clock the lease of a holder may have ended too early.
+    /// By the node's clock the lock is not held, but the node gives it to no new owner for this
+    /// time: a planned handover was a short time ago, so the clock may have ended the lease of a
+    /// holder too early.
     Kept(Duration),
-    /// Another program's value is under the lock's key, for this long; without end if `None`.
+    /// Another program's value is under the lock's key. It expires after this time; `None` if it
+    /// never does.
     Foreign(Option<Duration>),
-    /// The node gave no answer that counts.
+    /// The node did not report the state of the lock, for this reason.
     Unknown(NodeOutcome),
 }
 
-/// A holder, as one node or a majority reports it.
+/// A holder of a lock, as one node or a majority of the nodes reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockHolder {
-    /// Identifies the attempt that holds the lock: the same on every node, different for every
-    /// attempt. The lock cannot be released with it.
+    /// Identifier of the attempt that holds the lock. It is the same on every node and different
+    /// for every attempt, and does not suffice to release the lock.
     pub owner: String,
-    /// Fence of the node; of a majority the largest. Not below the holder's fencing token.
+    /// Largest fencing token that the node has for the lock or, if a majority reports the holder,
+    /// the largest of these nodes. It is not below the holder's own token.
     pub fence: FencingToken,
-    /// Time until its lease ends, unless it is renewed.
+    /// Time until the holder's lease ends, unless the holder renews it.
     pub remaining: Duration,
-    /// Note stored with the lock: the reason of a [takeover](Mutex::take_over).
+    /// Reason that is stored with the lock if it was [taken over](Mutex::take_over).
     pub note: Option<String>,
     pub(super) token: OwnerToken,
 }
 
-/// Result of [`Mutex::inspect`].
+/// Result of [`Mutex::inspect`]: who holds the lock, on each node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Inspection {
-    /// State on each node, with the node's name.
+    /// Name of each node, with the state of the lock on this node.
     pub nodes: Vec<(Arc<str>, NodeView)>,
 }
 
 impl Inspection {
-    /// Returns the holder that a majority reports.
+    /// Returns the holder that a majority of the nodes reports; `None` if there is none.
     pub fn holder(&self) -> Option<LockHolder> {
         let held = || {
             self.nodes.iter().filter_map(|(_, view)| match view {
@@ -77,8 +80,8 @@ impl Inspection {
         let needed = majority(self.nodes.len());
         let of = |token| held().filter(move |h| h.token == token);
         let token = held().map(|h| h.token).find(|token| of(*token).count() >= needed)?;
-        // The majority ends when the lease ends on the `needed`-th node in the order of the longest
-        // leases.
+        // If the leases are sorted with the longest first, the holder has a majority until the
+        // `needed`-th of them ends.
         let mut ends: Vec<_> = of(token).map(|h| h.remaining).collect();
         ends.sort_unstable_by(|a, b| b.cmp(a));
         let first = of(token).next()?;
@@ -106,7 +109,8 @@ impl Inspection {
             .collect()
     }
 
-    /// Returns the longest remaining lease that a node has for one of these owners.
+    /// Returns the longest time for which any node still has the lock for one of these owners; zero
+    /// if none has.
     pub(super) fn longest_of(&self, owners: &[OwnerToken]) -> Duration {
         let left = self.nodes.iter().filter_map(|(_, view)| match view {
             NodeView::Held(holder) if owners.contains(&holder.token) => Some(holder.remaining),
@@ -115,7 +119,9 @@ impl Inspection {
         left.max().unwrap_or_default()
     }
 
-    /// Returns true if no holder can have a majority, so that the lock can be taken now.
+    /// Returns true if the lock can be acquired now: no owner can have it on a majority of the
+    /// nodes, even if it has it on all nodes that did not answer, and no majority of the nodes has
+    /// another program's value.
     pub fn is_free(&self) -> bool {
         let may_hold = |token: Option<OwnerToken>| {
             let counts = |view: &NodeView| match view {
@@ -143,7 +149,7 @@ impl Mutex {
     /// Asks every node for the holder of the lock, and waits for all answers. Changes nothing.
     ///
     /// # Errors
-    /// [`AcquireError::Closed`].
+    /// [`AcquireError::Closed`] if the handle was closed.
     ///
     /// # Cancellation safety
     /// Reads only: may be dropped at any time.
@@ -153,7 +159,7 @@ impl Mutex {
     }
 }
 
-/// Asks every node for the holder.
+/// Asks every node who holds the lock with these keys.
 pub(super) async fn look(core: &Core, keys: &LockKeys) -> Inspection {
     let silent = || NodeError::not_executed(NodeFault::Timeout, "");
     let view = |(name, reply): (_, Option<_>)| (name, view(reply.unwrap_or(Err(silent()))));
@@ -193,13 +199,15 @@ fn view(reply: Result<Reply, NodeError>) -> NodeView {
     }
 }
 
-/// Returns a reason as it is stored with a lock: cut at a character boundary.
+/// Returns the reason of an operator in the form in which it is stored: cut to `NOTE_MAX` bytes,
+/// between two characters.
 pub(crate) fn note(reason: &str) -> Vec<u8> {
     let end = (0..=reason.len().min(NOTE_MAX)).rev().find(|end| reason.is_char_boundary(*end));
     reason.as_bytes()[..end.unwrap_or(0)].to_vec()
 }
 
-/// Returns a name for an owner that does not reveal its token.
+/// Returns an identifier of an owner that does not reveal its token: 16 hexadecimal digits of a
+/// hash.
 pub fn digest(owner: OwnerToken) -> String {
     use std::fmt::Write as _;
     let hash = Sha256::digest(owner.as_str().as_bytes());

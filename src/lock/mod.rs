@@ -3,6 +3,7 @@
 mod acquire;
 mod acquiring;
 mod builder;
+mod degrade;
 mod guard;
 mod inspect;
 mod mutex;
@@ -14,6 +15,7 @@ mod take_over;
 
 pub(crate) use acquire::{LockAttempt, is_hopeless};
 pub use builder::MutexBuilder;
+pub use degrade::{DegradableGuard, DegradingMutex, OnUnavailable};
 pub use guard::LockGuard;
 pub(crate) use guard::{failover, lost};
 pub use inspect::digest;

@@ -6,10 +6,10 @@ use std::time::Duration;
 use tracing::Instrument as _;
 
 use crate::client::Core;
-use crate::client::acquire::Acquired;
+use crate::client::acquire::{AcquireRequest, Acquired};
 use crate::client::close::Operation;
 use crate::client::lease::{Lease, Subject};
-use crate::client::retry::{AttemptTerms, RetryTerms, Wait, retry};
+use crate::client::retry::{RetryTerms, Wait, retry};
 use crate::durability::Durability;
 use crate::error::{AcquireError, Resource, Taken};
 use crate::lock::LockGuard;
@@ -21,14 +21,15 @@ use crate::quorum::acquire::Loss;
 use crate::quorum::backoff::RetryPolicy;
 use crate::span::{Call, operation};
 
-/// A named lock, not yet held. Cheap to clone and to make; use one per name or per call. Made by
+/// A lock with a name, which [`acquire`](Self::acquire) acquires. It is cheap to make and to clone,
+/// so a program may keep one for each name, or make one for each call. Made by
 /// [`Redlock::mutex`](crate::Redlock::mutex).
 ///
-/// On one Redis key it excludes, and is excluded by, the classic `SET NX PX` clients of other
-/// languages (redlock-py, redsync, node-redlock, rslock, redislock). Those clients do not wait in
-/// the lock's queue: as long as the queue is not empty, a lock that is released is reserved for its
-/// first waiter, and a classic client, like [`try_acquire`](Self::try_acquire), hardly ever gets
-/// it.
+/// The classic `SET NX PX` clients of other languages (redlock-py, redsync, node-redlock, rslock,
+/// redislock) exclude this lock, and it excludes them, if they use the same Redis key. They do not
+/// wait in the lock's queue. As long as handles wait in the queue, a released lock is reserved for
+/// the first of them, so a classic client hardly ever gets it, and neither does
+/// [`try_acquire`](Self::try_acquire).
 #[derive(Clone, Debug)]
 pub struct Mutex {
     pub(super) core: Arc<Core>,
@@ -46,9 +47,9 @@ pub struct Mutex {
 #[derive(Debug)]
 #[must_use]
 pub enum TryAcquire<G = LockGuard> {
-    /// The lock is held by the guard.
+    /// The lock was acquired, and this guard holds it.
     Acquired(G),
-    /// Another owner holds the lock.
+    /// Another owner holds the lock, or it is reserved for a handle that waits.
     Taken(Taken),
 }
 
@@ -63,21 +64,23 @@ impl<G> TryAcquire<G> {
 }
 
 impl Mutex {
-    /// Returns the name as given to [`Redlock::mutex`](crate::Redlock::mutex).
+    /// Returns the lock's name, as it was given to [`Redlock::mutex`](crate::Redlock::mutex).
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Makes one attempt. A lock that was just released and is reserved for a waiter counts as
-    /// taken, too: where the queue is never empty, a single attempt hardly ever gets the lock. Then
-    /// use [`acquire`](Self::acquire), which has a place in the queue.
+    /// Makes one attempt to acquire the lock, and does not wait for it. A lock that was just
+    /// released and is reserved for a waiting handle counts as taken, too. So while handles wait
+    /// for the lock all the time, a single attempt hardly ever gets it; use
+    /// [`acquire`](Self::acquire) then, which waits in the same queue.
     ///
     /// # Errors
-    /// [`AcquireError::NoQuorum`] or [`AcquireError::Closed`]. "Taken" is not an error.
+    /// [`AcquireError::NoQuorum`] if too few nodes gave an answer that counts,
+    /// [`AcquireError::Closed`] if the handle is closed. It is not an error that the lock is taken.
     ///
     /// # Cancellation safety
-    /// If dropped at any await, nothing is held: what nodes granted is released in the background,
-    /// and ends with the ttl at the latest.
+    /// If dropped at any await, the lock is not held: grants of nodes are released in the
+    /// background, and end with the ttl at the latest.
     pub async fn try_acquire(&self) -> Result<TryAcquire, AcquireError> {
         let operation = operation!("try_acquire", of = %self.resource());
         self.try_in(LockMode::Exclusive, operation).await
@@ -104,9 +107,9 @@ impl Mutex {
     async fn try_it(&self, mode: LockMode, operation: &Call) -> Result<TryAcquire, AcquireError> {
         let _operation = self.begin()?;
         operation.attempt();
-        let terms = AttemptTerms { if_held: None, left: Duration::ZERO };
-        match self.core.attempt(self.attempt(mode, operation).ask(terms)).await {
-            Ok(won) => Ok(TryAcquire::Acquired(self.guard(won, mode))),
+        let ask = AcquireRequest::new(&self.keys, self.ttl, self.level);
+        match self.core.attempt(AcquireRequest { mode, ..ask }).await {
+            Ok(won) => Ok(TryAcquire::Acquired(self.guard(won))),
             Err(Loss::Taken(taken)) => Ok(TryAcquire::Taken(taken)),
             Err(Loss::NoQuorum(_)) if !self.core.closing.is_open() => {
                 Err(AcquireError::Closed(self.resource()))
@@ -117,20 +120,21 @@ impl Mutex {
         }
     }
 
-    /// Acquires the lock: makes attempts until it is held or
-    /// [`acquire_timeout`](super::MutexBuilder::acquire_timeout) has passed. The nodes wake the
-    /// call when the lock is released; where there are no hints it polls with growing, jittered
+    /// Acquires the lock. Makes attempts until one succeeds or
+    /// [`acquire_timeout`](super::MutexBuilder::acquire_timeout) has passed. The nodes notify the
+    /// call when the lock is released; without a notification it tries again after growing, random
     /// pauses. Each attempt has a fresh owner token and is rolled back if it fails. Of several
-    /// handles that wait, the one that has waited longest is usually the next.
+    /// handles that wait, the one that has waited longest is usually the next to get the lock.
     ///
     /// # Errors
-    /// [`AcquireError::TimedOut`] if the lock stayed taken, [`AcquireError::NoQuorum`] if too few
-    /// nodes could be asked until the end (at once if a person has to change a setting),
-    /// [`AcquireError::Closed`] as soon as the handle is [closed](crate::Redlock::close).
+    /// [`AcquireError::TimedOut`] if another owner had the lock at the last attempt.
+    /// [`AcquireError::NoQuorum`] if too few nodes gave an answer that counts by then, or at once
+    /// if only a person can remove the cause. [`AcquireError::Closed`] as soon as the handle is
+    /// [closed](crate::Redlock::close).
     ///
     /// # Cancellation safety
-    /// As [`try_acquire`](Self::try_acquire). If dropped while it waits, its turn passes to the
-    /// next waiter.
+    /// As for [`try_acquire`](Self::try_acquire). If the call is dropped while it waits, its turn
+    /// in the queue passes to the next waiter.
     pub async fn acquire(&self) -> Result<LockGuard, AcquireError> {
         let operation = operation!("acquire", of = %self.resource());
         self.acquire_in(LockMode::Exclusive, operation).await
@@ -156,7 +160,7 @@ impl Mutex {
         let _operation = self.begin()?;
         let mut attempt = self.attempt(mode, operation);
         let won = retry(&self.core, &mut attempt, self.retry_terms(Wait::Queue(mode))).await;
-        won.map(|won| self.guard(won, mode))
+        won.map(|won| self.guard(won))
             .map_err(|given_up| not_acquired(&self.core, self.resource(), given_up))
     }
 
@@ -181,13 +185,14 @@ impl Mutex {
         Resource::Lock(Arc::clone(&self.name))
     }
 
-    /// Begins an operation; refused once the handle is closed.
+    /// Counts an operation that begins, so that `close` waits for it. Fails once the handle is
+    /// closed.
     pub(super) fn begin(&self) -> Result<Operation<'_>, AcquireError> {
         self.core.closing.enter().ok_or_else(|| AcquireError::Closed(self.resource()))
     }
 
-    fn guard(&self, won: Acquired, mode: LockMode) -> LockGuard {
-        self.guard_of(self.lease(won).in_mode(mode))
+    pub(super) fn guard(&self, won: Acquired) -> LockGuard {
+        self.guard_of(self.lease(won))
     }
 
     pub(super) fn lease(&self, won: Acquired) -> Lease {
@@ -195,7 +200,7 @@ impl Mutex {
         let subject = Subject::Lock { of: self.resource(), keys: self.keys.clone() };
         let (id, times) = ((won.owner, won.token), (won.ttl, won.until));
         let meters = Arc::clone(&self.core.meters.lock(&self.name).leases);
-        Lease::new(subject, id, times, renew_until, won.replies, None, meters)
+        Lease::new(subject, id, times, renew_until, won.replies, None, meters).in_mode(won.mode)
     }
 
     pub(super) fn guard_of(&self, lease: Lease) -> LockGuard {

@@ -1,4 +1,4 @@
-//! Running work under a lock, and stopping it when the lock is lost.
+//! Runs work under a lock, and stops it when the lock is lost.
 
 use std::error::Error;
 use std::fmt;
@@ -9,18 +9,20 @@ use std::sync::Arc;
 use super::{LockGuard, Mutex};
 use crate::error::{AcquireError, Advice, Advise, NoQuorum, ReleaseError, Resource};
 
-/// The error of work under a lock, or under a leadership, whose end is not certain.
+/// The error of work that was to run under a lock or a leadership: either it was not started, or it
+/// is not certain that the lock was held until its end.
 ///
-/// If the work returned a value all the same, [`into_value`](Self::into_value) returns it.
+/// If the work ended nevertheless, [`into_value`](Self::into_value) returns its value.
 #[non_exhaustive]
 pub enum WorkError<T, E = AcquireError> {
-    /// The lock was not acquired, or the election was not won: the work was not started.
+    /// The lock was not acquired, or the election was not won, so the work was not started.
     NotStarted(E),
-    /// The lock was lost before the work had ended, so another holder may have begun: the work was
-    /// stopped at its current await. With a value, the work ended after the loss.
+    /// The lock was lost before the work had ended, so another holder may have begun its own.
+    /// Either the work was stopped at its current await or, if there is a `value`, it ended after
+    /// the loss.
     #[non_exhaustive]
     Lost {
-        /// The lock or the election.
+        /// The lock or the election that was lost.
         of: Resource,
         /// Value that the work returned, if it ended.
         value: Option<T>,
@@ -49,7 +51,7 @@ impl<T, E> WorkError<T, E> {
 }
 
 impl<T, E: Advise> WorkError<T, E> {
-    /// Returns what to do about it.
+    /// Returns what to do about the error.
     pub fn advice(&self) -> Advice {
         match self {
             Self::NotStarted(e) => e.advice(),
@@ -111,8 +113,8 @@ impl Mutex {
     /// Acquires the lock, runs `work` while it is held, and releases it.
     ///
     /// If the lock is lost, the work is stopped: its future is dropped at its next await. The work
-    /// gets the guard, among others for its [fencing token](LockGuard::fencing_token). The lock is
-    /// released when the work has ended, even if a clone of the guard is left.
+    /// gets a shared guard, for example for its [fencing token](LockGuard::fencing_token). The lock
+    /// is released when the work has ended, even if a clone of this `Arc` still exists.
     ///
     /// ```
     /// # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
@@ -127,14 +129,14 @@ impl Mutex {
     /// ```
     ///
     /// # Errors
-    /// [`WorkError::NotStarted`] with the error of [`acquire`](Self::acquire); [`WorkError::Lost`]
-    /// if the lock was not held until the work had ended; [`WorkError::Unconfirmed`] if it was, and
-    /// too few nodes confirmed the release. An error of the work itself is its value:
-    /// `run(…).await??`.
+    /// [`WorkError::NotStarted`] with the error of [`acquire`](Self::acquire). [`WorkError::Lost`]
+    /// if the lock was lost before the work had ended. [`WorkError::Unconfirmed`] if the lock was
+    /// held until then, but too few nodes confirmed the release. If the work itself returns a
+    /// `Result`, this is its value, so write `run(…).await??`.
     ///
     /// # Cancellation safety
     /// If dropped, the work is dropped at its current await, and the lock is released in the
-    /// background. Before the lock is acquired, as [`acquire`](Self::acquire).
+    /// background. Until the lock is acquired, the same holds as for [`acquire`](Self::acquire).
     pub async fn run<T, F, Fut>(&self, work: F) -> Result<T, WorkError<T>>
     where
         F: FnOnce(Arc<LockGuard>) -> Fut,
@@ -157,7 +159,7 @@ where
     while_held(&guard, work(Arc::clone(&guard)), pending()).await
 }
 
-/// Runs the work until its end, the loss of the lock, or `stop`, and then releases the lock.
+/// Runs the work until it ends, the lock is lost, or `stop` resolves, and then releases the lock.
 pub(crate) async fn while_held<T, E>(
     guard: &LockGuard,
     work: impl Future<Output = T>,

@@ -1,4 +1,4 @@
-//! The end of a lease, for tasks that do not own its guard.
+//! A signal that a lease has ended, for tasks that do not own its guard.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,7 +7,8 @@ use super::lost;
 use crate::client::Core;
 use crate::client::lease::Lease;
 
-/// A signal that a lock, a leadership or a claim is no longer held: lost, released or dropped.
+/// A signal that a lock, a leadership or a claim is no longer held, because it was lost, released
+/// or dropped.
 ///
 /// It borrows nothing and is cheap to clone, so it can move into tasks:
 ///
@@ -38,8 +39,9 @@ impl LostSignal {
         Self { core: Arc::clone(core), lease: Arc::clone(lease) }
     }
 
-    /// Returns true if the lock, leadership or claim has ended, by the local suspend-proof clock;
-    /// sends nothing. Once it has returned true it never returns false again.
+    /// Returns true if the lock, leadership or claim has ended, by the local clock, which goes on
+    /// while the machine is suspended. It sends nothing to the nodes. Once it has returned true it
+    /// never returns false again.
     pub fn is_lost(&self) -> bool {
         is_lost(&self.core, &self.lease)
     }
@@ -54,8 +56,8 @@ impl LostSignal {
     }
 }
 
-/// Returns true if the lease has ended, and marks it as lost then: a renewal whose answer arrives
-/// later does not make it valid again.
+/// Returns true if the lease has ended. In this case it also marks the lease as lost, so that a
+/// renewal whose answer arrives later does not make it valid again.
 pub(crate) fn is_lost(core: &Core, lease: &Lease) -> bool {
     let now = core.env.now();
     let over = !lease.is_valid(now);

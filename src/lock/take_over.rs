@@ -1,8 +1,8 @@
-//! Takes a lock from a holder that does not come back (locks 13).
+//! Takes a lock away from a holder that hangs (locks 13).
 //!
-//! The holder may assume that it has the lock for what is left of its lease. So its lock is taken
-//! for at least as long, and nothing that was taken is released before: not by an attempt that was
-//! given up, and not by the guard.
+//! Until its lease ends, the holder may assume that it has the lock. So the lock is taken for at
+//! least this long, and the nodes keep it for this long in any case, even if an attempt fails or
+//! the new guard is released.
 
 use std::time::Duration;
 
@@ -21,32 +21,32 @@ use crate::span::{Call, operation};
 use crate::time::Moment;
 use crate::token::OwnerToken;
 
-/// A lock that [`Mutex::take_over`] has taken.
+/// A lock that [`Mutex::take_over`] has taken from its holder.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct TakenOver {
-    /// The holder from whom it was taken, as last seen before an attempt. `None` if it was never
-    /// seen, for example because its lock was gone by then.
+    /// The previous holder, as a majority of the nodes last reported it before an attempt. `None`
+    /// if no majority did, for example because its lease had ended already.
     pub from: Option<LockHolder>,
-    /// The lock, under a higher token.
+    /// Guard of the lock, with a higher fencing token than the previous holder's.
     ///
-    /// The guard is not released until `closed_for` has passed: if `release` or its drop ends it
-    /// before, it is not renewed any more, and the nodes keep the lock until it lapses.
+    /// If it is released or dropped before `closed_for` has passed, it is only not renewed any
+    /// more; the nodes keep the lock until its lease ends.
     pub guard: LockGuard,
-    /// Longest time, from now on, for which the previous holder may assume that it has the lock.
-    /// Until then no other owner can have the lock, whatever happens to the guard and to this
-    /// process. After that the guard is released as any other.
+    /// Longest time, from the return of the call on, for which the previous holder may assume that
+    /// it has the lock. During this time no third owner can have the lock, whatever happens to the
+    /// guard and to this process. Afterwards the guard is released like any other.
     pub closed_for: Duration,
 }
 
-/// The attempts of one call to take a lock from its holder.
+/// State of one call that takes a lock from its holder `from`.
 struct TakeOver<'a> {
     acquire: LockAttempt<'a>,
     from: OwnerToken,
-    /// Owner token of all attempts, so that none is refused because of an earlier one whose answer
-    /// was lost.
+    /// Owner token of all attempts of the call. It is always the same, so that no attempt is
+    /// refused because of an earlier one that took the lock on a node and whose answer was lost.
     taker: OwnerToken,
-    /// The holder as last seen.
+    /// The holder, as a majority last reported it before an attempt.
     seen: Option<LockHolder>,
 }
 
@@ -54,8 +54,9 @@ impl Attempt for TakeOver<'_> {
     type Granted = Acquired;
     type Refused = Loss;
 
-    /// Takes the lock for at least as long as any node has it for the holder. The lease length only
-    /// grows, so no attempt shortens what an earlier one has taken.
+    /// Takes the lock for at least as long as any node still has it for the old holder. The lease
+    /// length only grows from attempt to attempt, so no attempt shortens a lease that an earlier
+    /// one has taken.
     async fn make(&mut self, terms: AttemptTerms) -> Result<Acquired, Loss> {
         let LockAttempt { core, keys, operation, .. } = self.acquire;
         operation.attempt();
@@ -74,32 +75,33 @@ impl Attempt for TakeOver<'_> {
 }
 
 impl Mutex {
-    /// Takes the lock from this holder, as [`inspect`](Self::inspect) returned it: for an operator,
-    /// where the holder is known to hang. Takes it only from this holder; a different owner that
-    /// got it first keeps it. Each node transfers it in one step, so callers that wait for the lock
-    /// go on waiting. Waits as [`acquire`](Self::acquire) does.
+    /// Takes the lock away from `holder`, as [`inspect`](Self::inspect) returned it. It is meant
+    /// for an operator who knows that the holder hangs. If a different owner has got the lock
+    /// since, that owner keeps it. Each node transfers the lock in one step, so no caller that
+    /// waits for the lock gets it in between. Waits as [`acquire`](Self::acquire) does.
     ///
-    /// The fence rises at once, so every resource that checks fencing tokens refuses the holder
-    /// from now on. The holder itself notices its loss at its next renewal, at the latest when its
-    /// lease ends. Until then no other owner can have the lock, whatever happens to the guard, to
-    /// this future or to this process. The lease of the takeover is the mutex's ttl, or the rest of
-    /// the holder's lease if that is longer, at most `max_ttl`: from a holder with longer leases
-    /// the lock can be taken only by a handle with its `max_ttl`. `reason` is stored with the lock
-    /// as its [`note`](LockHolder::note), cut to one kibibyte.
+    /// The new fencing token is higher, so a resource that checks fencing tokens refuses the old
+    /// holder as soon as it has seen the new token. The old holder itself notices its loss at its
+    /// next renewal, at the latest when its lease ends. Until then no third owner can have the
+    /// lock, whatever happens to the guard, to this future or to this process. The lease of the
+    /// takeover is as long as the mutex's ttl or as the rest of the old holder's lease, whichever
+    /// is longer, but at most this handle's `max_ttl`. So if the old holder's lease is longer than
+    /// that, only a handle with a larger `max_ttl` can take the lock. `reason` is stored with the
+    /// lock as its [`note`](LockHolder::note), cut to one kibibyte.
     ///
-    /// A node that loses the takeover again, by a failover or a restart without its last write, may
-    /// confirm the old holder once more; with a node that the takeover did not reach, that may be a
-    /// majority. Then both holders may assume that they have the lock for some of that lease, and
-    /// one of them keeps it: only fencing tokens tell them apart.
+    /// A node may lose the takeover again, by a failover or a restart without its last write, and
+    /// then confirm the old holder once more. Together with a node that the takeover did not reach,
+    /// this may be a majority. Then both holders may assume that they have the lock for a part of
+    /// that lease, until one of them loses it, and only fencing tokens tell their writes apart.
     ///
     /// # Errors
-    /// As [`Mutex::acquire`]; [`AcquireError::TimedOut`] if a different owner has the lock by now
-    /// and keeps it, or another program's value is under its key. Some nodes may have transferred
-    /// the lock all the same; they keep it closed for that lease at most.
+    /// As for [`Mutex::acquire`]. [`AcquireError::TimedOut`] if a different owner has the lock and
+    /// keeps it, or if another program's value is under its key. Even then some nodes may have
+    /// transferred the lock; they keep it until the lease of the takeover ends.
     ///
     /// # Cancellation safety
-    /// If dropped, the holder may have lost the lock all the same. What was taken is not released;
-    /// it lapses, after that lease at most.
+    /// If dropped, the old holder may have lost the lock nevertheless. Nodes that have transferred
+    /// it keep it until the lease of the takeover ends.
     pub async fn take_over(
         &self,
         holder: &LockHolder,
@@ -125,12 +127,12 @@ impl Mutex {
         let mut takeover = TakeOver { acquire, from: holder.token, taker, seen: None };
         let won = retry(core, &mut takeover, self.retry_terms(Wait::Watch)).await;
         let won = won.map_err(|given_up| not_acquired(core, self.resource(), given_up))?;
-        // No node had the lock for the holder for longer than `won.ttl`, and all these leases have
-        // begun by now.
+        // When each node of the majority transferred the lock, the old holder's lease there had at
+        // most `won.ttl` left, and that was before now.
         let over = core.env.now() + won.ttl + core.config.drift.of(won.ttl);
         let guard = self.guard_of(self.lease(won).lapsing_before(over));
         guard.lease().set_meta(note(reason).into());
-        // If this call fails, the next renewal writes the reason.
+        // This stores the reason on the nodes. If it fails, the next renewal stores it.
         drop(guard.extend().await);
         let closed_for = over.since(core.env.now());
         Ok(TakenOver { from: takeover.seen, guard, closed_for })
@@ -197,9 +199,9 @@ mod tests {
         let hangs = mutex.inspect().await.unwrap().holder().unwrap();
         let taken = mutex.take_over(&hangs, "it hangs").await.unwrap();
         assert!(taken.closed_for >= hangs.remaining / 2, "{:?}", taken.closed_for);
-        let (closed, said) = (taken.guard.remaining(), std::time::Instant::now());
+        let (closed, answered_at) = (taken.guard.remaining(), std::time::Instant::now());
         drop(taken);
         let _next = mutex.acquire().await.unwrap();
-        assert!(said.elapsed() >= closed, "{:?} of {closed:?}", said.elapsed());
+        assert!(answered_at.elapsed() >= closed, "{:?} of {closed:?}", answered_at.elapsed());
     }
 }

@@ -1,4 +1,5 @@
-//! With the feature `metrics`: each number is sent to the recorder of the `metrics` crate.
+//! Counters, gauges and histograms that go to the recorder of the `metrics` crate. Compiled with
+//! the feature `metrics`.
 
 use metrics::{Key, Label, Level, Metadata, SharedString};
 
@@ -73,7 +74,7 @@ impl Histogram {
     }
 }
 
-/// Describes each number to the recorder.
+/// Tells the recorder the unit and the meaning of each metric.
 pub(super) fn describe(all: &[&Metric]) {
     metrics::with_recorder(|r| {
         for metric in all {

@@ -1,14 +1,15 @@
-//! Counters for the operators of a program: one handle for each number, made once and used where
-//! the counted event happens.
+//! Metrics for the operators of a program. The counter of each event is made once, and used at the
+//! place where the event happens.
 //!
 //! With the feature `metrics` each number goes to the recorder of the `metrics` crate that is
-//! installed when the handle of the nodes is built. Without it only the numbers of
-//! [`Redlock::metrics`](crate::Redlock::metrics) and similar methods are kept: those methods read
-//! the same [`Tally`]. The names are in `table`, and for users in `manual/metrics.md`.
+//! installed when the [`Redlock`](crate::Redlock) is built. Without the feature only the numbers
+//! that [`Redlock::metrics`](crate::Redlock::metrics) and similar methods return are kept; these
+//! methods read the same [`Tally`]. The module `table` has the names of all metrics, and
+//! `manual/metrics.md` has them for users.
 //!
-//! A label is a word of this crate, a node's name, or a name that a program gives to something of
-//! which it has few. Names of locks are labels only if the program asks for it, and there are at
-//! most [`NAMES_MAX`] names of each kind.
+//! The value of a label is a word of this crate, a node's name, or a name that a program gives to
+//! something of which it has few, such as an election. Names of locks are labels only if the
+//! program asks for it. There are at most [`NAMES_MAX`] names of each kind.
 
 #[cfg(feature = "metrics")]
 mod export;
@@ -28,20 +29,22 @@ pub(crate) use self::export::{Counter, Gauge, Histogram};
 pub use self::node::NodeMetrics;
 pub(crate) use self::table::Metric;
 use self::table::{
-    ACQUIRE_WAIT, ACQUIRES, CLAIMS, CLAIMS_HELD, LEADERLESS, LEADING, LEASES_LOST, LOCKS_HELD,
-    LOST_MARGIN, RENEWAL, RENEWAL_MARGIN, RENEWAL_RATIO, RENEWALS, RUN, TERMS, TICK_LATENESS,
-    TICKS, TICKS_MISSED, VACANCY,
+    ACQUIRE_WAIT, ACQUIRES, CLAIMS, CLAIMS_HELD, DEGRADED, LEADERLESS, LEADING, LEASES_LOST,
+    LOCKS_DEGRADED, LOCKS_HELD, LOST_MARGIN, RENEWAL, RENEWAL_MARGIN, RENEWAL_RATIO, RENEWALS, RUN,
+    TERMS, TICK_LATENESS, TICKS, TICKS_MISSED, VACANCY,
 };
 pub(crate) use self::table::{IDEMPOTENCY, NODE, READY};
 use crate::time::Moment;
 
-/// Most names of one kind that are labels of one handle; the others share [`OTHER`].
+/// Most names of one kind (locks, elections, jobs, namespaces) that one handle uses as labels. All
+/// further names share the label [`OTHER`].
 const NAMES_MAX: usize = 256;
-/// Label that all names beyond that share. No name of a lock contains such brackets by accident.
+/// Label of all names beyond the first `NAMES_MAX`. Because of the parentheses hardly any lock has
+/// this name by accident.
 const OTHER: &str = "(other)";
 
-/// A number that a program can read, and that is exported: one value, two readers. By default it is
-/// not exported.
+/// Counter whose value a program can read, and which the recorder receives, too. The recorder does
+/// not receive the counter that `default` makes.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     value: AtomicU64,
@@ -65,7 +68,8 @@ impl Tally {
     }
 }
 
-/// One counter for each outcome of a fixed list; all exist from the beginning, at zero.
+/// Counters of one metric, one for each outcome of a fixed list. All of them exist from the
+/// beginning, with the value zero, and not only from the first event on.
 #[derive(Debug)]
 pub(crate) struct Outcomes(Vec<(&'static str, Counter)>);
 
@@ -86,7 +90,7 @@ impl Outcomes {
     }
 }
 
-/// Numbers of each name of one kind.
+/// Metrics of each name of one kind, for example of each election.
 struct Family<T>(Mutex<BTreeMap<Arc<str>, Arc<T>>>);
 
 impl<T> Default for Family<T> {
@@ -108,20 +112,22 @@ impl<T> Family<T> {
     }
 }
 
-/// Numbers that belong to a handle and not to a node.
+/// Metrics of a handle, without those of its nodes.
 pub(crate) struct Meters {
-    /// Use names of locks as labels.
+    /// True if names of locks are used as labels.
     by_lock: bool,
-    /// Numbers of all locks together, if their names are no labels.
+    /// Metrics of all locks together, which are used if names of locks are no labels.
     all_locks: Arc<LockMeters>,
     locks: Family<LockMeters>,
     elections: Family<ElectionMeters>,
     jobs: Family<JobMeters>,
     namespaces: Family<String>,
-    /// Numbers of the leases of idempotency keys.
+    /// Metrics of the leases of all idempotency claims.
     pub(crate) claimed: Arc<LeaseMeters>,
-    /// Claims, by outcome.
+    /// Number of claims of idempotency keys, by outcome.
     pub(crate) claims: Outcomes,
+    /// Metrics of guards without a lock.
+    pub(crate) degraded: DegradedMeters,
 }
 
 impl fmt::Debug for Meters {
@@ -131,7 +137,7 @@ impl fmt::Debug for Meters {
 }
 
 impl Meters {
-    /// Makes the numbers, with the recorder that is installed now.
+    /// Makes the metrics of a handle, with the recorder that is installed at this time.
     pub(crate) fn new(by_lock: bool) -> Self {
         export::describe(table::ALL);
         let claims =
@@ -145,6 +151,7 @@ impl Meters {
             namespaces: Family::default(),
             claimed: Arc::new(LeaseMeters::new("claim", "", &CLAIMS_HELD)),
             claims: Outcomes::new(&CLAIMS, ("", ""), &claims),
+            degraded: DegradedMeters::new(),
         }
     }
 
@@ -160,7 +167,8 @@ impl Meters {
         self.elections.of(name, ElectionMeters::new)
     }
 
-    /// Returns the label of a namespace of idempotency keys.
+    /// Returns the label of a namespace of idempotency keys: its name, or [`OTHER`] if there are
+    /// too many names.
     pub(crate) fn namespace(&self, name: &str) -> Arc<String> {
         self.namespaces.of(name, ToOwned::to_owned)
     }
@@ -171,7 +179,7 @@ impl Meters {
     }
 }
 
-/// Numbers of the calls that acquire a lock.
+/// Metrics of the calls that acquire locks, and of the leases of these locks.
 #[derive(Debug)]
 pub(crate) struct LockMeters {
     acquires: Outcomes,
@@ -181,7 +189,7 @@ pub(crate) struct LockMeters {
 
 impl LockMeters {
     fn new(name: &str) -> Self {
-        let outcomes = ["acquired", "taken", "no_quorum", "closed", "dropped"];
+        let outcomes = ["acquired", "degraded", "taken", "no_quorum", "closed", "dropped"];
         Self {
             acquires: Outcomes::new(&ACQUIRES, ("name", name), &outcomes),
             wait: Histogram::new(&ACQUIRE_WAIT, &[("name", name)]),
@@ -189,7 +197,7 @@ impl LockMeters {
         }
     }
 
-    /// Counts a call that has ended, after this time.
+    /// Counts a call that has ended with this outcome, `after` this time.
     pub(crate) fn over(&self, outcome: &str, after: Duration) {
         self.acquires.add(outcome, 1);
         if outcome == "acquired" {
@@ -198,7 +206,36 @@ impl LockMeters {
     }
 }
 
-/// Numbers of leases of one kind and name: held, renewed and lost.
+/// Metrics of the guards that were returned without a lock.
+#[derive(Debug)]
+pub(crate) struct DegradedMeters {
+    guards: Outcomes,
+    held: Gauge,
+}
+
+impl DegradedMeters {
+    fn new() -> Self {
+        let policy = |policy| (policy, Counter::new(&DEGRADED, &[("policy", policy)]));
+        Self {
+            guards: Outcomes(["local", "proceed"].map(policy).into()),
+            held: Gauge::new(&LOCKS_DEGRADED, &[]),
+        }
+    }
+
+    /// Counts one more guard of this policy.
+    pub(crate) fn begun(&self, policy: &str) {
+        self.guards.add(policy, 1);
+        self.held.add(1.0);
+    }
+
+    /// Counts the end of one guard.
+    pub(crate) fn ended(&self) {
+        self.held.add(-1.0);
+    }
+}
+
+/// Metrics of the leases of one kind and name: how many are held, how many were lost, and their
+/// renewals.
 #[derive(Debug)]
 pub(crate) struct LeaseMeters {
     held: Gauge,
@@ -228,18 +265,19 @@ impl LeaseMeters {
         }
     }
 
-    /// Counts one more held lease (`more`), or one less.
+    /// Counts one held lease more, or one less if `more` is false.
     pub(crate) fn holds(&self, more: bool) {
         self.held.add(if more { 1.0 } else { -1.0 });
     }
 
-    /// Counts a lost lease, with `left` of its validity remaining.
+    /// Counts a lost lease; `left` is the time that remained until its deadline.
     pub(crate) fn lost(&self, left: Duration) {
         self.lost.add(1);
         self.lost_margin.record(left.as_secs_f64());
     }
 
-    /// Counts a renewal that was decided after `took`, when `left` of the last validity remained.
+    /// Counts a renewal that was decided after the time `took`; `left` is the time that then
+    /// remained until the lease's old deadline.
     pub(crate) fn renewal(&self, outcome: &str, took: Duration, (left, ttl): (Duration, Duration)) {
         self.renewals.add(outcome, 1);
         self.took.record(took.as_secs_f64());
@@ -248,7 +286,7 @@ impl LeaseMeters {
     }
 }
 
-/// Numbers of one election in which this process takes part, or which it observes.
+/// Metrics of one election in which this process takes part, or which it observes.
 #[derive(Debug)]
 pub(crate) struct ElectionMeters {
     name: String,
@@ -265,13 +303,13 @@ impl ElectionMeters {
         }
     }
 
-    /// Counts a term of this process that has begun.
+    /// Counts a term in which this process begins to lead.
     pub(crate) fn term(&self) {
         self.terms.add(1);
     }
 }
 
-/// Time without a leader, as one observer sees it.
+/// Metrics of the time in which an election has no leader, as one observer sees it.
 #[derive(Debug)]
 pub(crate) struct Vacancy {
     leaderless: Gauge,
@@ -286,9 +324,9 @@ impl Vacancy {
         Self { leaderless, lasted: Histogram::new(&VACANCY, &name), since: None }
     }
 
-    /// Records a look of the observer: `led` is true if there is a leader, `None` if too few nodes
-    /// answered.
-    pub(crate) fn looked(&mut self, led: Option<bool>, now: Moment) {
+    /// Records what the observer saw at the time `now`: `Some(true)` if there is a leader,
+    /// `Some(false)` if there is none, `None` if too few nodes answered.
+    pub(crate) fn observed(&mut self, led: Option<bool>, now: Moment) {
         match (led, self.since) {
             (Some(true), since) => {
                 if let Some(since) = since {
@@ -306,12 +344,12 @@ impl Vacancy {
 
 impl Drop for Vacancy {
     fn drop(&mut self) {
-        // The observer is gone, so its last look does not count any more.
+        // After the end of the observer the gauge would keep its last value, so it is reset.
         self.leaderless.set(0.0);
     }
 }
 
-/// Numbers of one job's ticks.
+/// Metrics of one cron job.
 #[derive(Debug)]
 pub(crate) struct JobMeters {
     ticks: Outcomes,
@@ -332,7 +370,7 @@ impl JobMeters {
         }
     }
 
-    /// Counts a tick of this process, by its outcome.
+    /// Counts a tick that this process has handled, by its outcome.
     pub(crate) fn tick(&self, outcome: &str) {
         self.ticks.add(outcome, 1);
     }
@@ -342,7 +380,8 @@ impl JobMeters {
         self.missed.add(n);
     }
 
-    /// Counts a run that has ended: it began `late` and took `took`.
+    /// Records a run that has ended: it began `late` after the time of its tick, and lasted for the
+    /// time `took`.
     pub(crate) fn ran(&self, late: Duration, took: Duration) {
         self.lateness.record(late.as_secs_f64());
         self.run.record(took.as_secs_f64());

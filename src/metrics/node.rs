@@ -1,12 +1,12 @@
-//! The numbers of one node that a program can read.
+//! Metrics of one node that a program can read.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::error::NodeFault;
 
-/// Counts of one handle at one node since the handle was made. The numbers are read one after the
-/// other, so that two of them may differ by a batch.
+/// Counters of one handle for one node, since the handle was made. They are read one after the
+/// other, so one of them may already contain a batch that another does not contain yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NodeMetrics {
@@ -14,35 +14,39 @@ pub struct NodeMetrics {
     pub name: Arc<str>,
     /// Batches that were sent and have ended, with an answer or a fault.
     pub batches: u64,
-    /// Ops in these batches.
+    /// Requests in all batches that have ended.
     pub ops: u64,
     /// Acquires and claims that the node granted.
     pub grants: u64,
-    /// Answers that refuse by the rules: held, in quarantine, in flight, not the owner's, another
-    /// request's key.
+    /// Answers with which the node refused a request by the rules: another owner holds the lock or
+    /// runs the claim, the node is in quarantine, the caller is not the owner, or another request
+    /// used the key.
     pub refusals: u64,
-    /// Ops without an answer that counts, by kind of fault. Kinds that never occurred are not
-    /// listed.
+    /// Requests to which the node gave no answer that counts, by kind of fault. Kinds that never
+    /// occurred are not listed.
     pub faults: BTreeMap<NodeFault, u64>,
-    /// Data histories that the node showed: 1 while nothing happened, one more with each restart,
-    /// promotion or loss.
+    /// Data histories of the node that this handle has seen: 1 at first, and one more after each
+    /// restart of the server, promotion of a replica or loss of data.
     pub histories: u64,
-    /// Quarantines that were seen.
+    /// Quarantines of the node that this handle has seen.
     pub quarantines: u64,
     /// Claims of idempotency keys that the node granted although it may have forgotten an earlier
-    /// one: it is new, or lost data within the retention.
+    /// claim, because it is new or lost data within the retention.
     pub keys_forgotten: u64,
-    /// Leases of this handle that were re-asserted on the node in a quarantine.
+    /// Number of renewals of this handle's leases that the node accepted while it was in quarantine
+    /// (re-assertions).
     pub reassertions: u64,
-    /// Number of times that another server answered than before (a failover), as far as the node
-    /// knows.
+    /// Failovers, as far as they can be seen: number of times that a different server answered for
+    /// the node than before.
     pub switches: u64,
-    /// Waits for replicas, for a durability level; one for all ops of a batch that need it.
+    /// Waits until replicas have confirmed a batch, for a durability level. All requests of a batch
+    /// that need replicas share one wait.
     pub barriers: u64,
-    /// Waits in which too few replicas confirmed in time: what had been granted was undone.
+    /// Waits for replicas in which too few of them confirmed in time, so that the grants of the
+    /// batch were undone.
     pub barriers_failed: u64,
-    /// Losses of data that the node [proved or admitted](crate::node::Loss) while this handle used
-    /// it.
+    /// Times that the node [lost data, or may have lost some](crate::node::Loss), while this handle
+    /// used it.
     pub losses: u64,
 }
 

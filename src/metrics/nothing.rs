@@ -1,4 +1,5 @@
-//! Without the feature `metrics`: the same types, which export nothing.
+//! Counters, gauges and histograms that export nothing. Compiled without the feature `metrics`,
+//! with the same interface as in `export.rs`.
 
 use super::Metric;
 

@@ -1,7 +1,7 @@
-//! Names and meanings of all numbers. `manual/metrics.md` has the same table, and a test compares
-//! the two.
+//! Names, kinds, units and meanings of all metrics. `manual/metrics.md` has the same table, and a
+//! test compares the two.
 
-/// Name, kind and meaning of one number.
+/// Name, kind, unit and meaning of one metric.
 #[derive(Debug)]
 #[cfg_attr(not(feature = "metrics"), expect(dead_code, reason = "nobody reads them"))]
 pub(crate) struct Metric {
@@ -46,6 +46,15 @@ pub(super) const ACQUIRE_WAIT: Metric = histogram(
 );
 pub(super) const LOCKS_HELD: Metric =
     gauge("palisade_locks_held", Unit::Count, "Locks that are held now");
+pub(super) const DEGRADED: Metric = counter(
+    "palisade_lock_degraded_total",
+    "Guards that were returned without a lock, because no majority answered, by policy",
+);
+pub(super) const LOCKS_DEGRADED: Metric = gauge(
+    "palisade_locks_degraded",
+    Unit::Count,
+    "Guards without a lock whose work runs now, because no majority answered",
+);
 pub(super) const LEASES_LOST: Metric = counter(
     "palisade_leases_lost_total",
     "Leases (locks, leaderships, claims) that ended before their holder was done",
@@ -109,7 +118,7 @@ pub(crate) const READY: Metric = gauge(
     "1 while a majority of the nodes votes, else 0; NaN before the first answer",
 );
 
-/// Numbers of a node's queue.
+/// Metrics of one node.
 pub(crate) struct Node {
     pub(crate) batches: Metric,
     pub(crate) request: Metric,
@@ -130,7 +139,7 @@ pub(crate) struct Node {
     pub(crate) loss: Metric,
 }
 
-/// See [`NodeMetrics`](crate::node::NodeMetrics).
+/// Metrics of one node; [`NodeMetrics`](crate::node::NodeMetrics) explains most of them.
 pub(crate) const NODE: Node = Node {
     batches: counter("palisade_node_batches_total", "Batches that were sent to the node"),
     request: histogram(
@@ -186,7 +195,7 @@ pub(crate) const NODE: Node = Node {
     ),
 };
 
-/// Numbers of a namespace of idempotency keys.
+/// Metrics of one namespace of idempotency keys.
 pub(crate) struct Idempotency {
     pub(crate) calls: Metric,
     pub(crate) reruns: Metric,
@@ -195,7 +204,8 @@ pub(crate) struct Idempotency {
     pub(crate) unknown_until: Metric,
 }
 
-/// See [`IdempotencyMetrics`](crate::idempotency::IdempotencyMetrics).
+/// Metrics of one namespace of idempotency keys;
+/// [`IdempotencyMetrics`](crate::idempotency::IdempotencyMetrics) explains most of them.
 pub(crate) const IDEMPOTENCY: Idempotency = Idempotency {
     calls: counter("palisade_idempotency_calls_total", "Calls under idempotency keys, by outcome"),
     reruns: counter(
@@ -223,6 +233,8 @@ pub(super) const ALL: &[&Metric] = &[
     &ACQUIRES,
     &ACQUIRE_WAIT,
     &LOCKS_HELD,
+    &DEGRADED,
+    &LOCKS_DEGRADED,
     &LEASES_LOST,
     &LOST_MARGIN,
     &RENEWALS,

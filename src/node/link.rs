@@ -491,10 +491,10 @@ impl<R: Resolver> Drop for Doubt<'_, R> {
     }
 }
 
-/// Resolves when the resolver's version is no longer `epoch`.
+/// Waits until the Sentinels' decision about the master is another one than that numbered `epoch`.
 async fn moved_on(changed: &mut watch::Receiver<u64>, epoch: u64) {
     if changed.wait_for(|now| *now != epoch).await.is_err() {
-        // The resolver is gone, so the version never changes any more.
+        // The resolver is gone, so the decision never changes any more.
         std::future::pending::<()>().await;
     }
 }

@@ -1,5 +1,6 @@
-//! Judges the min-replicas check of a node's servers by the facts that they report, and sends an
-//! event when the result changes. `RedisNode` and `SentinelNode` share this code.
+//! Judges the min-replicas check of a node's servers by the facts that they report and by the rule
+//! in `min_replicas_rule`, and sends an event when the result changes. `RedisNode` and
+//! `SentinelNode` share this code.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,13 +10,13 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::broadcast;
 
+use super::min_replicas_rule::{LAG_SLACK, MinReplicas, MinReplicasFacts, MinReplicasRule};
 use super::redis::encode::GroupTerms;
 use super::redis::facts::ServerFacts;
-use super::redis::min_replicas::max_lag_at;
+use super::redis::read_max_lag::max_lag_at;
 use super::{NodeEvent, NodeSignal};
 use crate::dial::endpoint::Endpoint;
 use crate::error::{NodeError, NodeFault};
-use crate::sentinel::min_replicas::{LAG_SLACK, MinReplicas, MinReplicasFacts, MinReplicasRule};
 use crate::time::Moment;
 
 /// Longest time to connect to another server of the group and read its settings.
@@ -117,7 +118,7 @@ impl Judge {
         &self,
         at: &str,
         server: &ServerFacts,
-        group: Group,
+        (group, now): (Group, Moment),
         events: &broadcast::Sender<NodeSignal>,
     ) -> Result<(), NodeError> {
         let facts = min_replicas_facts(server);
@@ -134,7 +135,7 @@ impl Judge {
         if let Some(lag) = facts.max_lag {
             // The lag is needed after this master is replaced, when it may be down and cannot be
             // asked any more.
-            last.lags.insert(at.to_owned(), (Some(lag), Moment::default()));
+            last.lags.insert(at.to_owned(), (Some(lag), now));
         }
         last.facts = Some(facts);
         last.window = Some(verdict.window);
@@ -254,14 +255,21 @@ mod tests {
             min_replicas_max_lag: Some(2),
             eviction: None,
         };
-        judge.accept("127.0.0.1:1", &facts, Group::default(), &events).unwrap();
-        // The master above has become one of the other servers of the group, and nothing listens at
-        // its address any more.
-        let endpoint = Endpoint::parse("redis://127.0.0.1:1").unwrap();
+        // The master of then has become one of the other servers of the group, and is frozen: it
+        // takes connections and answers nothing.
+        let frozen = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = frozen.local_addr().unwrap().to_string();
+        let then = Moment::default() + S(1_000);
+        judge.accept(&at, &facts, (Group::default(), then), &events).unwrap();
+        let endpoint = Endpoint::parse(&format!("redis://{at}")).unwrap();
         judge.lock().master = None;
-        judge.read_others(&[endpoint], Moment::default()).await;
-        let group_terms = judge.group_terms();
-        assert_eq!((group_terms.failover_window, group_terms.unread_window), (S(4), S(4)));
+        for (now, asked) in [(then + READ_EVERY - S(1), false), (then + READ_EVERY, true)] {
+            judge.read_others(std::slice::from_ref(&endpoint), now).await;
+            let came = tokio::time::timeout(Duration::from_millis(100), frozen.accept()).await;
+            assert_eq!(came.is_ok(), asked, "a lag that was read a moment ago is not read again");
+            let group_terms = judge.group_terms();
+            assert_eq!((group_terms.failover_window, group_terms.unread_window), (S(4), S(4)));
+        }
     }
 
     #[test]

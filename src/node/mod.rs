@@ -11,6 +11,7 @@ mod lock_node;
 mod lost_claims;
 pub(crate) mod memory;
 mod min_replicas;
+pub(crate) mod min_replicas_rule;
 pub(crate) mod redis;
 pub(crate) mod sentinel;
 pub mod spi;

@@ -18,7 +18,7 @@ use tokio::sync::broadcast;
 
 pub use self::builder::{GroupAccess, SentinelNodeBuilder};
 pub use self::status::SentinelStatus;
-pub use crate::sentinel::min_replicas::MinReplicas;
+pub use super::min_replicas_rule::MinReplicas;
 
 use self::find::Finder;
 use super::link::{self, Link};

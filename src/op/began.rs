@@ -1,15 +1,18 @@
-//! State of a node's data at their beginning.
+//! How a node's data began.
 
-/// State of a node's data at their beginning, as far as the node knows. It stays the same in later
-/// data histories, until `palisade init` marks the node.
+/// How a node's data began: whether the node was new then, had lost earlier data, or does not know
+/// which. A restart or a failover does not change it; `palisade init` sets it to `Known`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Began {
-    /// An operator marked the node as new, or it was created so.
+    /// The node was known to be new: an operator marked it with `palisade init`, or it was created
+    /// as a new one, for example in memory.
     #[default]
     Known,
-    /// There was no palisade data, and no client knows of any: the node is new, or was emptied.
+    /// The node had no palisade data, and no client has seen earlier data there, so either the node
+    /// was new or it had been emptied.
     Empty,
-    /// There was no palisade data, but a client had seen some: they are lost.
+    /// The node had no palisade data although a client had seen some there before, so the earlier
+    /// data are lost.
     Lost,
 }
 

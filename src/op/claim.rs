@@ -5,45 +5,46 @@ use std::time::Duration;
 use super::{FingerprintBytes, RecordKey};
 use crate::token::OwnerToken;
 
-/// Fields of [`Op::Claim`].
+/// Fields of [`Op::Claim`], the request to claim an idempotency key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// Key of the record.
+    /// Key of the idempotency record.
     pub key: RecordKey,
-    /// Owner; a fresh one per attempt.
+    /// Owner token; each attempt has a fresh one.
     pub owner: OwnerToken,
     /// Time for which the handler may run before others may take over.
     pub lease: Duration,
     /// Time for which the record is kept.
     pub retention: Duration,
-    /// Wall clock of the caller or a larger value, in microseconds since 1970.
+    /// Token of the proposed ballot: the caller's wall clock in µs since 1970, or a larger value.
     pub proposal: u64,
-    /// Fingerprint of the request; `None`: fingerprints are not compared.
+    /// Fingerprint of the request; `None` if fingerprints are not compared.
     pub fingerprint: Option<FingerprintBytes>,
-    /// Claim even if there is a completed record (repair).
+    /// True to claim the key even if it has a result, to store that on a majority (repair).
     pub force: bool,
-    /// Earliest time at which any copy of this request was made, in milliseconds since 1970: a node
-    /// that has lost nothing since then knows if the key was ever claimed.
+    /// Earliest time at which any copy of this request was made, in milliseconds since 1970; `None`
+    /// if it is unknown. A node that has lost nothing since then knows whether the key was ever
+    /// claimed.
     pub born: Option<u64>,
-    /// Longest loss of the node's data that the caller accepts: a loss that is proved to be no
-    /// longer counts as none. Zero: none is accepted.
+    /// Longest loss of the node's data that the caller accepts. A loss that is proved to be at most
+    /// this long counts as none; zero accepts no loss.
     pub accepted: Duration,
-    /// Time of the request, in milliseconds since 1970. A request older than the retention is
-    /// answered `TooOld`: its record may be gone.
+    /// Time at which the request was made, in milliseconds since 1970; `None` if it is unknown. A
+    /// request older than the retention is answered `TooOld`, because its record may be gone.
     pub created: Option<u64>,
-    /// If another owner's lease runs, publish a hint when that owner stores a result or gives the
-    /// claim back. No hint comes when the lease lapses.
+    /// True to be notified, if another owner's lease runs, when that owner stores a result or gives
+    /// the claim back. There is no notification if the lease only ends.
     pub wait: bool,
 }
 
-/// State in which [`Op::Unclaim`] ends an attempt.
+/// State in which [`Op::Unclaim`] ends an attempt to run a handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ClaimEnd {
-    /// The attempt did nothing: it is not counted, and if no earlier attempt is left the key is as
-    /// new.
+    /// The attempt did nothing, so it is not counted. If there was no other attempt, the key counts
+    /// as never claimed.
     Undone,
-    /// The attempt may be repeated: it is not counted, but the fingerprint stays.
+    /// The attempt may be repeated, so it is not counted, but the fingerprint is kept.
     Repeatable,
-    /// The attempt may have acted and left no result: it counts, as if its lease had lapsed now.
+    /// The attempt may have had an effect but left no result, so it counts as one that lapsed.
     Lapsed,
 }

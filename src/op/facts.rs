@@ -6,56 +6,63 @@ use std::time::Duration;
 use super::{Began, Loss, QuarantineId};
 use crate::time::{Moment, NodeClock};
 
-/// Facts that a node reports with each batch, at no extra cost.
+/// Facts that a node reports about itself in the answer to each batch, so they cost no request of
+/// their own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
     /// Wall clock of the node in microseconds since 1970.
     pub node_micros: u64,
-    /// Identity of the data history (digest of `master_replid`).
+    /// Identifier of the data history, the sequence of writes that the server's data come from: a
+    /// digest of `master_replid`.
     pub history_id: u64,
-    /// Start of this history's quarantine, in the node's own unit; zero if it never had one.
+    /// Time at which the quarantine of this data history began, by the node's clock and in the
+    /// node's own unit; zero if it never had one.
     pub since: u64,
     /// Identity of the server process (`run_id`).
     pub identity: Arc<str>,
-    /// Rest of the quarantine; zero outside of one.
+    /// Time until the quarantine ends; zero outside of a quarantine.
     pub quarantine: Duration,
-    /// Length of the quarantine as agreed on the node: the longest that any client asked for lately
+    /// Length of a quarantine on this node: the longest that any client has asked for lately
     /// (quarantine 7).
     pub quarantine_len: Duration,
-    /// Length that this batch asked for: its `max_ttl` and the node's failover window.
+    /// Length of a quarantine that this batch asked for: its `max_ttl` and the node's failover
+    /// window (L) together.
     pub quarantine_asked: Duration,
-    /// True if the batch found a shorter length, for which another client had asked, and raised it.
+    /// True if this batch asked for a longer quarantine than any other client, so that the node
+    /// made its quarantine longer.
     pub quarantine_raised: bool,
-    /// True if this batch set the marker: the history is new.
+    /// True if this batch was the first in a new data history, so that it wrote a new marker.
     pub new_history: bool,
-    /// True if there was no marker before: the node is new, or lost its data.
+    /// True if the node had no marker before this batch, so either it is new or it has lost its
+    /// data.
     pub marker_missing: bool,
-    /// State of the data at their beginning.
+    /// How the node's data began: whether the node was new then, or had lost earlier data.
     pub began: Began,
-    /// Losses of these data, the latest last.
+    /// Ranges of writes that the node's data may lack, the latest last.
     pub losses: Arc<[Loss]>,
 }
 
 impl Facts {
-    /// Returns the name of the data history, and of the quarantine that it began with.
+    /// Returns the identifier of the data history and of the quarantine with which it began.
     pub(crate) fn history(&self) -> QuarantineId {
         QuarantineId { history: self.history_id, since: self.since }
     }
 }
 
-/// Facts with the times of their request and of their arrival.
+/// Facts of a node, with the times at which they were requested and received.
 #[derive(Clone, Debug)]
 pub struct TimedFacts {
-    /// Server clock, run id and data history.
+    /// The facts that the node reported.
     pub facts: Facts,
     /// Time before the request was sent.
     pub sent: Moment,
-    /// Time after the answer had come.
+    /// Time at which the answer had arrived.
     pub received: Moment,
 }
 
 impl TimedFacts {
-    /// Returns the server's clock and the server's identity.
+    /// Returns the reading of the server's clock, and the identity (`run_id`) of the server
+    /// process.
     pub(crate) fn clock(&self) -> (NodeClock, Arc<str>) {
         let clock = NodeClock { micros: self.facts.node_micros, read: self.received };
         (clock, Arc::clone(&self.facts.identity))

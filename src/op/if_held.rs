@@ -1,46 +1,58 @@
-//! The request to a node that applies if another owner has the lock.
+//! What a node does about an acquire if another owner has the lock.
 
 use std::time::Duration;
 
 use crate::token::OwnerToken;
 
-/// Request to a node that applies if another owner has the lock: to register for a hint, or to
-/// transfer the lock.
+/// What a node does about an acquire if another owner has the lock: register the caller for a hint,
+/// or transfer the lock to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IfHeld {
-    /// The next release wakes this handle together with all others that watch, and reserves nothing
-    /// for it: it has no place in the queue. Candidates of an election use this, because they
-    /// decide among themselves which of them attempts first.
+    /// The node notifies this handle of the next release of the lock, together with all others that
+    /// watch it. The handle has no place in the queue, so the lock is not reserved for it.
+    /// Candidates of an election use this, because they decide among themselves which of them
+    /// attempts first.
     Watch,
-    /// Releases wake the handles in the queue one after the other.
+    /// The handle gets this place in the lock's queue. Each release wakes only the first handle in
+    /// the queue.
     Queue(Place),
-    /// If this owner or the caller holds the lock and its remaining ttl is at most the caller's,
-    /// the node transfers it to the caller atomically and deletes the previous owner's metadata. No
-    /// third owner can have it in between, and the time for which it is held is never shortened.
-    /// Otherwise the caller is refused and no hint is registered. A node that is settling after a
-    /// planned handover also transfers a lock that it holds.
+    /// If the lock belongs to this owner, or already to the caller, and its remaining ttl is at
+    /// most the ttl of the request, the node transfers it to the caller atomically and deletes the
+    /// previous owner's metadata. So no third owner can have the lock in between, and the time for
+    /// which it is held is never shortened. Otherwise the caller is refused, and no hint is
+    /// registered. A node that is settling (a short time after a planned handover) transfers locks,
+    /// too.
     TakeFrom(OwnerToken),
 }
 
-/// Place of a handle in the queue of those that wait for a lock. The handle that has waited longest
-/// is the first.
+/// Place of a handle in a lock's queue of waiting handles. The handle that has waited longest is
+/// the first.
 ///
-/// A release wakes the first handle and reserves the lock for it: until that handle asks, or the
-/// time is over, others are refused as if the lock were held, but it has no owner. A handle that
-/// does not need its turn gives it back: it releases the lock with [`OwnerToken::reserved_for`]
-/// itself as the owner, and that wakes the next.
+/// A release wakes the first handle and reserves the lock for it: until this handle asks for the
+/// lock, or the time [`needs`](Self::needs) is over, other handles are refused as if the lock were
+/// held. A reserved lock has no owner. A handle that no longer needs its turn gives it back by
+/// releasing the lock with [`OwnerToken::reserved_for`] itself as the owner, which wakes the next
+/// handle.
 ///
 /// [`OwnerToken::reserved_for`]: crate::token::OwnerToken::reserved_for
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Number of the handle that waits; [`NodeSignal::Turn`](crate::node::NodeSignal::Turn) names
-    /// it.
+    /// Number of the handle that waits. [`NodeSignal::Turn`](crate::node::NodeSignal::Turn)
+    /// contains it when it is the handle's turn.
     pub waiter: u64,
-    /// Time waited so far. A span, not an instant, so that no two clocks are compared.
+    /// Time for which the handle has waited so far. It is a duration and not a time of day, so that
+    /// no two clocks are compared.
     pub waited: Duration,
     /// Time for which a released lock is reserved for this handle when it is its turn, at most 50
-    /// ms: enough to receive the hint and to send the request. Zero: it is not reserved.
+    /// ms. It has to be enough to receive the hint and to send the request. If it is zero, the lock
+    /// is not reserved.
     pub needs: Duration,
+}
+
+impl Place {
+    /// Longest time for which a released lock is reserved, whatever its waiter
+    /// [needs](Self::needs). The script has the same number, in `wait_for_hint` of `lua/locks.lua`.
+    pub(crate) const RESERVED_MAX: Duration = Duration::from_millis(50);
 }
 
 impl IfHeld {

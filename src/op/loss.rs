@@ -1,44 +1,47 @@
-//! Writes that a node may have lost.
+//! Ranges of writes that a node may have lost.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::time::{AtMost, span_utc, until_utc, utc};
 
-/// Range of writes that a node may lack, by server clocks, in milliseconds since 1970.
+/// Range of writes that a node may have lost in one event, such as a restart or a failover. Its
+/// times are in milliseconds since 1970, by the clocks of the node's servers.
 ///
-/// Shown as `lost at most 1.3 s of writes, 2026-11-23 14:03:20.1–14:03:21.4 UTC`, or, if no note
-/// survived, as `may have lost every write until 2026-11-23 14:03:21.4 UTC`.
+/// Shown as `lost at most 1.3 s of writes, 2026-11-23 14:03:20.1–14:03:21.4 UTC` or, if `from` is
+/// 0, as `may have lost every write until 2026-11-23 14:03:21.4 UTC`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loss {
-    /// Last surviving note of the server's clock: every earlier write is present. 0: no note
-    /// survived.
+    /// Latest time that the server had stored in its marker and that survived, so every write
+    /// before it is present. 0 if none survived, so any earlier write may be lost.
     pub from: u64,
-    /// Server clock when the data history after the loss began. With `from` it names the loss.
+    /// Time at which the data after the loss began. Together with `from` it identifies the loss.
     pub began: u64,
-    /// `began` plus the failover window (L) of that time: until then a replaced server may have
-    /// accepted writes. A client with a longer L moves this time later during the quarantine.
+    /// End of the range: `began` plus the failover window (L), because a server that was replaced
+    /// may have accepted writes until then. While the quarantine lasts, a client with a longer L
+    /// makes this time later.
     pub to: u64,
 }
 
 impl Loss {
-    /// Makes a loss whose window is zero.
+    /// Makes a loss without a failover window.
     #[cfg(test)]
     pub(crate) const fn between(from: u64, to: u64) -> Self {
         Self { from, began: to, to }
     }
 
-    /// Returns the longest possible duration, without the error of the clocks that measured it
-    /// (2E); `None` if nothing proves one.
+    /// Returns the largest possible length of the range, without the error of the clocks that
+    /// measured it (2E); `None` if `from` is 0, because then nothing proves a limit.
     pub fn length(&self) -> Option<Duration> {
-        // Both times are truncated: there may be writes within the last millisecond, too.
+        // Both times are truncated to milliseconds, so the last millisecond may contain writes,
+        // too.
         let length = self.to.saturating_sub(self.from).saturating_add(1);
         (self.from > 0).then(|| Duration::from_millis(length))
     }
 
     /// Returns the number by which operators name the loss: the second (UTC) at which the data
-    /// after it began, as `20261123-140321`. Unlike a place in a list it stays the same when other
-    /// losses are removed.
+    /// after the loss began, as `20261123-140321`. Unlike a position in a list it stays the same
+    /// when other losses are removed.
     pub fn number(&self) -> String {
         let digits = |c: char| !matches!(c, '-' | ':');
         let second: String = utc(self.began).chars().take(19).filter(|c| digits(*c)).collect();

@@ -1,30 +1,31 @@
-//! Deadline of a batch, in the time of the server that executes it (overview 3).
+//! Deadline of a batch, by the clock of the server that executes it (overview 3).
 
 use std::sync::Arc;
 
-/// A moment by one server's clock.
+/// A deadline, as a reading of one server's clock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotAfter {
     /// Server whose clock it is, as in [`Facts::identity`](super::Facts::identity).
     pub server: Arc<str>,
-    /// Value of that clock at the moment, in microseconds since 1970.
+    /// Reading of that server's clock at the deadline, in microseconds since 1970.
     pub micros: u64,
 }
 
 impl NotAfter {
-    /// Returns a moment that has passed by every clock.
+    /// Returns a deadline that has passed by the clock of every server.
     pub(crate) fn over() -> Self {
         Self { server: Arc::from(""), micros: ALWAYS_PAST }
     }
 
-    /// Returns the moment by the clock of this server. By another server's clock it has passed
-    /// already, because the difference between the two clocks is not known.
+    /// Returns the deadline by the clock of `server`. If it was made for the clock of another
+    /// server, it counts as passed, because the difference between the two clocks is not known.
     pub fn on(&self, server: &str) -> u64 {
         if *self.server == *server { self.micros } else { ALWAYS_PAST }
     }
 }
 
-/// A deadline that has passed by every clock. 1, because 0 means no deadline.
+/// Reading that every server's clock has passed. It is 1, because 0 means that there is no
+/// deadline.
 const ALWAYS_PAST: u64 = 1;
 
 #[cfg(test)]

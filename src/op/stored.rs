@@ -1,11 +1,11 @@
-//! Data that nodes store, as they answer them.
+//! Data that nodes store, in the form in which their answers contain them.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::token::{FencingToken, OwnerToken};
 
-/// A completed result as a node stores it.
+/// Result of an idempotency key, as a node stores it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredRecord {
     /// Ballot under which the result was stored.
@@ -14,7 +14,7 @@ pub struct StoredRecord {
     pub value: Option<Arc<[u8]>>,
 }
 
-/// The finished steps of a handler as a node stores them.
+/// Finished steps of a handler that has stored no result yet, as a node stores them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredSteps {
     /// Ballot under which the steps were stored.
@@ -23,17 +23,18 @@ pub struct StoredSteps {
     pub list: Arc<[u8]>,
 }
 
-/// The holder of a lock on a node.
+/// Holder of a lock, as one node reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// Token of the owner; `None` for another program's value. [`OwnerToken::KEPT`] while the lock
-    /// is free and kept for a holder that may still exist.
+    /// Token of the owner; `None` if another program's value is under the key. It is
+    /// [`OwnerToken::KEPT`] while the lock is free by the node's clock, but kept closed because a
+    /// holder may still exist.
     pub owner: Option<OwnerToken>,
-    /// Fence of this node.
+    /// Largest fencing token that this node has for the lock.
     pub fence: u64,
-    /// Time until expiry; `None` without expiry.
+    /// Time until the lock expires on this node; `None` if it has no expiry.
     pub remaining: Option<Duration>,
-    /// Metadata of the holder.
+    /// Metadata that the holder has published beside the lock, for example an election's value.
     pub meta: Option<Arc<[u8]>>,
 }
 
@@ -60,40 +61,42 @@ pub struct SharedGrant {
 /// State of an idempotency key on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordState {
-    /// Highest ballot that was promised.
+    /// Fencing token of the highest ballot that the node has promised.
     pub fence: u64,
-    /// Number of claims that were seen.
+    /// Number of claims of the key that the node has granted, without those that ended without
+    /// effect.
     pub attempt: u32,
-    /// Rest of the running lease, if one runs.
+    /// Time until the lease of the running claim ends; `None` if no claim runs.
     pub lease: Option<Duration>,
     /// Result, if the record is completed.
     pub record: Option<StoredRecord>,
 }
 
-/// Fields of [`Op::Enlist`](super::Op::Enlist).
+/// Fields of [`Op::Enlist`](super::Op::Enlist), the request to write a candidate's entry in a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Enlist {
     /// Key of the list.
     pub key: super::RecordKey,
-    /// Owner of the entry.
+    /// Owner token of the candidate whose entry this is.
     pub owner: OwnerToken,
-    /// Time for which the entry stays, from now.
+    /// Time from now after which the node drops the entry, unless it is written again.
     pub ttl: Duration,
     /// Content of the entry, one to [`MAX_ENTRY`] bytes; `None` removes the owner's entry.
     pub entry: Option<Arc<[u8]>>,
-    /// Send a hint to all that wrote an entry, so that they read this one soon.
+    /// True if the node shall notify all candidates that watch the list, so that they read this
+    /// entry soon.
     pub news: bool,
 }
 
-/// Most entries in one list, and most readers that one answer shows.
+/// Most entries in one list of candidates, and most readers that one answer shows.
 pub const MAX_LISTED: usize = 64;
-/// Longest entry in bytes.
+/// Longest content of a candidate's entry, in bytes.
 pub const MAX_ENTRY: usize = 1_024;
 
 /// An entry in a list of candidates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// Owner of the entry.
+    /// Owner token of the candidate whose entry this is.
     pub owner: OwnerToken,
     /// Time until the entry expires, unless it is written again.
     pub remaining: Duration,

@@ -78,18 +78,28 @@ pub struct Acquire {
     /// Largest fence that a node granted in this attempt.
     largest: Option<u64>,
     phase: Phase,
+    /// See [`awaiting_all`](Self::awaiting_all).
+    awaits_all: bool,
 }
 
 /// Shortest and longest wait for one more answer, which may save the round trip that raises fences.
 const HEDGE: (Duration, Duration) = (Duration::from_micros(300), Duration::from_millis(5));
 
 impl Acquire {
-    /// Makes the machine of an attempt over `n` nodes, sent at `sent` and valid until `until`. The
-    /// answers to each request are awaited for `patience`. `raise` is the op that raises a node's
-    /// fence; the machine sets its token.
+    /// Makes the state machine of one attempt to acquire a lock on `n` nodes. The requests leave at
+    /// `sent`, and the lease, if it is won, ends at `until`. The answers to each request are
+    /// awaited for `patience`. `raise` is an op that raises a node's fence; its token is filled in
+    /// later.
     pub fn new(n: usize, sent: Moment, until: Moment, patience: Duration, raise: Op) -> Self {
         let (by, votes) = (until.min(sent + patience), vec![Vote::Silent; n]);
-        Self { raise, sent, until, patience, by, votes, largest: None, phase: Phase::Asking }
+        let (largest, phase, awaits_all) = (None, Phase::Asking, false);
+        Self { raise, sent, until, patience, by, votes, largest, phase, awaits_all }
+    }
+
+    /// Sets whether the attempt ends as *no quorum* only after each node has answered or the time
+    /// for answers is over. Default: as soon as no majority can answer any more.
+    pub fn awaiting_all(self, awaits_all: bool) -> Self {
+        Self { awaits_all, ..self }
     }
 
     /// Returns the moment until which the answers to the last request are awaited.
@@ -229,8 +239,10 @@ impl Acquire {
             _ => false,
         });
         let need = majority(self.n());
-        if !late && spoke < need && spoke + self.silent() >= need {
-            // The answers that are still awaited decide between "taken" and "no quorum".
+        let silent = self.silent();
+        if !late && spoke < need && (spoke + silent >= need || self.awaits_all && silent > 0) {
+            // The answers that are still awaited decide between "taken" and "no quorum", or the
+            // caller needs them.
             return Step::Wait(self.by);
         }
         self.phase = Phase::Over;

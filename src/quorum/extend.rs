@@ -127,11 +127,11 @@ impl<K: Fn(usize) -> Known> Extend<K> {
         if n - (self.shut.count_ones() as usize) < majority(n) {
             return Progress::Decided(Extension::Lost);
         }
-        let said = |vote: &NodeOutcome| match vote {
+        let outcome = |vote: &NodeOutcome| match vote {
             NodeOutcome::Silent => NodeOutcome::no_answer(),
-            said => said.clone(),
+            other => other.clone(),
         };
-        Progress::Decided(Extension::Unknown(self.votes.iter().map(said).collect()))
+        Progress::Decided(Extension::Unknown(self.votes.iter().map(outcome).collect()))
     }
 }
 

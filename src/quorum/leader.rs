@@ -22,7 +22,7 @@ use crate::token::OwnerToken;
 
 /// What one node has answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Said<W> {
+enum OwnerReport<W> {
     /// The key holds a lock of this library.
     Held {
         /// Owner of the lock.
@@ -66,7 +66,7 @@ pub struct Leading<W, R> {
     /// Moment until which answers are awaited.
     by: Moment,
     read: R,
-    answers: Vec<Option<Said<W>>>,
+    answers: Vec<Option<OwnerReport<W>>>,
 }
 
 impl<W: Clone, R: Fn(OwnerToken, &Holder) -> Option<(u64, W)>> Leading<W, R> {
@@ -77,28 +77,28 @@ impl<W: Clone, R: Fn(OwnerToken, &Holder) -> Option<(u64, W)>> Leading<W, R> {
         Self { by, read, answers: (0..n).map(|_| None).collect() }
     }
 
-    fn answer(&self, reply: &Answer) -> Said<W> {
+    fn answer(&self, reply: &Answer) -> OwnerReport<W> {
         match reply {
             Ok(Reply::Holder(Some(holder))) => match holder.owner {
                 Some(OwnerToken::KEPT) => {
-                    Said::Quarantined(holder.remaining.unwrap_or_default(), Began::Known)
+                    OwnerReport::Quarantined(holder.remaining.unwrap_or_default(), Began::Known)
                 }
-                Some(owner) => Said::Held {
+                Some(owner) => OwnerReport::Held {
                     owner,
                     remaining: holder.remaining.unwrap_or_default(),
                     content: (self.read)(owner, holder),
                 },
-                None => Said::Absent,
+                None => OwnerReport::Absent,
             },
-            Ok(Reply::Holder(None)) => Said::Absent,
+            Ok(Reply::Holder(None)) => OwnerReport::Absent,
             Ok(Reply::Quarantined { remaining, began, .. }) => {
-                Said::Quarantined(*remaining, *began)
+                OwnerReport::Quarantined(*remaining, *began)
             }
-            Ok(_) => Said::Failed(NodeError::not_executed(
+            Ok(_) => OwnerReport::Failed(NodeError::not_executed(
                 NodeFault::Protocol,
                 "not an answer to the question who holds the name",
             )),
-            Err(e) => Said::Failed(e.clone()),
+            Err(e) => OwnerReport::Failed(e.clone()),
         }
     }
 
@@ -112,7 +112,7 @@ impl<W: Clone, R: Fn(OwnerToken, &Holder) -> Option<(u64, W)>> Leading<W, R> {
 
     fn held(&self) -> impl Iterator<Item = (OwnerToken, Duration, Option<&(u64, W)>)> {
         self.answers.iter().filter_map(|a| match a {
-            Some(Said::Held { owner, remaining, content }) => {
+            Some(OwnerReport::Held { owner, remaining, content }) => {
                 Some((*owner, *remaining, content.as_ref()))
             }
             _ => None,
@@ -133,12 +133,12 @@ impl<W: Clone, R: Fn(OwnerToken, &Holder) -> Option<(u64, W)>> Leading<W, R> {
     }
 
     fn outcomes(&self) -> Vec<NodeOutcome> {
-        let outcome = |a: &Option<Said<W>>| match a {
+        let outcome = |a: &Option<OwnerReport<W>>| match a {
             None => NodeOutcome::no_answer(),
-            Some(Said::Held { remaining, .. }) => NodeOutcome::Held(Some(*remaining)),
-            Some(Said::Absent) => NodeOutcome::Refused,
-            Some(Said::Quarantined(rest, began)) => NodeOutcome::quarantined(*rest, *began),
-            Some(Said::Failed(e)) => NodeOutcome::Failed(e.clone()),
+            Some(OwnerReport::Held { remaining, .. }) => NodeOutcome::Held(Some(*remaining)),
+            Some(OwnerReport::Absent) => NodeOutcome::Refused,
+            Some(OwnerReport::Quarantined(rest, began)) => NodeOutcome::quarantined(*rest, *began),
+            Some(OwnerReport::Failed(e)) => NodeOutcome::Failed(e.clone()),
         };
         self.answers.iter().map(outcome).collect()
     }
@@ -177,8 +177,8 @@ impl<W: Clone, R: Fn(OwnerToken, &Holder) -> Option<(u64, W)>> Machine for Leadi
     }
 }
 
-fn may_be_anybodys<W>(answer: Option<&Said<W>>) -> bool {
-    matches!(answer, None | Some(Said::Quarantined(..) | Said::Failed(_)))
+fn may_be_anybodys<W>(answer: Option<&OwnerReport<W>>) -> bool {
+    matches!(answer, None | Some(OwnerReport::Quarantined(..) | OwnerReport::Failed(_)))
 }
 
 #[cfg(test)]

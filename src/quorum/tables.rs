@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::error::{NodeError, NodeFault, NodeOutcome};
 use crate::name::LockKeys;
 use crate::op::{Began, LockMode, Op, QuarantineId, Reply};
-use crate::quorum::acquire::{Acquire, Loss};
+use crate::quorum::acquire::{Acquire, Loss, Outcome};
 use crate::quorum::extend::{Extend, Extension, Times};
 use crate::quorum::fence::{Settled, settle};
 use crate::quorum::holdings::{Known, Quarantine};
@@ -132,7 +132,18 @@ fn run<M: Machine>(mut machine: M, case: &Case) -> Progress<M::Decision> {
 
 #[test]
 fn acquire() {
-    check(include_str!("testdata/acquire.txt"), |case| match run(attempt(case.n), case) {
+    check(include_str!("testdata/acquire.txt"), |case| attempted(run(attempt(case.n), case)));
+}
+
+#[test]
+fn acquire_awaiting_all() {
+    let attempt = |n| attempt(n).awaiting_all(true);
+    check(include_str!("testdata/await_all.txt"), |case| attempted(run(attempt(case.n), case)));
+}
+
+/// Returns the last step of an attempt in the words of the tables.
+fn attempted(step: Progress<Outcome>) -> String {
+    match step {
         Progress::Wait(until) => format!("wait {}", shown(until)),
         Progress::Send(asks, until) => {
             let Op::Raise { token, .. } = asks[0].1 else { panic!("asks {asks:?}") };
@@ -148,7 +159,7 @@ fn acquire() {
                 None => format!("taken for ever{foreign}"),
             }
         }
-    });
+    }
 }
 
 #[test]
@@ -240,8 +251,8 @@ fn a_node_that_never_granted_is_not_waited_for() {
 fn the_largest_fence_that_was_granted_is_known() {
     let mut machine = attempt(3);
     assert_eq!(machine.largest(), None);
-    for (node, said, largest) in [(0, "grant=9", 9), (1, "grant=7", 9), (2, "held=5", 9)] {
-        machine.on_reply(at(1), node, &reply(said));
+    for (node, answer, largest) in [(0, "grant=9", 9), (1, "grant=7", 9), (2, "held=5", 9)] {
+        machine.on_reply(at(1), node, &reply(answer));
         assert_eq!(machine.largest(), Some(largest));
     }
 }
@@ -266,11 +277,11 @@ fn fence() {
         let (left, expect) = line.split_once("->").expect("a line has an outcome");
         let mut words = left.split_whitespace();
         let n = ms(words.next().and_then(|w| w.strip_prefix("n=")).expect("n= first")) as usize;
-        let said = match settle(n, words.map(ms)) {
+        let outcome = match settle(n, words.map(ms)) {
             Settled::Agreed(t) => format!("agreed {t}"),
             Settled::Raise(t) => format!("raise {t}"),
         };
-        assert_eq!(said, expect.trim(), "{line}");
+        assert_eq!(outcome, expect.trim(), "{line}");
     }
 }
 

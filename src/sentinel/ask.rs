@@ -11,9 +11,9 @@ use futures_util::stream::FuturesUnordered;
 use tokio::time::{sleep, timeout};
 
 use super::address::Address;
-use super::conn::{Access, Heard, SentinelConn};
-use super::discovery::{Answer, Discovery, Master, Said, Trouble, minority};
-use super::events::{Ear, Events};
+use super::conn::{Access, SentinelConn, Subscription};
+use super::discovery::{Answer, Discovery, Master, SentinelReply, Trouble, minority};
+use super::events::{EventCollector, Events};
 use crate::error::NodeError;
 use crate::tls;
 
@@ -79,7 +79,7 @@ impl Asker {
     pub(crate) async fn round(&mut self, hurry: bool) -> Round {
         let first: Vec<Address> = self.machine.sentinels().to_vec();
         let mut answers = self.ask(&first, Vec::new(), hurry).await;
-        if let Some(a) = answers.iter().find(|a| !matches!(a.said, Said::Failed(..))) {
+        if let Some(a) = answers.iter().find(|a| !matches!(a.reply, SentinelReply::Failed(..))) {
             let from = a.from.clone();
             self.machine.first_replier(&from);
         }
@@ -89,16 +89,19 @@ impl Asker {
             answers = self.ask(&new, answers, hurry).await;
             self.machine.learn(&answers);
         }
-        let asked = self.machine.sentinels();
-        self.open.retain(|at, _| asked.contains(at));
-        self.events.keep(asked);
-        let failed = answers.iter().filter(|a| matches!(a.said, Said::Failed(..)));
+        let sentinels = self.machine.sentinels();
+        self.open.retain(|at, _| sentinels.contains(at));
+        self.events.keep(sentinels);
+        let failed = answers.iter().filter(|a| matches!(a.reply, SentinelReply::Failed(..)));
         self.silent = failed.map(|a| a.from.clone()).collect();
-        let known = asked.len();
+        let known = sentinels.len();
         Round {
             decision: self.machine.decide(&answers),
             known,
-            reachable: answers.iter().filter(|a| !matches!(a.said, Said::Failed(..))).count(),
+            reachable: answers
+                .iter()
+                .filter(|a| !matches!(a.reply, SentinelReply::Failed(..)))
+                .count(),
             troubled: answers.iter().filter(|a| a.troubled()).count() > minority(known),
         }
     }
@@ -165,8 +168,8 @@ impl Asker {
                         open.insert(answer.from.clone(), conn);
                     }
                     answers.push(answer);
-                    let heard = |at: &&Address| answers.iter().any(|a| a.from == **at);
-                    let all_lively = few_silent && lively.iter().all(heard);
+                    let answered = |at: &&Address| answers.iter().any(|a| a.from == **at);
+                    let all_lively = few_silent && lively.iter().all(answered);
                     let decided = hurry && machine.clone().decide(&answers).is_ok();
                     if decided && all_lively {
                         break;
@@ -193,22 +196,22 @@ async fn ask_one(
     inquiry: &Inquiry,
     at: &Address,
     conn: Option<SentinelConn>,
-    ear: Arc<Ear>,
+    collector: Arc<EventCollector>,
     logged: &AtomicBool,
 ) -> (Answer, Option<SentinelConn>) {
     let Inquiry { name, access, within, map } = inquiry;
-    let asked = timeout(*within, async {
+    let exchange = timeout(*within, async {
         if let Some(mut conn) = conn {
             let answer = conn.ask(at, name).await;
             // That a kept connection broke proves nothing about the Sentinel, so a new one is
             // opened.
-            if !matches!(answer.said, Said::Failed(Trouble::Unreachable, _)) {
+            if !matches!(answer.reply, SentinelReply::Failed(Trouble::Unreachable, _)) {
                 return (answer, Some(conn));
             }
         }
-        match SentinelConn::open(at, name, access, ear, *within).await {
-            Ok((mut conn, heard)) => {
-                if let Heard::PollOnly(why) = heard
+        match SentinelConn::open(at, name, access, collector, *within).await {
+            Ok((mut conn, subscription)) => {
+                if let Subscription::PollOnly(why) = subscription
                     && !logged.swap(true, Ordering::Relaxed)
                 {
                     tracing::info!(group = %name, sentinel = %at, %why,
@@ -219,10 +222,10 @@ async fn ask_one(
             Err((trouble, detail)) => (failed(at, trouble, detail), None),
         }
     });
-    match asked.await {
+    match exchange.await {
         Ok((mut answer, conn)) => {
-            let keep = !matches!(answer.said, Said::Failed(..));
-            if let Said::Master { at, peers, .. } = &mut answer.said {
+            let keep = !matches!(answer.reply, SentinelReply::Failed(..));
+            if let SentinelReply::Master { at, peers, .. } = &mut answer.reply {
                 for at in peers.iter_mut().map(|p| &mut p.at).chain([at]) {
                     if let Some(reached) = map.get(at) {
                         *at = reached.clone();
@@ -256,7 +259,7 @@ fn late(at: &Address, inquiry: &Inquiry) -> Answer {
 }
 
 fn failed(at: &Address, trouble: Trouble, detail: Box<str>) -> Answer {
-    Answer { from: at.clone(), id: None, said: Said::Failed(trouble, detail) }
+    Answer { from: at.clone(), id: None, reply: SentinelReply::Failed(trouble, detail) }
 }
 
 #[cfg(test)]

@@ -11,11 +11,11 @@ use redis::{
 use tokio::time::timeout;
 
 use super::address::Address;
-use super::discovery::{Answer, MasterFacts, Peer, Said, Trouble};
-use super::events::Ear;
+use super::discovery::{Answer, MasterFacts, Peer, SentinelReply, Trouble};
+use super::events::EventCollector;
 use crate::dial::endpoint::Endpoint;
+use crate::dial::error_text::{error_text, refusal};
 use crate::dial::frames::Limits;
-use crate::dial::said::{refusal, said};
 use crate::dial::{Line, Place, dial};
 use crate::shown::Secrets;
 use crate::tls::{self, Tls};
@@ -97,7 +97,7 @@ pub(crate) struct SentinelConn {
 }
 
 /// Result of the subscription on a new connection.
-pub(crate) enum Heard {
+pub(crate) enum Subscription {
     Events,
     /// The Sentinel refused the subscription, for this reason, so it is only polled.
     PollOnly(String),
@@ -110,16 +110,16 @@ impl SentinelConn {
         at: &Address,
         name: &Arc<str>,
         access: &Access,
-        ear: Arc<Ear>,
+        collector: Arc<EventCollector>,
         within: Duration,
-    ) -> Result<(Self, Heard), (Trouble, Box<str>)> {
+    ) -> Result<(Self, Subscription), (Trouble, Box<str>)> {
         let ours = name.clone();
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
             .set_response_timeout(Some(within))
             .set_push_sender(move |push: PushInfo| {
-                if !ear.is_full() && concerns(&push, &ours) {
-                    ear.tell();
+                if !collector.is_full() && concerns(&push, &ours) {
+                    collector.record();
                 }
                 Ok::<(), std::convert::Infallible>(())
             });
@@ -127,16 +127,16 @@ impl SentinelConn {
             .await
             .unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
             .map_err(|e| no_connection(&e, access.tls.is_some(), &access.secrets()))?;
-        let heard = match handle.subscribe(&CHANNELS[..]).await {
-            Ok(()) => Heard::Events,
+        let subscription = match handle.subscribe(&CHANNELS[..]).await {
+            Ok(()) => Subscription::Events,
             Err(e) if e.is_timeout() || e.is_io_error() => {
                 return Err(trouble(&e, handle.secrets()));
             }
-            Err(e) => Heard::PollOnly(said(&e, handle.secrets())),
+            Err(e) => Subscription::PollOnly(error_text(&e, handle.secrets())),
         };
         let id = redis::cmd("SENTINEL").arg("MYID").query_async(&mut *handle).await;
         let id = own_id(id, handle.secrets())?;
-        Ok((Self { handle, id }, heard))
+        Ok((Self { handle, id }, subscription))
     }
 
     /// Asks for the master, its facts, and the other Sentinels, in one pipeline.
@@ -149,15 +149,15 @@ impl SentinelConn {
         pipe.cmd("SENTINEL").arg("SENTINELS").arg(name);
         pipe.ignore_errors();
         let got: RedisResult<Vec<RedisResult<Value>>> = pipe.query_async(&mut *self.handle).await;
-        let said = match got.map(<[RedisResult<Value>; 3]>::try_from) {
+        let reply = match got.map(<[RedisResult<Value>; 3]>::try_from) {
             Ok(Ok([facts, address, peers])) => judged(facts, address, peers, self.handle.secrets()),
-            Ok(Err(_)) => Said::Failed(Trouble::Strange, "wrong number of answers".into()),
+            Ok(Err(_)) => SentinelReply::Failed(Trouble::Strange, "wrong number of answers".into()),
             Err(e) => {
                 let (trouble, detail) = trouble(&e, self.handle.secrets());
-                Said::Failed(trouble, detail)
+                SentinelReply::Failed(trouble, detail)
             }
         };
-        Answer { from: from.clone(), id: self.id.clone(), said }
+        Answer { from: from.clone(), id: self.id.clone(), reply }
     }
 
     /// Returns the addresses of the group's replicas, dead or alive.
@@ -183,14 +183,14 @@ fn judged(
     address: RedisResult<Value>,
     peers: RedisResult<Value>,
     secrets: &Secrets,
-) -> Said {
-    let strange = |what: &str| Said::Failed(Trouble::Strange, what.into());
+) -> SentinelReply {
+    let strange = |what: &str| SentinelReply::Failed(Trouble::Strange, what.into());
     let failed = |e: &RedisError| {
         let (trouble, detail) = trouble(e, secrets);
-        Said::Failed(trouble, detail)
+        SentinelReply::Failed(trouble, detail)
     };
     let at = match address {
-        Ok(Value::Nil) => return Said::Unknown,
+        Ok(Value::Nil) => return SentinelReply::Unknown,
         Ok(value) => match master_address(&value) {
             Some(at) => at,
             None => return strange("the master's address is invalid"),
@@ -216,7 +216,7 @@ fn judged(
         Err(e) if matches!(kind(&e), Trouble::NoPermission) => Vec::new(),
         Err(e) => return failed(&e),
     };
-    Said::Master { at, facts, peers }
+    SentinelReply::Master { at, facts, peers }
 }
 
 /// Returns the master's address. Host and port must be texts: the conversion of a number would cut
@@ -324,7 +324,7 @@ fn no_connection(e: &RedisError, with_tls: bool, secrets: &Secrets) -> (Trouble,
 fn trouble(e: &RedisError, secrets: &Secrets) -> (Trouble, Box<str>) {
     match refusal(e, secrets) {
         Some(detail) => (Trouble::Tls, detail.into()),
-        None => (kind(e), said(e, secrets).into()),
+        None => (kind(e), error_text(e, secrets).into()),
     }
 }
 
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn events_of_other_groups_concern_nobody() {
+    fn events_of_other_groups_are_ignored() {
         for ours in [
             "orders-a 10.0.0.1 6379 10.0.0.2 6379",
             "master orders-a 10.0.0.1 6379",

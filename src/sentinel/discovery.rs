@@ -24,12 +24,12 @@ pub(crate) struct Answer {
     /// The Sentinel's id (`SENTINEL MYID`). By it, one Sentinel under two addresses has one vote.
     pub id: Option<Box<str>>,
     /// Content of the answer.
-    pub said: Said,
+    pub reply: SentinelReply,
 }
 
 /// Content of an [`Answer`].
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Said {
+pub(crate) enum SentinelReply {
     /// The Sentinel names a master.
     Master {
         /// Address of the master as the Sentinel reports it.
@@ -151,7 +151,7 @@ impl Discovery {
             if let Some(id) = &a.id {
                 self.ids.insert(a.from.clone(), id.clone());
             }
-            if let Said::Master { facts: Some(facts), .. } = &a.said {
+            if let SentinelReply::Master { facts: Some(facts), .. } = &a.reply {
                 self.down_after.insert(a.from.clone(), facts.down_after);
             }
         }
@@ -182,10 +182,10 @@ impl Discovery {
             }
         }
         // Addresses that are no longer asked (a Sentinel redeployed elsewhere) need no entry.
-        let asked = &self.sentinels;
-        self.ids.retain(|at, _| asked.contains(at));
-        self.down_after.retain(|at, _| asked.contains(at));
-        self.learned.retain(|at| asked.contains(at));
+        let sentinels = &self.sentinels;
+        self.ids.retain(|at, _| sentinels.contains(at));
+        self.down_after.retain(|at, _| sentinels.contains(at));
+        self.learned.retain(|at| sentinels.contains(at));
         self.sentinels.len() > before
     }
 
@@ -197,8 +197,8 @@ impl Discovery {
     fn known(&self, voices: &[Voice<'_>]) -> usize {
         let mut reported: Vec<usize> = voices.iter().filter_map(|v| v.sentinels).collect();
         reported.sort_unstable_by(|a, b| b.cmp(a));
-        let asked = self.sentinels.len();
-        let lies = minority(asked).min(reported.len().saturating_sub(asked / 2 + 1));
+        let count = self.sentinels.len();
+        let lies = minority(count).min(reported.len().saturating_sub(count / 2 + 1));
         let reported = reported.get(lies).copied().unwrap_or(0);
         reported.max(self.configured).max(voices.len()).max(1)
     }
@@ -214,7 +214,7 @@ impl Discovery {
         let named: Vec<(&Address, &Voice<'_>)> =
             voices.iter().filter_map(|v| Some((v.at?, v))).collect();
         let Some((first, _)) = named.first() else {
-            return Err(nobody_named(&voices, answers));
+            return Err(no_master_named(&voices, answers));
         };
         // An answer below the epoch that was decided before is stale: that Sentinel does not know
         // of the last failover and would lead back to the master that was replaced (sentinel 1). A
@@ -222,9 +222,9 @@ impl Discovery {
         // of it, or it is wrong. Epochs decrease only when an operator resets the Sentinels; then
         // all of them report that.
         let top = named.iter().filter_map(|(_, v)| v.epoch()).max();
-        let everybody =
+        let all_agree =
             named.len() >= known && named.iter().all(|(at, v)| at == first && v.epoch() == top);
-        let floor = if everybody { top } else { self.seen };
+        let floor = if all_agree { top } else { self.seen };
         let current = |v: &Voice<'_>| v.epoch().is_none() || v.epoch() >= floor;
         let mut votes: BTreeMap<&Address, Vec<&Voice<'_>>> = BTreeMap::new();
         for (at, v) in named.iter().filter(|(_, v)| current(v)) {
@@ -292,17 +292,17 @@ fn voices(answers: &[Answer]) -> Vec<Voice<'_>> {
     };
     let mut sorted: Vec<&Answer> = answers.iter().collect();
     sorted.sort_by_cached_key(|a| (std::cmp::Reverse(known(a)), std::cmp::Reverse(a.epoch()), *a));
-    let (mut heard, mut from) = (BTreeSet::new(), BTreeSet::new());
+    let (mut ids, mut from) = (BTreeSet::new(), BTreeSet::new());
     let mut out = Vec::new();
     for a in sorted {
-        if matches!(a.said, Said::Failed(..)) || !from.insert(&a.from) {
+        if matches!(a.reply, SentinelReply::Failed(..)) || !from.insert(&a.from) {
             continue;
         }
-        if a.id.as_ref().is_some_and(|id| !heard.insert(id)) {
+        if a.id.as_ref().is_some_and(|id| !ids.insert(id)) {
             continue;
         }
-        out.push(match &a.said {
-            Said::Master { at, facts, peers } => {
+        out.push(match &a.reply {
+            SentinelReply::Master { at, facts, peers } => {
                 let others = facts.as_ref().map_or(0, |f| f.others as usize).max(peers.len());
                 let sentinels = Some(others.saturating_add(1));
                 Voice { at: Some(at), facts: facts.as_ref(), sentinels, unknown: false }
@@ -316,15 +316,15 @@ fn voices(answers: &[Answer]) -> Vec<Voice<'_>> {
 impl Answer {
     /// Returns the other Sentinels that this Sentinel names.
     fn peers(&self) -> &[Peer] {
-        match &self.said {
-            Said::Master { peers, .. } => peers,
+        match &self.reply {
+            SentinelReply::Master { peers, .. } => peers,
             _ => &[],
         }
     }
 
     fn epoch(&self) -> Option<u64> {
-        match &self.said {
-            Said::Master { facts, .. } => facts.as_ref().map(|f| f.epoch),
+        match &self.reply {
+            SentinelReply::Master { facts, .. } => facts.as_ref().map(|f| f.epoch),
             _ => None,
         }
     }
@@ -332,8 +332,8 @@ impl Answer {
     /// Returns true if the Sentinel reports the master as down, or a failover as running: then the
     /// Sentinels are asked again soon.
     pub(crate) fn troubled(&self) -> bool {
-        match &self.said {
-            Said::Master { facts, .. } => facts.as_ref().is_some_and(|f| f.troubled),
+        match &self.reply {
+            SentinelReply::Master { facts, .. } => facts.as_ref().is_some_and(|f| f.troubled),
             _ => false,
         }
     }
@@ -342,11 +342,13 @@ impl Answer {
 impl fmt::Display for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: ", self.from)?;
-        match &self.said {
-            Said::Master { at, facts: Some(m), .. } => write!(f, "{at} in epoch {}", m.epoch),
-            Said::Master { at, facts: None, .. } => write!(f, "{at}"),
-            Said::Unknown => f.write_str("knows no such master"),
-            Said::Failed(trouble, detail) => write!(f, "{}: {detail}", trouble.summary()),
+        match &self.reply {
+            SentinelReply::Master { at, facts: Some(m), .. } => {
+                write!(f, "{at} in epoch {}", m.epoch)
+            }
+            SentinelReply::Master { at, facts: None, .. } => write!(f, "{at}"),
+            SentinelReply::Unknown => f.write_str("knows no such master"),
+            SentinelReply::Failed(trouble, detail) => write!(f, "{}: {detail}", trouble.summary()),
         }
     }
 }
@@ -374,8 +376,8 @@ fn all_answers(answers: &[Answer]) -> String {
 
 /// Returns the error if no Sentinel names a master. Of several causes, the one that is least likely
 /// to end by itself decides the fault, because a person has to act on it. Silence comes last.
-fn nobody_named(voices: &[Voice<'_>], answers: &[Answer]) -> NodeError {
-    let has = |t| answers.iter().any(|a| matches!(a.said, Said::Failed(x, _) if x == t));
+fn no_master_named(voices: &[Voice<'_>], answers: &[Answer]) -> NodeError {
+    let has = |t| answers.iter().any(|a| matches!(a.reply, SentinelReply::Failed(x, _) if x == t));
     let fault = if voices.iter().any(|v| v.unknown) {
         NodeFault::UnknownMaster
     } else if has(Trouble::Auth) {

@@ -20,33 +20,33 @@ const TOGETHER: Duration = Duration::from_secs(3);
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     notify: Arc<Notify>,
-    by: Mutex<BTreeMap<Address, Arc<Ear>>>,
+    by: Mutex<BTreeMap<Address, Arc<EventCollector>>>,
 }
 
 /// Collector of the events of one Sentinel, from all connections to it.
 #[derive(Debug)]
-pub(crate) struct Ear {
+pub(crate) struct EventCollector {
     notify: Arc<Notify>,
-    heard: Mutex<Heard>,
+    state: Mutex<EventState>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Heard {
+struct EventState {
     /// True if the Sentinel has sent an event, and no round of questions was started since.
     waits: bool,
     /// Time at which an event of the Sentinel last caused a round.
-    asked: Option<Instant>,
+    last_round: Option<Instant>,
 }
 
-impl Ear {
+impl EventCollector {
     /// Returns true if an event waits already, so that another one would change nothing.
     pub(crate) fn is_full(&self) -> bool {
-        lock(&self.heard).waits
+        lock(&self.state).waits
     }
 
     /// Records an event of the Sentinel.
-    pub(crate) fn tell(&self) {
-        if !std::mem::replace(&mut lock(&self.heard).waits, true) {
+    pub(crate) fn record(&self) {
+        if !std::mem::replace(&mut lock(&self.state).waits, true) {
             self.notify.notify_one();
         }
     }
@@ -54,8 +54,10 @@ impl Ear {
 
 impl Events {
     /// Returns the collector for the Sentinel at this address.
-    pub(crate) fn of(&self, at: &Address) -> Arc<Ear> {
-        let new = || Arc::new(Ear { notify: Arc::clone(&self.notify), heard: Mutex::default() });
+    pub(crate) fn of(&self, at: &Address) -> Arc<EventCollector> {
+        let new = || {
+            Arc::new(EventCollector { notify: Arc::clone(&self.notify), state: Mutex::default() })
+        };
         Arc::clone(lock(&self.by).entry(at.clone()).or_insert_with(new))
     }
 
@@ -88,18 +90,18 @@ impl Events {
         let by = lock(&self.by);
         let mut first: Option<Instant> = None;
         let mut any = false;
-        for ear in by.values() {
-            let mut heard = lock(&ear.heard);
-            let from = heard.asked.map_or(now, |asked| asked + EACH);
-            if heard.waits && from <= now {
-                *heard = Heard { waits: false, asked: Some(now) };
+        for collector in by.values() {
+            let mut state = lock(&collector.state);
+            let from = state.last_round.map_or(now, |at| at + EACH);
+            if state.waits && from <= now {
+                *state = EventState { waits: false, last_round: Some(now) };
                 any = true;
-            } else if heard.waits {
+            } else if state.waits {
                 first = Some(first.map_or(from, |first| first.min(from)));
             }
         }
-        let lately = |ear: &&Arc<Ear>| {
-            lock(&ear.heard).asked.is_some_and(|asked| now.duration_since(asked) < TOGETHER)
+        let lately = |collector: &&Arc<EventCollector>| {
+            lock(&collector.state).last_round.is_some_and(|at| now.duration_since(at) < TOGETHER)
         };
         match (any, first) {
             (true, _) => Due::Now(by.values().filter(lately).count()),
@@ -138,9 +140,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn one_sentinel_is_a_reason_once_a_second() {
         let (events, mut reasons) = (Events::default(), 0);
-        let ear = events.of(&at(1));
+        let collector = events.of(&at(1));
         for _ in 0..1_000 {
-            ear.tell();
+            collector.record();
             advance(Duration::from_millis(9)).await;
             reasons += usize::from(now(&events).await.is_some());
         }
@@ -151,18 +153,18 @@ mod tests {
     async fn another_sentinel_is_heard_at_once_and_what_waits_is_not_lost() {
         let events = Events::default();
         let (noisy, honest) = (events.of(&at(1)), events.of(&at(2)));
-        noisy.tell();
+        noisy.record();
         assert_eq!(now(&events).await, Some(1));
-        noisy.tell();
+        noisy.record();
         assert_eq!(now(&events).await, None);
-        honest.tell();
+        honest.record();
         assert_eq!(now(&events).await, Some(2), "and the two together are urgent");
         let begun = Instant::now();
         assert_eq!(events.reason().await, 2, "the event that waited");
         assert!(begun.elapsed() <= EACH);
         advance(TOGETHER).await;
         events.keep(&[at(2)]);
-        honest.tell();
+        honest.record();
         assert_eq!(now(&events).await, Some(1));
     }
 }

@@ -1,4 +1,5 @@
-//! Builds a handle from settings of the deployment: addresses, environment variables, a file.
+//! Builds a handle from the settings of a deployment: from addresses, from environment variables or
+//! from a file.
 
 mod span;
 pub(crate) mod url;
@@ -13,11 +14,11 @@ use crate::error::ConfigError;
 use crate::redlock::{Redlock, RedlockBuilder};
 use crate::time::Drift;
 
-/// The settings of a handle, for a program's own configuration.
+/// Settings of a handle that a program can read with its own configuration.
 ///
-/// With serde they are deserialized from any format: durations are text with a unit (`250ms`,
-/// `15s`, `1m 30s`, `1h`), and `urls` is one text or a list. A setting that is left out has its
-/// default.
+/// Serde deserializes them from any format. Durations are text with a unit (`250ms`, `15s`, `1m
+/// 30s`, `1h`), and `urls` is a list, or one text with white space between the addresses. A setting
+/// that is left out has its default.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -31,7 +32,7 @@ use crate::time::Drift;
 #[serde(try_from = "Written")]
 #[non_exhaustive]
 pub struct Settings {
-    /// Addresses of the nodes: see [`Redlock::from_urls`].
+    /// Addresses of the nodes, in the form that [`Redlock::from_urls`] describes.
     pub urls: Vec<String>,
     /// ACL user for data servers whose address has no login.
     pub username: Option<String>,
@@ -49,7 +50,7 @@ pub struct Settings {
     pub node_deadline: Option<Duration>,
     /// Value for [`RedlockBuilder::clock_error`].
     pub clock_error: Option<Duration>,
-    /// Value for [`RedlockBuilder::drift`], in millionths.
+    /// Value for [`RedlockBuilder::drift`], in parts per million.
     pub drift_ppm: Option<u32>,
     /// Value for [`RedlockBuilder::prefix`].
     pub prefix: Option<String>,
@@ -136,7 +137,7 @@ fn duration(field: &str, text: &str) -> Result<Duration, ConfigError> {
     span::parse(text).ok_or_else(refuse)
 }
 
-/// Prefix of the environment variables: the rest is the name of the setting in capitals.
+/// Prefix of the environment variables, which is followed by the name of the setting in capitals.
 const VARIABLES: &str = "PALISADE_";
 
 /// Names of all settings, which are the names of their fields.
@@ -159,7 +160,8 @@ fn variable(name: &str) -> String {
     format!("{VARIABLES}{}", name.to_uppercase())
 }
 
-/// Returns the same error, with the name of the variable that holds the setting.
+/// Replaces the name of the setting in an error by the name of the environment variable that holds
+/// it.
 fn of_environment(e: ConfigError) -> ConfigError {
     let (name, place) = match e.field() {
         "node" => ("urls", ""),
@@ -184,12 +186,12 @@ impl Settings {
         Self { urls: urls.into_iter().map(Into::into).collect(), ..Self::default() }
     }
 
-    /// Reads settings from environment variables, each for the field of that name: `PALISADE_URLS`
-    /// (required; addresses separated by white space), `PALISADE_USERNAME`, `PALISADE_PASSWORD`,
-    /// `PALISADE_SENTINEL_USERNAME`, `PALISADE_SENTINEL_PASSWORD`, `PALISADE_TTL`,
-    /// `PALISADE_MAX_TTL`, `PALISADE_NODE_DEADLINE`, `PALISADE_CLOCK_ERROR` (durations with a
-    /// unit), `PALISADE_DRIFT_PPM`, `PALISADE_PREFIX` and `PALISADE_ALLOW_EVEN_NODES` (`true` or
-    /// `false`).
+    /// Reads settings from environment variables, each of which has the name of its field:
+    /// `PALISADE_URLS` (required; addresses separated by white space), `PALISADE_USERNAME`,
+    /// `PALISADE_PASSWORD`, `PALISADE_SENTINEL_USERNAME`, `PALISADE_SENTINEL_PASSWORD`,
+    /// `PALISADE_TTL`, `PALISADE_MAX_TTL`, `PALISADE_NODE_DEADLINE`, `PALISADE_CLOCK_ERROR`
+    /// (durations with a unit), `PALISADE_DRIFT_PPM`, `PALISADE_PREFIX` and
+    /// `PALISADE_ALLOW_EVEN_NODES` (`true` or `false`).
     ///
     /// # Errors
     /// [`ConfigError`] with the variable, its value (a password is not shown) and the accepted
@@ -246,8 +248,8 @@ impl Settings {
         })
     }
 
-    /// Returns a builder with these settings and nodes, for further settings that only code can
-    /// make.
+    /// Returns a builder with these settings and nodes, to which a program can add settings that
+    /// only code can make.
     ///
     /// # Errors
     /// [`ConfigError`] for the first invalid address, without possible secrets.
@@ -257,6 +259,11 @@ impl Settings {
         for (n, url) in self.urls.iter().enumerate() {
             builder = builder.node_arc(url::node("urls", n + 1, url, &logins)?);
         }
+        Ok(self.configure(builder))
+    }
+
+    /// Applies all settings except the nodes and their logins.
+    pub(crate) fn configure(&self, mut builder: RedlockBuilder) -> RedlockBuilder {
         if let Some(ttl) = self.ttl {
             builder = builder.ttl(ttl);
         }
@@ -275,10 +282,10 @@ impl Settings {
         if let Some(prefix) = &self.prefix {
             builder = builder.prefix(prefix.clone());
         }
-        Ok(if self.allow_even_nodes { builder.allow_even_nodes() } else { builder })
+        if self.allow_even_nodes { builder.allow_even_nodes() } else { builder }
     }
 
-    /// Returns the builders of the nodes.
+    /// Returns the nodes at all addresses, not built yet.
     pub(crate) fn nodes(&self) -> Result<Vec<NodeUrl>, ConfigError> {
         let logins = self.logins();
         let urls = self.urls.iter().enumerate();
@@ -313,12 +320,13 @@ impl Redlock {
     /// | `sentinel://[user:password@]host[:port],host[:port],…/master[/db]` | a group |
     /// | `memory://[name]` | this process's memory |
     ///
-    /// The login of a group is that of its data servers. In a password the reserved characters are
-    /// written as `%2F`, `%3F`, `%40` and so on. After a `?`, separated by `&`, the URL may contain
-    /// settings of the node's builder: `trust_fresh`, `allow_eviction`, `failover_window`,
-    /// `min_replicas` and `max_lag` for both; `name`, `connect_timeout` and `replicas` for a
-    /// server; `sentinel_username`, `sentinel_password`, `tls`, `sentinel_tls`, `sentinel_deadline`
-    /// and `poll_every` for a group.
+    /// The login in the address of a group is for its data servers. In a password the reserved
+    /// characters are written as `%2F`, `%3F`, `%40` and so on. After a `?`, separated by `&`, the
+    /// address may contain settings of the node's builder: `trust_fresh`, `allow_eviction`,
+    /// `failover_window`, `min_replicas` and `max_lag` for a server or a group; `name`,
+    /// `connect_timeout` and `replicas` only for a server; `sentinel_username`,
+    /// `sentinel_password`, `tls`, `sentinel_tls`, `sentinel_deadline` and `poll_every` only for a
+    /// group.
     ///
     /// ```
     /// # fn main() -> Result<(), palisade::ConfigError> {

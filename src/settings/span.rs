@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-/// Rule in the error for a text that is no duration.
+/// Rule that the error for a text that is no duration contains.
 pub(super) const FORM: &str = "write a duration with its unit, as 250ms, 15s, 1m 30s, 1h or 1d";
 
-/// Parses whole numbers with units, in any order; `None` if the text is no duration.
+/// Parses one or more whole numbers with units, in any order, and adds them up; `None` if the text
+/// is no duration.
 pub(super) fn parse(text: &str) -> Option<Duration> {
     let mut rest = text.trim();
     if rest.is_empty() {

@@ -23,12 +23,12 @@ pub(super) struct Logins {
     pub(super) sentinel_password: Option<String>,
 }
 
-/// A node, as its address describes it.
+/// A node as its address describes it, not built yet.
 #[derive(Debug)]
 pub enum NodeUrl {
-    /// A lone server.
+    /// A single server, without Sentinels.
     Lone(RedisNodeBuilder),
-    /// A group that Sentinels watch.
+    /// A group of a master and its replicas that Sentinels watch.
     Group(SentinelNodeBuilder),
     /// A node in this process's memory.
     Memory(MemoryNode),
@@ -48,7 +48,7 @@ impl NodeUrl {
     }
 }
 
-/// Builds the node at this address, the `n`th of the addresses in `field`.
+/// Builds the node at `url`, the `n`th address in the setting `field`, which errors name.
 pub(super) fn node(
     field: &str,
     n: usize,
@@ -58,12 +58,13 @@ pub(super) fn node(
     parse(field, n, url, logins)?.build().map_err(|e| refused(field, n, url, &e))
 }
 
-/// Returns an error inside an address as an error of the setting that contains the address.
+/// Converts an error in a part of an address to an error of the setting that contains the address:
+/// the `n`th in `field`. Shows the address without possible secrets.
 pub(super) fn refused(field: &str, n: usize, url: &str, e: &ConfigError) -> ConfigError {
     ConfigError::new(format!("{field}, address {n}"), shown(url), e.to_string())
 }
 
-/// Parses this address, the `n`th of the addresses in `field`.
+/// Parses `url`, the `n`th address in the setting `field`, which errors name.
 pub(super) fn parse(
     field: &str,
     n: usize,
@@ -86,7 +87,7 @@ pub(super) fn parse(
     made.map_err(|e| refused(field, n, url, &e))
 }
 
-/// Returns an address without possible secrets.
+/// Returns an address in a form that can be shown: without possible secrets.
 fn shown(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return "\"…\"".to_owned() };
     let scheme: String = scheme.chars().filter(char::is_ascii_alphanumeric).take(16).collect();
@@ -102,7 +103,7 @@ fn shown(url: &str) -> String {
     Quoted(&format!("{scheme}://{login}{rest}")).to_string()
 }
 
-/// One option after the `?`, with its value.
+/// An option of an address, which stands behind its `?`, with its value.
 struct Given<'a> {
     name: &'a str,
     value: String,
@@ -110,7 +111,8 @@ struct Given<'a> {
 
 impl Given<'_> {
     fn refused(&self, rule: impl Into<String>) -> ConfigError {
-        // The value of an unknown option may be a password.
+        // The value can be shown, because options with secrets are not refused here. The value of
+        // an unknown option may be a password, so `unknown` does not show it.
         ConfigError::new(format!("?{}", plain(self.name)), Quoted(&self.value).to_string(), rule)
     }
 
@@ -170,7 +172,8 @@ fn decoded(what: &str, text: &str) -> Result<String, ConfigError> {
     String::from_utf8(bytes).map_err(|_| refuse())
 }
 
-/// Names of the options of a lone server, besides those that are part of the address.
+/// Names of the options in the address of a single server, for errors; without options that the
+/// builder reads from the address itself, such as `protocol`.
 const LONE: &str = "name, trust_fresh, allow_eviction, failover_window, connect_timeout, replicas, \
                     min_replicas and max_lag";
 
@@ -227,19 +230,21 @@ fn lone(url: &str, logins: &Logins) -> Result<RedisNodeBuilder, ConfigError> {
     })
 }
 
-/// Returns the required strength of the min-replicas check, if a part of it was given.
+/// Returns the number of replicas and the largest lag that the min-replicas check has to have, if
+/// an option gave one of the two; the other one has its default.
 fn strength(replicas: Option<u32>, lag: Option<Duration>) -> Option<(u32, Duration)> {
     let usual = (1, Duration::from_secs(10));
     (replicas.is_some() || lag.is_some())
         .then(|| (replicas.unwrap_or(usual.0), lag.unwrap_or(usual.1)))
 }
 
-/// Names of the options of a group.
+/// Names of the options in the address of a Sentinel group, for errors.
 const GROUP: &str = "sentinel_username, sentinel_password, tls, sentinel_tls, min_replicas, \
                      max_lag, failover_window, trust_fresh, allow_eviction, sentinel_deadline and \
                      poll_every";
 
-/// Parses `[user:password@]host[:port],…/name[/db][?…]`.
+/// Parses a `sentinel://` address without its scheme:
+/// `[user:password@]host[:port],…/name[/db][?…]`.
 fn group(rest: &str, logins: &Logins) -> Result<SentinelNodeBuilder, ConfigError> {
     let form = "write sentinel://[user:password@]host:port,host:port/name-of-the-master";
     let broken = |what: &str| ConfigError::new("sentinel address", what, form);
@@ -284,7 +289,7 @@ fn group(rest: &str, logins: &Logins) -> Result<SentinelNodeBuilder, ConfigError
     watched(node, query)
 }
 
-/// Applies the options after the `?` to the builder.
+/// Applies the options that follow the address's `?` to the builder.
 fn watched(mut node: SentinelNodeBuilder, query: &str) -> Result<SentinelNodeBuilder, ConfigError> {
     let (mut replicas, mut lag) = (None, None);
     for given in options(query)? {

@@ -1,4 +1,4 @@
-//! How moments and spans of wall clocks are shown to people: always in UTC.
+//! Formats wall-clock times and durations for people, always in UTC.
 
 use std::fmt;
 use std::time::Duration;
@@ -16,8 +16,8 @@ pub fn until_utc(ms: u64) -> String {
     format!("{date} {time} UTC")
 }
 
-/// Formats the span between two readings in milliseconds since 1970: `2026-11-23
-/// 14:03:20.1–14:03:21.4 UTC`. Rounded outwards to tenths of a second.
+/// Formats the span between two times in milliseconds since 1970: `2026-11-23 14:03:20.1–14:03:21.4
+/// UTC`. The first time is rounded down and the second one up, to tenths of a second.
 pub(crate) fn span_utc(from: u64, to: u64) -> String {
     let ((day, begin), (last_day, end)) = (tenths(from), tenths(to.div_ceil(100) * 100));
     if day == last_day {
@@ -52,7 +52,7 @@ impl fmt::Display for AtMost {
     }
 }
 
-/// Returns the date, and the time to a tenth of a second (cut off).
+/// Returns the date, and the time of day cut off after tenths of a second.
 fn tenths(ms: u64) -> (String, String) {
     let (date, mut time) = date_and_time(ms);
     time.truncate("00:00:00.0".len());
@@ -61,7 +61,8 @@ fn tenths(ms: u64) -> (String, String) {
 
 fn date_and_time(ms: u64) -> (String, String) {
     let (days, of_day) = (ms / 86_400_000, ms % 86_400_000);
-    // Years begin in March, so that the leap day is the last; eras of 400 years are alike.
+    // The calculation counts years from March, so that the leap day is the last day of a year, and
+    // eras of 400 years, which are all alike.
     let days = days + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
     let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;

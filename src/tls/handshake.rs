@@ -1,5 +1,5 @@
-//! The part of TLS that uses rustls: certificates before a handshake, the cause after a refused
-//! one.
+//! The part of TLS that uses rustls: it reads the certificates before a handshake, and finds the
+//! cause of a handshake that failed.
 
 use std::error::Error;
 use std::io;
@@ -17,18 +17,19 @@ use tokio_rustls::client::TlsStream;
 use super::inside;
 use crate::error::ConfigError;
 
-/// Settings of TLS with a server: the certificates that are trusted, and the one of the client.
+/// Settings of TLS with a server: the root certificates that are trusted, and the certificate of
+/// the client.
 #[derive(Clone)]
 pub struct Tls {
     config: Arc<ClientConfig>,
-    /// Name expected in the server's certificate, if it is not the host.
+    /// Name that the server's certificate must have; `None` if it must have the name of the host.
     name: Option<Arc<str>>,
 }
 
 impl Tls {
-    /// Makes the settings with this root certificate, else the system's, and this client
-    /// certificate with its key, all PEM. Errors quote nothing of the PEM, not even rustls'
-    /// message: it may contain the line that holds the key.
+    /// Makes the settings from PEM texts: a root certificate, or without one those of the system,
+    /// and a client certificate with its key. Errors quote nothing of these texts, not even rustls'
+    /// message, because the message may contain a line of the key.
     pub fn new(
         field: &'static str,
         root: Option<&[u8]>,
@@ -59,12 +60,12 @@ impl Tls {
         Ok(Self { config: Arc::new(config), name: None })
     }
 
-    /// Checks the server's certificate against this name, or against the host if there is none.
+    /// Sets the name that the server's certificate must have; `None` for the name of the host.
     pub(crate) fn named(self, name: Option<&Arc<str>>) -> Self {
         Self { name: name.cloned(), ..self }
     }
 
-    /// Does the handshake.
+    /// Performs the handshake over a TCP connection to the host.
     pub(crate) async fn over(
         &self,
         host: &str,
@@ -78,8 +79,8 @@ impl Tls {
     }
 }
 
-/// Returns the crypto provider of this process. Without one rustls would panic in the task that
-/// connects, and the user would only see that connecting was cut off.
+/// Returns the crypto provider that this process has installed. Without one rustls would panic in
+/// the task that connects, and the user would see only that the attempt to connect was cut off.
 fn provider(field: &'static str) -> Result<&'static Arc<CryptoProvider>, ConfigError> {
     CryptoProvider::get_default().ok_or_else(|| {
         let rule = "TLS needs a crypto provider; install one when the program starts, as \
@@ -105,7 +106,7 @@ fn given(field: &'static str, pem: &[u8]) -> Result<RootCertStore, ConfigError> 
     Ok(store)
 }
 
-/// Returns the client's certificate and key, if they belong together.
+/// Reads the client's certificate chain and key, and checks that they belong together.
 fn shown(
     field: &'static str,
     provider: &CryptoProvider,
@@ -127,7 +128,8 @@ fn shown(
     Ok((chain, key))
 }
 
-/// Checks that a certificate can contain this name.
+/// Checks that the name is one for which a server can have a certificate: a host name or an IP
+/// address.
 pub(crate) fn server_name(field: &'static str, name: &str) -> Result<(), ConfigError> {
     ServerName::try_from(name).map(|_| ()).map_err(|_| {
         let shown: String = name.chars().take(64).collect();
@@ -141,14 +143,15 @@ fn certificates(
     what: &dyn Fn() -> String,
 ) -> Result<Vec<CertificateDer<'static>>, ConfigError> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    // Text that is no PEM reads as PEM without any item.
+    // A text that is not PEM counts as PEM without any certificate, so an empty list is refused,
+    // too.
     found.ok().filter(|list| !list.is_empty()).ok_or_else(|| {
         ConfigError::new(field, what(), "must be PEM with at least one BEGIN CERTIFICATE")
     })
 }
 
-/// Returns what to change so that the handshake succeeds, and rustls' message, with the names of
-/// the server's certificate. `None`: it was not TLS that failed.
+/// Returns what to change so that the handshake succeeds, and rustls' message, which may contain
+/// the names in the server's certificate; `None` if the error is not one of TLS.
 pub(crate) fn refusal(e: &(dyn Error + 'static)) -> Option<(&'static str, String)> {
     let e = inside::<rustls::Error>(e)?;
     Some((remedy(e), e.to_string()))

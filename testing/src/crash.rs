@@ -16,13 +16,13 @@ use tokio::time::sleep;
 
 /// Largest number of deliveries in one trial.
 const MOST: u32 = 20;
-/// Step of a node's clock by [`Blow::SkewClock`]; it is within the default `clock_error`.
+/// Step of a node's clock by [`CrashKind::SkewClock`]; it is within the default `clock_error`.
 const SKEW: Duration = Duration::from_secs(1);
 
-/// Fault that happens at a point.
+/// Fault that is injected at a crash point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Blow {
+pub enum CrashKind {
     /// The process dies: its futures are dropped, and none of its later requests is sent.
     Kill,
     /// The request, or its answer, is under way for longer than a lease.
@@ -45,21 +45,21 @@ pub enum Delivery {
     Parked,
 }
 
-/// A test of code that handles messages: each trial has a blow at one point of a delivery.
+/// A test of code that handles messages: each trial has a crash at one point of a delivery.
 ///
 /// The points are each request to a node and each answer, and both sides of each
-/// [effect](Process::effect). After the blow the message is delivered again, to a new process,
+/// [effect](Process::effect). After the crash the message is delivered again, to a new process,
 /// until it is done or parked. No time passes in reality: run it in a test with tokio's time
 /// paused.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() -> Result<(), palisade::error::ConfigError> {
-/// use palisade_testing::crash::{Blow, Crashes, Delivery};
+/// use palisade_testing::crash::{CrashKind, Crashes, Delivery};
 /// use palisade::{Failed, Outcome};
 ///
 /// // #[tokio::test(start_paused = true)]
-/// let report = Crashes::new(3, Blow::Kill)
+/// let report = Crashes::new(3, CrashKind::Kill)
 ///     .run(|process| async move {
 ///         let orders = process.redlock().idempotency("orders").at_most_once().build().unwrap();
 ///         let charge = async |_| {
@@ -80,7 +80,7 @@ pub enum Delivery {
 #[must_use = "it does nothing until `run`"]
 pub struct Crashes {
     nodes: usize,
-    blow: Blow,
+    kind: CrashKind,
 }
 
 /// Result of all trials.
@@ -95,8 +95,8 @@ pub struct CrashReport {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Trial {
-    /// The fault.
-    pub blow: Blow,
+    /// The injected fault.
+    pub kind: CrashKind,
     /// The point, for example `before Claim at node-1`; `None` if the trial did not reach its
     /// point.
     pub point: Option<String>,
@@ -126,13 +126,13 @@ struct World {
     effects: Arc<AtomicU32>,
 }
 
-/// State of a process: alive or dead, and the point at which it is struck.
+/// State of a process: alive or dead, and the point at which it crashes.
 #[derive(Debug)]
 struct Life {
-    /// The blow and the number of its point; `None` if the process is spared.
-    strikes: Option<(Blow, usize)>,
+    /// The crash and the number of its point; `None` if there is none.
+    crash: Option<(CrashKind, usize)>,
     passed: AtomicUsize,
-    struck: Mutex<Option<String>>,
+    crashed_at: Mutex<Option<String>>,
     dead: AtomicBool,
     died: Notify,
     first: MemoryNode,
@@ -141,11 +141,11 @@ struct Life {
 
 impl Crashes {
     /// Creates trials over this number of nodes in memory.
-    pub fn new(nodes: usize, blow: Blow) -> Self {
-        Self { nodes, blow }
+    pub fn new(nodes: usize, kind: CrashKind) -> Self {
+        Self { nodes, kind }
     }
 
-    /// Runs one delivery without a blow, and one trial for each point that the delivery passed.
+    /// Runs one delivery without a crash, and one trial for each point that the delivery passed.
     ///
     /// # Errors
     /// [`ConfigError`] if no handle can be made with this number of nodes.
@@ -158,9 +158,9 @@ impl Crashes {
         Fut: Future<Output = Delivery>,
     {
         let world = World::new(self.nodes);
-        let spared = world.process(None)?;
-        deliver(spared.clone()).await;
-        let points = spared.0.life.passed.load(Ordering::Relaxed);
+        let undisturbed = world.process(None)?;
+        deliver(undisturbed.clone()).await;
+        let points = undisturbed.0.life.passed.load(Ordering::Relaxed);
         let mut trials = Vec::with_capacity(points);
         for at in 0..points {
             trials.push(self.trial(&deliver, at).await?);
@@ -174,31 +174,31 @@ impl Crashes {
         Fut: Future<Output = Delivery>,
     {
         let world = World::new(self.nodes);
-        let mut strikes = Some((self.blow, at));
+        let mut crash = Some((self.kind, at));
         // A process that is not killed stays alive, so its handle is kept.
         let mut alive = Vec::new();
         let (mut deliveries, mut ended, mut point) = (0, None, None);
         while deliveries < MOST {
-            let process = world.process(strikes.take())?;
+            let process = world.process(crash.take())?;
             deliveries += 1;
             let life = Arc::clone(&process.0.life);
-            let came_to = tokio::select! {
+            let delivery = tokio::select! {
                 biased;
                 () = life.died.notified() => None,
-                came_to = deliver(process.clone()) => Some(came_to),
+                delivery = deliver(process.clone()) => Some(delivery),
             };
-            point = point.or(life.struck().take());
-            if came_to.is_some() {
+            point = point.or(life.crashed_at().take());
+            if delivery.is_some() {
                 alive.push(process);
             }
-            if let Some(Delivery::Done | Delivery::Parked) = came_to {
-                ended = came_to;
+            if let Some(Delivery::Done | Delivery::Parked) = delivery {
+                ended = delivery;
                 break;
             }
             sleep(Config::default().ttl * 2).await;
         }
         let effects = world.effects.load(Ordering::Relaxed);
-        Ok(Trial { blow: self.blow, point, effects, ended, deliveries })
+        Ok(Trial { kind: self.kind, point, effects, ended, deliveries })
     }
 }
 
@@ -209,23 +209,23 @@ impl World {
         Self { nodes: (0..nodes).map(node).collect(), env, effects: Arc::default() }
     }
 
-    fn process(&self, strikes: Option<(Blow, usize)>) -> Result<Process, ConfigError> {
+    fn process(&self, crash: Option<(CrashKind, usize)>) -> Result<Process, ConfigError> {
         let life = Arc::new(Life {
-            strikes,
+            crash,
             passed: AtomicUsize::new(0),
-            struck: Mutex::default(),
+            crashed_at: Mutex::default(),
             dead: AtomicBool::new(false),
             died: Notify::new(),
             first: self.nodes.first().cloned().unwrap_or_default(),
             effects: Arc::clone(&self.effects),
         });
-        let way = |node: &MemoryNode| Way {
+        let with_crashes = |node: &MemoryNode| CrashingNode {
             node: node.clone(),
             env: Arc::clone(&self.env),
             life: Arc::clone(&life),
         };
         let builder = Redlock::builder().env(Arc::clone(&self.env) as Arc<dyn Env>);
-        let builder = self.nodes.iter().map(way).fold(builder, RedlockBuilder::node);
+        let builder = self.nodes.iter().map(with_crashes).fold(builder, RedlockBuilder::node);
         Ok(Process(Arc::new(Inner { redlock: builder.build()?, life })))
     }
 }
@@ -255,9 +255,9 @@ impl Process {
 }
 
 impl Life {
-    fn struck(&self) -> MutexGuard<'_, Option<String>> {
+    fn crashed_at(&self) -> MutexGuard<'_, Option<String>> {
         // Each change of the value is one statement, so a poisoned lock has a valid value.
-        self.struck.lock().unwrap_or_else(PoisonError::into_inner)
+        self.crashed_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Passes a point, and returns the time for which the request or answer stalls there. Never
@@ -267,23 +267,23 @@ impl Life {
             return pending().await;
         }
         let at = self.passed.fetch_add(1, Ordering::Relaxed);
-        let Some((blow, point)) = self.strikes else { return Duration::ZERO };
+        let Some((kind, point)) = self.crash else { return Duration::ZERO };
         if at != point {
             return Duration::ZERO;
         }
-        *self.struck() = Some(what.to_owned());
-        match blow {
-            Blow::Kill => {
+        *self.crashed_at() = Some(what.to_owned());
+        match kind {
+            CrashKind::Kill => {
                 self.dead.store(true, Ordering::Release);
                 self.died.notify_one();
                 pending().await
             }
-            Blow::Stall => Config::default().ttl * 2,
-            Blow::LoseData => {
+            CrashKind::Stall => Config::default().ttl * 2,
+            CrashKind::LoseData => {
                 node.lose_data();
                 Duration::ZERO
             }
-            Blow::SkewClock => {
+            CrashKind::SkewClock => {
                 node.jump_clock(SKEW);
                 Duration::ZERO
             }
@@ -291,16 +291,16 @@ impl Life {
     }
 }
 
-/// The path from a process to a node.
+/// A node as a process reaches it: each call has a crash point before it and one after it.
 #[derive(Debug)]
-struct Way {
+struct CrashingNode {
     node: MemoryNode,
     env: Arc<TokioEnv>,
     life: Arc<Life>,
 }
 
-impl Way {
-    async fn go(&self, batch: Batch, deadline: Moment) -> Replies {
+impl CrashingNode {
+    async fn forward(&self, batch: Batch, deadline: Moment) -> Replies {
         let what = batch.ops.first().map_or("look", operation);
         let at = |side| format!("{side} {what} at {}", self.node.name());
         let stalls = self.life.pass(&at("before"), &self.node).await;
@@ -319,12 +319,12 @@ impl Way {
     }
 }
 
-impl LockNode for Way {
+impl LockNode for CrashingNode {
     fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
         let n = batch.ops.len();
         Box::pin(async move {
             let limit = deadline.since(self.env.now());
-            tokio::time::timeout(limit, self.go(batch, deadline)).await.unwrap_or_else(|_| {
+            tokio::time::timeout(limit, self.forward(batch, deadline)).await.unwrap_or_else(|_| {
                 Replies::fail(n, &NodeError::maybe_executed(NodeFault::Timeout, "no answer"))
             })
         })
@@ -399,7 +399,7 @@ impl CrashReport {
 impl fmt::Display for Trial {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let point = self.point.as_deref().unwrap_or("nowhere");
-        write!(f, "{:?} {point}: {} effects, ", self.blow, self.effects)?;
+        write!(f, "{:?} {point}: {} effects, ", self.kind, self.effects)?;
         match self.ended {
             Some(ended) => write!(f, "{ended:?} after {} deliveries", self.deliveries),
             None => write!(f, "no end within {} deliveries", self.deliveries),

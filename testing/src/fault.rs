@@ -114,7 +114,7 @@ impl FaultControl {
     }
 
     /// Removes the script and the dice. A freeze or a cut stays.
-    pub fn calm(&self) {
+    pub fn clear(&self) {
         let mut state = self.0.state();
         state.script.clear();
         state.dice = None;
@@ -271,12 +271,12 @@ impl LockNode for Fault {
         }
         let budget = deadline.since(self.0.env.now());
         Box::pin(async move {
-            let (reply, heard) = oneshot::channel();
+            let (reply, receiver) = oneshot::channel();
             tokio::spawn(self.0.clone().deliver(Job { batch, budget, step, reply }));
             let late = pin!(sleep(budget));
             tokio::select! {
                 biased;
-                replies = answer(heard) => replies,
+                replies = answer(receiver) => replies,
                 () = late => {
                     let error = NodeError::maybe_executed(NodeFault::Timeout, "no answer in time");
                     Replies::fail(n, &error)

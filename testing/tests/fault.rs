@@ -188,7 +188,7 @@ async fn the_same_seed_gives_the_same_history() {
             let reply = s.ask(if n % 2 == 0 { acquire(n / 2) } else { release(n / 2) }).await;
             lines.push(format!("{:?} {reply:?}", s.env.now()));
         }
-        s.control.calm();
+        s.control.clear();
         lines
     }
     let first = history(1).await;

@@ -195,7 +195,7 @@ async fn a_sentinel_that_announces_an_address_that_cannot_be_reached() {
 }
 
 #[tokio::test]
-async fn nobody_at_the_address_of_a_lone_server() {
+async fn no_server_at_the_address_of_a_lone_server() {
     let at = format!("127.0.0.1:{}", free_port());
     let (text, _) = sentence(RedisNode::new(format!("redis://{at}")).unwrap()).await;
     let place = format!("at {at}: ");

@@ -57,11 +57,11 @@ async fn held(decision: Decision) {
     assert_eq!((of.metrics().held, broker.left()), (0, 0));
     // After the first minute, a held message is delivered at most once in 45 s.
     assert!(ended.retried < 300 * 16, "{ended:?}");
-    let said = |words: &str| log.lines(&["palisade::consumer", words]).len();
-    let reports = said("held=");
+    let logged = |words: &str| log.lines(&["palisade::consumer", words]).len();
+    let reports = logged("held=");
     assert!((4..=8).contains(&reports), "{reports} reports in six minutes");
-    assert_eq!(said("messages are held until an operator decides"), reports + 1, "one begins it");
-    assert_eq!(said("no message is held any more"), 1);
+    assert_eq!(logged("messages are held until an operator decides"), reports + 1, "one begins it");
+    assert_eq!(logged("no message is held any more"), 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -446,7 +446,7 @@ async fn no_more_is_fetched_than_can_be_handled_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_broker_that_answers_nothing_holds_nobody_up() {
+async fn a_broker_that_does_not_answer_delays_the_end_of_the_consumer_only_briefly() {
     let (w, broker, ledger) = (World::new(3), Broker::default(), Ledger::default());
     broker.publish("order-1", "10 GBP");
     let books = ledger.clone();

@@ -173,7 +173,7 @@ async fn a_cancelled_run_is_told_and_has_its_grace() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn jitter_is_the_same_for_everybody_and_within_bounds() {
+async fn jitter_is_the_same_for_all_processes_and_within_bounds() {
     let world = World::new();
     let job = || Job::new("job", "* * * * *").jitter(30 * SECOND);
     let two = [world.process(job()), world.process(job())];

@@ -68,7 +68,7 @@ async fn a_frozen_replica_is_a_typed_refusal_in_time() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
-async fn nobody_waits_for_a_replica_that_only_others_need() {
+async fn no_caller_waits_for_a_replica_that_only_others_need() {
     let trio = Trio::start();
     let redlock = trio.redlock_within(Duration::from_secs(5));
     trio.replicas[0].freeze();
@@ -260,7 +260,7 @@ async fn a_missing_permission_is_named() {
 
 /// A barrier writes a key, so that replicas have something to confirm, and overwrites its value.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_holds_a_lock_where_barriers_are_written() {
+async fn no_lock_is_held_under_the_key_of_barriers() {
     let server = Server::start(&[]);
     let handle = |prefix: &str| {
         let node = RedisNode::builder(server.url()).trust_fresh(true).build().unwrap();

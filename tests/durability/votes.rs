@@ -12,9 +12,9 @@ use tokio::sync::broadcast;
 
 use super::*;
 
-/// A node's answer when it is asked for its replicas.
+/// A node's reply to a barrier.
 #[derive(Clone)]
-enum Says {
+enum BarrierReply {
     Have(u32),
     /// A fault that says "not executed", although the request was executed.
     NotExecuted(NodeFault),
@@ -23,13 +23,13 @@ enum Says {
 
 /// A node in memory that reports replicas.
 #[derive(Clone)]
-struct Told {
+struct ReportingNode {
     memory: MemoryNode,
-    says: Arc<Mutex<Says>>,
-    asked: Arc<Mutex<Vec<Durability>>>,
+    reply: Arc<Mutex<BarrierReply>>,
+    levels: Arc<Mutex<Vec<Durability>>>,
 }
 
-impl LockNode for Told {
+impl LockNode for ReportingNode {
     fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
         self.memory.call(batch, deadline)
     }
@@ -40,14 +40,16 @@ impl LockNode for Told {
         level: Durability,
         _deadline: Moment,
     ) -> BoxFuture<'_, Result<u32, NodeError>> {
-        self.asked.lock().unwrap().push(level);
-        let says = self.says.lock().unwrap().clone();
+        self.levels.lock().unwrap().push(level);
+        let reply = self.reply.lock().unwrap().clone();
         Box::pin(async move {
             tokio::time::sleep(Duration::from_millis(3)).await;
-            match says {
-                Says::Have(n) => Ok(n),
-                Says::NotExecuted(fault) => Err(NodeError::not_executed(fault, "so it says")),
-                Says::Nothing => std::future::pending().await,
+            match reply {
+                BarrierReply::Have(n) => Ok(n),
+                BarrierReply::NotExecuted(fault) => {
+                    Err(NodeError::not_executed(fault, "so it says"))
+                }
+                BarrierReply::Nothing => std::future::pending().await,
             }
         })
     }
@@ -62,17 +64,17 @@ impl LockNode for Told {
 }
 
 struct Three {
-    nodes: Vec<Told>,
+    nodes: Vec<ReportingNode>,
     redlock: Redlock,
 }
 
-fn three(says: [Says; 3]) -> Three {
-    let reported = |says| Told {
+fn three(replies: [BarrierReply; 3]) -> Three {
+    let node = |reply| ReportingNode {
         memory: MemoryNode::new(),
-        says: Arc::new(Mutex::new(says)),
-        asked: Arc::default(),
+        reply: Arc::new(Mutex::new(reply)),
+        levels: Arc::default(),
     };
-    let nodes: Vec<_> = says.into_iter().map(reported).collect();
+    let nodes: Vec<_> = replies.into_iter().map(node).collect();
     // Wrap the node, as a user's wrapper does, to see that the wrapper forwards barriers.
     let builder = nodes.iter().fold(Redlock::builder(), |b, n| b.node(Fault::new(n.clone())));
     Three { nodes, redlock: builder.build().unwrap() }
@@ -93,35 +95,39 @@ impl Three {
 
 #[tokio::test]
 async fn a_majority_at_the_level_is_enough_and_the_lowest_count_is_reported() {
-    let t = three([Says::Have(5), Says::Have(2), Says::Nothing]);
+    let t = three([BarrierReply::Have(5), BarrierReply::Have(2), BarrierReply::Nothing]);
     let mutex = t.redlock.mutex("k").durability(Durability::Replicas(2)).build().unwrap();
     let guard = mutex.try_acquire().await.unwrap().acquired().unwrap();
     assert_eq!(guard.durability().replicas, 2);
     let before = guard.valid_until();
-    *t.nodes[1].says.lock().unwrap() = Says::Have(3);
+    *t.nodes[1].reply.lock().unwrap() = BarrierReply::Have(3);
     assert!(guard.extend().await.unwrap() > before);
     assert_eq!(guard.durability().replicas, 3, "the renewal's own word");
     assert!(guard.release().await.is_ok());
     for node in &t.nodes {
-        let asked = node.asked.lock().unwrap();
-        assert!(asked.iter().all(|l| *l == Durability::Replicas(2)), "{asked:?}");
+        let levels = node.levels.lock().unwrap();
+        assert!(levels.iter().all(|l| *l == Durability::Replicas(2)), "{levels:?}");
     }
 }
 
 #[tokio::test]
-async fn the_default_asks_nobody() {
-    let t = three([Says::Nothing, Says::Nothing, Says::Nothing]);
+async fn the_default_level_sends_no_barrier() {
+    let t = three([BarrierReply::Nothing, BarrierReply::Nothing, BarrierReply::Nothing]);
     let guard = t.redlock.mutex("k").build().unwrap().acquire().await.unwrap();
     guard.extend().await.unwrap();
     assert_eq!(guard.durability(), palisade::Achieved::default());
-    assert!(t.nodes.iter().all(|n| n.asked.lock().unwrap().is_empty()));
+    assert!(t.nodes.iter().all(|n| n.levels.lock().unwrap().is_empty()));
 }
 
 #[tokio::test]
 async fn a_minority_at_the_level_is_a_refusal_and_all_of_it_is_rolled_back() {
     // The first node has too few replicas, the second claims that nothing was executed, and the
     // third has enough.
-    let t = three([Says::Have(1), Says::NotExecuted(NodeFault::NotMaster), Says::Have(2)]);
+    let t = three([
+        BarrierReply::Have(1),
+        BarrierReply::NotExecuted(NodeFault::NotMaster),
+        BarrierReply::Have(2),
+    ]);
     let mutex =
         t.redlock.mutex("k").durability(Durability::Replicas(2)).auto_renew(false).build().unwrap();
     let error = mutex.try_acquire().await.unwrap_err();
@@ -140,7 +146,7 @@ async fn a_minority_at_the_level_is_a_refusal_and_all_of_it_is_rolled_back() {
 
 #[tokio::test(start_paused = true)]
 async fn a_barrier_that_never_answers_ends_and_is_rolled_back() {
-    let t = three([Says::Have(2), Says::Nothing, Says::Nothing]);
+    let t = three([BarrierReply::Have(2), BarrierReply::Nothing, BarrierReply::Nothing]);
     let mutex = t.redlock.mutex("k").durability(Durability::AllReplicas).build().unwrap();
     let refused = tokio::time::timeout(TTL, mutex.try_acquire()).await.expect("in time");
     assert!(matches!(refused, Err(AcquireError::NoQuorum(_))), "{refused:?}");
@@ -149,20 +155,20 @@ async fn a_barrier_that_never_answers_ends_and_is_rolled_back() {
 
 #[tokio::test]
 async fn a_caller_that_leaves_while_replicas_are_asked_leaves_nothing_behind() {
-    let t = three([Says::Nothing, Says::Nothing, Says::Nothing]);
+    let t = three([BarrierReply::Nothing, BarrierReply::Nothing, BarrierReply::Nothing]);
     let mutex = t.redlock.mutex("k").durability(Durability::AllReplicas).build().unwrap();
     let gone = tokio::time::timeout(Duration::from_millis(50), mutex.try_acquire()).await;
     assert!(gone.is_err());
-    assert!(t.nodes.iter().all(|n| !n.asked.lock().unwrap().is_empty()), "they were asked");
+    assert!(t.nodes.iter().all(|n| !n.levels.lock().unwrap().is_empty()), "they were asked");
     t.nothing_stands("k").await;
 }
 
 #[tokio::test]
 async fn others_do_not_wait_behind_a_barrier() {
-    let t = three([Says::Nothing, Says::Nothing, Says::Nothing]);
+    let t = three([BarrierReply::Nothing, BarrierReply::Nothing, BarrierReply::Nothing]);
     let mutex = t.redlock.mutex("k").durability(Durability::AllReplicas).build().unwrap();
     let stuck = tokio::spawn(async move { mutex.try_acquire().await });
-    while t.nodes.iter().any(|n| n.asked.lock().unwrap().is_empty()) {
+    while t.nodes.iter().any(|n| n.levels.lock().unwrap().is_empty()) {
         tokio::task::yield_now().await;
     }
     for turn in 0..100 {
@@ -174,7 +180,7 @@ async fn others_do_not_wait_behind_a_barrier() {
 
 #[tokio::test]
 async fn a_result_counts_only_at_the_level() {
-    let t = three([Says::Have(1), Says::Have(1), Says::Have(1)]);
+    let t = three([BarrierReply::Have(1), BarrierReply::Have(1), BarrierReply::Have(1)]);
     let orders = |level| {
         let builder = t.redlock.idempotency("orders").durability(level);
         builder.at_most_once().build().unwrap()
@@ -189,16 +195,16 @@ async fn a_result_counts_only_at_the_level() {
     assert!(matches!(again, Err(RunError::NoQuorum { .. })), "{again:?}");
     assert!(two.key("7").lookup::<i32>().await.is_err());
     for node in &t.nodes {
-        *node.says.lock().unwrap() = Says::Have(2);
+        *node.reply.lock().unwrap() = BarrierReply::Have(2);
     }
     let again = two.key("7").run(|_| async { Err::<i32, _>("must not run") }).await;
     assert_eq!(again.unwrap(), Outcome::Replayed(7));
 
     // The replicas disappear after the handler ran: the error reports it, and no result is lost.
-    let says = t.nodes.clone();
+    let nodes = t.nodes.clone();
     let out = two.key("8").run(|_| async move {
-        for node in &says {
-            *node.says.lock().unwrap() = Says::Have(0);
+        for node in &nodes {
+            *node.reply.lock().unwrap() = BarrierReply::Have(0);
         }
         Ok::<_, String>(8)
     });
@@ -210,7 +216,7 @@ async fn a_result_counts_only_at_the_level() {
         other => panic!("{other:?}"),
     }
     for node in &t.nodes {
-        *node.says.lock().unwrap() = Says::Have(2);
+        *node.reply.lock().unwrap() = BarrierReply::Have(2);
     }
     let again = two.key("8").run(|_| async { Err::<i32, _>("must not run") }).await;
     assert_eq!(again.unwrap(), Outcome::Replayed(8));

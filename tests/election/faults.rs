@@ -105,7 +105,7 @@ async fn a_minority_that_restarts_does_not_end_a_term() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_total_loss_of_data_the_leader_comes_back_and_nobody_else() {
+async fn after_a_total_loss_of_data_the_leader_comes_back_and_no_other_candidate() {
     for n in [1, 3, 5] {
         let world = World::new(n);
         let leadership = world.election().campaign("a").await.unwrap();
@@ -245,7 +245,7 @@ impl LockNode for FailsOver {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leadership_lost_to_a_failover_is_not_reported_as_led_by_somebody_else() {
+async fn a_leadership_lost_to_a_failover_is_not_reported_as_led_by_another_process() {
     // With so long a failover window, the value may not be re-asserted there.
     let node = MemoryNode::builder().failover_window(Duration::from_secs(60)).build();
     let redlock = Redlock::builder().node(FailsOver(node)).build().unwrap();

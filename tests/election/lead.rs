@@ -125,7 +125,7 @@ async fn work_that_ends_is_the_end_and_one_term_is_one_term() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn led_work_steps_down_when_asked_and_comes_back_if_nobody_else_wants_to() {
+async fn led_work_steps_down_when_asked_and_comes_back_if_no_other_process_campaigns() {
     let world = World::new(3);
     let election = world.election();
     let terms = Arc::new(Mutex::new(Vec::new()));
@@ -153,7 +153,7 @@ async fn led_work_steps_down_when_asked_and_comes_back_if_nobody_else_wants_to()
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_leads_for_the_drain_time_after_an_unclean_loss_and_at_once_after_a_clean_end() {
+async fn the_drain_time_applies_after_an_unclean_loss_and_not_after_a_clean_end() {
     for n in [1, 3, 5] {
         for drain in [Duration::ZERO, TTL / 2, TTL] {
             let world = World::new(n);

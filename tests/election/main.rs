@@ -125,7 +125,7 @@ fn check_stream(seen: &[Observation], terms: &[palisade::FencingToken]) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_is_ever_shown_a_value_of_another_term() {
+async fn no_reader_is_ever_shown_a_value_of_another_term() {
     for n in [1, 3, 5] {
         let world = World::new(n);
         let said: Arc<Mutex<BTreeMap<_, Vec<String>>>> = Arc::default();

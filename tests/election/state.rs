@@ -114,7 +114,7 @@ async fn what_is_counted_is_what_happened() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_follower_and_an_observer_count_for_how_long_nobody_leads() {
+async fn a_follower_and_an_observer_count_the_time_without_a_leader() {
     let world = World::new(3);
     let leadership = world.election().campaign("a").await.unwrap();
     let follower = world.election();

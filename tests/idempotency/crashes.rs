@@ -2,9 +2,10 @@
 
 use palisade::idempotency::{Call, Context};
 use palisade::{Failed, Outcome, Probed, RunError};
-use palisade_testing::crash::{Blow, CrashReport, Crashes, Delivery, Process};
+use palisade_testing::crash::{CrashKind, CrashReport, Crashes, Delivery, Process};
 
-const BLOWS: [Blow; 4] = [Blow::Kill, Blow::Stall, Blow::LoseData, Blow::SkewClock];
+const KINDS: [CrashKind; 4] =
+    [CrashKind::Kill, CrashKind::Stall, CrashKind::LoseData, CrashKind::SkewClock];
 
 fn call(process: &Process, once: bool) -> Call {
     let orders = process.redlock().idempotency("orders");
@@ -12,8 +13,8 @@ fn call(process: &Process, once: bool) -> Call {
     orders.build().unwrap().key("order-7")
 }
 
-fn delivery(came_to: &Result<Outcome<u32>, RunError>) -> Delivery {
-    match came_to {
+fn delivery(outcome: &Result<Outcome<u32>, RunError>) -> Delivery {
+    match outcome {
         Ok(Outcome::Executed { .. } | Outcome::Replayed(_)) => Delivery::Done,
         Ok(Outcome::Parked(_)) => Delivery::Parked,
         _ => Delivery::Again,
@@ -28,8 +29,8 @@ fn points(report: &CrashReport) -> Vec<&str> {
 #[tokio::test(start_paused = true)]
 async fn at_most_once_is_at_most_once_at_every_point() {
     for nodes in [1, 3] {
-        for blow in BLOWS {
-            let report = Crashes::new(nodes, blow).run(|process| async move {
+        for kind in KINDS {
+            let report = Crashes::new(nodes, kind).run(|process| async move {
                 let effect = async |_: Context| {
                     process.effect().await;
                     Ok::<_, Failed>(1)
@@ -39,9 +40,9 @@ async fn at_most_once_is_at_most_once_at_every_point() {
             let report = report.await.unwrap();
             report.assert_at_most_once();
             for point in ["before the effect", "behind the effect", "before Claim at node-0"] {
-                assert!(points(&report).contains(&point), "{nodes} {blow:?}: {report:?}");
+                assert!(points(&report).contains(&point), "{nodes} {kind:?}: {report:?}");
             }
-            if blow == Blow::Kill {
+            if kind == CrashKind::Kill {
                 let parked = |t: &&_| {
                     matches!(
                         t,
@@ -56,8 +57,8 @@ async fn at_most_once_is_at_most_once_at_every_point() {
 
 #[tokio::test(start_paused = true)]
 async fn a_probe_makes_it_exactly_once() {
-    for blow in BLOWS {
-        let report = Crashes::new(3, blow).run(|process| async move {
+    for kind in KINDS {
+        let report = Crashes::new(3, kind).run(|process| async move {
             let probe = async |_: Context| match process.effects() {
                 0 => Probed::NotFound,
                 n => Probed::Found(n),
@@ -74,7 +75,7 @@ async fn a_probe_makes_it_exactly_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_finished_step_is_not_repeated_at_any_point_behind_it() {
-    let report = Crashes::new(3, Blow::Kill).run(|process| async move {
+    let report = Crashes::new(3, CrashKind::Kill).run(|process| async move {
         let steps = async |cx: Context| {
             let charge = async {
                 process.effect().await;
@@ -102,7 +103,7 @@ async fn a_finished_step_is_not_repeated_at_any_point_behind_it() {
 
 #[tokio::test(start_paused = true)]
 async fn code_that_repeats_its_effect_is_caught() {
-    let report = Crashes::new(3, Blow::Kill).run(|process| async move {
+    let report = Crashes::new(3, CrashKind::Kill).run(|process| async move {
         let effect = async |_: Context| {
             process.effect().await;
             Ok::<_, Failed>(1)
@@ -113,6 +114,9 @@ async fn code_that_repeats_its_effect_is_caught() {
     let twice: Vec<_> = report.trials.iter().filter(|t| t.effects == 2).collect();
     assert!(twice.iter().any(|t| t.point.as_deref() == Some("behind the effect")), "{report:?}");
     let caught = std::panic::catch_unwind(|| report.assert_at_most_once()).unwrap_err();
-    let said = caught.downcast_ref::<String>().expect("a sentence");
-    assert!(said.contains("Kill behind the effect: 2 effects, Done after 2 deliveries"), "{said}");
+    let message = caught.downcast_ref::<String>().expect("a sentence");
+    assert!(
+        message.contains("Kill behind the effect: 2 effects, Done after 2 deliveries"),
+        "{message}"
+    );
 }

@@ -10,24 +10,24 @@ use crate::support::idem::{Effects, World, secs};
 
 /// The results returned to the callers of one key, and the number of late handler starts.
 #[derive(Default)]
-struct Told {
+struct HistoryOutcome {
     results: BTreeSet<u32>,
     late_starts: u32,
 }
 
 /// Runs one history: processes with bad networks call one key at random times, some of them die,
 /// and one node is restarted without its data.
-async fn history(seed: u64, policy: Lapsed) -> (Told, u32) {
+async fn history(seed: u64, policy: Lapsed) -> (HistoryOutcome, u32) {
     let w = World::new(if seed.is_multiple_of(3) { 5 } else { 3 });
     let e = Effects::default();
-    let reported = Arc::new(Mutex::new(Told::default()));
+    let outcome = Arc::new(Mutex::new(HistoryOutcome::default()));
     let mut callers = Vec::new();
     for i in 0..6_u64 {
         let h = w.handle(0);
         for (j, f) in h.faults.iter().enumerate() {
             f.dice(seed * 1_000 + i * 10 + j as u64, crate::support::idem::bad());
         }
-        let (orders, e, reported) = (h.orders(), e.clone(), reported.clone());
+        let (orders, e, outcome) = (h.orders(), e.clone(), outcome.clone());
         callers.push(tokio::spawn(async move {
             let mut dice = seed * 7 + i * 131 + 1;
             let mut roll = |n: u64| {
@@ -38,14 +38,14 @@ async fn history(seed: u64, policy: Lapsed) -> (Told, u32) {
                 tokio::time::sleep(Duration::from_millis(roll(9_000))).await;
                 let (patience, work) = (Duration::from_millis(roll(4_000)), roll(3_000));
                 let run = orders.key("k").on_lapsed(policy).run(|_| {
-                    let mut reported = reported.lock().unwrap();
-                    reported.late_starts += u32::from(!reported.results.is_empty());
+                    let mut outcome = outcome.lock().unwrap();
+                    outcome.late_starts += u32::from(!outcome.results.is_empty());
                     e.act(Duration::from_millis(work))
                 });
                 let run = async {
                     // Record the result in the same poll, before another caller can act.
                     if let Ok(Some(value)) = run.await.map(Outcome::into_value) {
-                        reported.lock().unwrap().results.insert(value);
+                        outcome.lock().unwrap().results.insert(value);
                     }
                 };
                 let _ = tokio::time::timeout(patience, run).await;
@@ -57,8 +57,8 @@ async fn history(seed: u64, policy: Lapsed) -> (Told, u32) {
     for c in callers {
         c.await.unwrap();
     }
-    let reported = std::mem::take(&mut *reported.lock().unwrap());
-    (reported, e.count())
+    let outcome = std::mem::take(&mut *outcome.lock().unwrap());
+    (outcome, e.count())
 }
 
 #[tokio::test(start_paused = true)]
@@ -66,13 +66,12 @@ async fn histories_of_faults_have_one_result_and_no_late_start() {
     let mut with_result = 0;
     for seed in 0..60 {
         for policy in [Lapsed::Park, Lapsed::Rerun] {
-            let (reported, effects) = history(seed, policy).await;
-            let what =
-                format!("seed {seed}, {policy:?}: {:?}, {effects} effects", reported.results);
-            assert!(reported.results.len() <= 1, "two results: {what}");
-            assert_eq!(reported.late_starts, 0, "started after a result was seen: {what}");
+            let (outcome, effects) = history(seed, policy).await;
+            let what = format!("seed {seed}, {policy:?}: {:?}, {effects} effects", outcome.results);
+            assert!(outcome.results.len() <= 1, "two results: {what}");
+            assert_eq!(outcome.late_starts, 0, "started after a result was seen: {what}");
             assert!(policy == Lapsed::Rerun || effects <= 1, "run twice in silence: {what}");
-            with_result += u32::from(!reported.results.is_empty());
+            with_result += u32::from(!outcome.results.is_empty());
         }
     }
     assert!(with_result > 30, "the faults leave something to test: {with_result}");

@@ -13,7 +13,7 @@ use crate::support::idem::{Effects, World, at, boom, secs};
 /// The birth of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Made {
-    NobodySays,
+    Unknown,
     BeforeTheLoss,
     AfterTheLoss,
 }
@@ -77,7 +77,7 @@ impl Case {
     fn call(&self, orders: &Idempotency, lost_at: u64, by_call: bool) -> Call {
         let call = orders.key("k").fingerprint("the order");
         let call = match self.made {
-            Made::NobodySays => call,
+            Made::Unknown => call,
             Made::BeforeTheLoss => call.created_at(at(lost_at)),
             Made::AfterTheLoss => call.created_at(at(lost_at + 4_001)),
         };
@@ -106,7 +106,7 @@ impl Case {
             fails(self.call(&orders, lost_at, by_call)).await;
         }
         let mut asked = 0;
-        let came_to = {
+        let outcome = {
             let call = self.call(&orders, lost_at, by_call);
             match self.probe.clone() {
                 Some(found) => {
@@ -119,7 +119,7 @@ impl Case {
                 None => call.run(|_| e.act(Duration::ZERO)).await,
             }
         };
-        let got = match came_to.unwrap() {
+        let got = match outcome.unwrap() {
             Outcome::Executed { attempt, value: 1, .. } => Want::Runs(attempt),
             Outcome::Replayed(value) => Want::Replays(value),
             Outcome::Parked(parked) => {
@@ -173,7 +173,7 @@ async fn every_combination_of_past_policy_and_probe() {
     let mut cases = 0;
     for nodes in [1, 3] {
         for (lapsed, lost) in [(false, false), (true, false), (false, true), (true, true)] {
-            for made in [Made::NobodySays, Made::BeforeTheLoss, Made::AfterTheLoss] {
+            for made in [Made::Unknown, Made::BeforeTheLoss, Made::AfterTheLoss] {
                 for on_lapsed in [Lapsed::Park, Lapsed::Rerun] {
                     for on_forgotten in [Forgotten::Park, Forgotten::Run] {
                         let probes = [Probed::Found(7), Probed::NotFound, Probed::Unknown];

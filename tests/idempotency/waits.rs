@@ -72,7 +72,7 @@ async fn a_claim_that_is_given_back_wakes_the_next_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_process_that_died_wakes_nobody_and_its_lease_ends_the_wait() {
+async fn a_process_that_died_wakes_no_waiter_and_its_lease_ends_the_wait() {
     let w = World::new(3);
     let e = Effects::default();
     let died = w.orders().key("k").run(|_| e.act(secs(60)));

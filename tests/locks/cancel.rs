@@ -16,7 +16,7 @@ use crate::support::memory::Cluster;
 const LONG: Duration = Duration::from_secs(20);
 
 /// Polls at most `k` times, then drops the future. Returns its output if it completed.
-async fn poll_times<F: Future>(k: usize, future: F) -> Option<F::Output> {
+pub(crate) async fn poll_times<F: Future>(k: usize, future: F) -> Option<F::Output> {
     let mut future = Box::pin(future);
     let mut polls = 0;
     std::future::poll_fn(|cx| {

@@ -52,7 +52,7 @@ async fn an_extension_below_quorum_releases_nothing() {
 }
 
 #[tokio::test]
-async fn a_frozen_node_of_three_blocks_nobody() {
+async fn a_frozen_node_of_three_blocks_no_caller() {
     let c = Cluster::new(3);
     // The deadline is long enough that waiting for the frozen node would be noticed.
     let r = c.builder().node_deadline(Duration::from_secs(3)).ttl(LONG).build().unwrap();

@@ -15,7 +15,7 @@ const S: Duration = Duration::from_secs(1);
 
 /// Asserts that this number of log lines contain all of these parts.
 #[track_caller]
-fn said(log: &Log, times: usize, parts: &[&str]) {
+fn assert_logged(log: &Log, times: usize, parts: &[&str]) {
     let lines = log.lines(parts);
     assert_eq!(lines.len(), times, "{parts:?}: {lines:#?}");
 }
@@ -41,14 +41,14 @@ async fn trouble_with_a_renewal_is_logged_once_and_its_end_once() {
     let guard = redlock.mutex("noisy").build().unwrap().acquire().await.unwrap();
     let leadership = redlock.election("loud").build().unwrap().campaign("me").await.unwrap();
     sleep(60 * S).await;
-    said(&log, 0, &["palisade::lease"]);
+    assert_logged(&log, 0, &["palisade::lease"]);
 
     links[0].cut();
     links[1].cut();
     sleep(9 * S).await;
     assert!(guard.is_valid() && leadership.is_valid());
     for name in ["lock \"noisy\"", "election \"loud\""] {
-        said(
+        assert_logged(
             &log,
             1,
             &["WARN palisade::lease", name, "event=\"renewal_failed\"", "cannot connect"],
@@ -57,18 +57,18 @@ async fn trouble_with_a_renewal_is_logged_once_and_its_end_once() {
     links[0].heal();
     sleep(10 * S).await;
     for name in ["lock \"noisy\"", "election \"loud\""] {
-        said(&log, 1, &["INFO palisade::lease", name, "event=\"renewed\""]);
+        assert_logged(&log, 1, &["INFO palisade::lease", name, "event=\"renewed\""]);
     }
-    said(&log, 4, &["palisade::lease"]);
+    assert_logged(&log, 4, &["palisade::lease"]);
 
     links[0].cut();
     tokio::join!(guard.lost(), leadership.lost());
     sleep(60 * S).await;
     for name in ["lock \"noisy\"", "election \"loud\""] {
-        said(&log, 2, &["palisade::lease", name, "event=\"renewal_failed\""]);
-        said(&log, 1, &["WARN palisade::lease", name, "event=\"lost\""]);
+        assert_logged(&log, 2, &["palisade::lease", name, "event=\"renewal_failed\""]);
+        assert_logged(&log, 1, &["WARN palisade::lease", name, "event=\"lost\""]);
     }
-    said(&log, 8, &["palisade::lease"]);
+    assert_logged(&log, 8, &["palisade::lease"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -78,8 +78,8 @@ async fn a_campaign_without_a_quorum_is_logged_once() {
     let election = redlock.election("loud").build().unwrap();
     let campaign = tokio::spawn(async move { election.campaign("me").await });
     sleep(600 * S).await;
-    said(&log, 1, &["WARN", "campaign goes on without a quorum", "election \"loud\""]);
+    assert_logged(&log, 1, &["WARN", "campaign goes on without a quorum", "election \"loud\""]);
     links.iter().for_each(FaultControl::heal);
     assert!(campaign.await.unwrap().unwrap().resign().await.is_ok());
-    said(&log, 1, &["campaign goes on without a quorum"]);
+    assert_logged(&log, 1, &["campaign goes on without a quorum"]);
 }

@@ -5,6 +5,7 @@ mod cancel;
 mod close;
 mod crowded;
 mod defects;
+mod degrade;
 mod end;
 mod logs;
 mod mutex;

@@ -244,7 +244,7 @@ async fn with_a_result(node: Stingy) -> (Redlock, Idempotency) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deferred_answer_is_requested_again_and_delays_nobody_else() {
+async fn a_deferred_answer_is_requested_again_and_delays_no_other_caller() {
     let (redlock, calls) = with_a_result(Stingy::new(1)).await;
     let mut all = JoinSet::new();
     for i in 0..200 {

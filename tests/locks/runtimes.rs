@@ -41,7 +41,7 @@ fn block_on<T>(work: impl Future<Output = T>) -> T {
 /// The node queues belong to the runtime that first used them. That runtime is not driven, and
 /// another one makes the calls.
 #[test]
-fn a_queue_that_nobody_drives_costs_its_deadline_and_no_more() {
+fn a_queue_whose_runtime_is_not_driven_costs_its_deadline_and_no_more() {
     let redlock = handle();
     let (first, second) = (runtime(), runtime());
     let guard = first

@@ -94,12 +94,12 @@ impl World {
 }
 
 /// Asserts that the waiter got the lock only after the previous holder's lease had ended.
-async fn nobody_beside(waits: JoinHandle<bool>) {
+async fn no_second_holder(waits: JoinHandle<bool>) {
     assert!(!waits.await.unwrap(), "two hold the lock");
 }
 
 #[tokio::test]
-async fn a_lost_answer_lets_nobody_in() {
+async fn a_lost_answer_admits_no_second_holder() {
     World::each(async |world| {
         let (_held, waits) = world.held().await;
         let (mutex, holder) = world.sees(TTL).await;
@@ -110,13 +110,13 @@ async fn a_lost_answer_lets_nobody_in() {
         assert!(won.guard.is_valid());
         assert!(!waits.is_finished());
         drop(won);
-        nobody_beside(waits).await;
+        no_second_holder(waits).await;
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_takeover_that_is_dropped_midway_lets_nobody_in() {
+async fn a_takeover_that_is_dropped_midway_admits_no_second_holder() {
     World::each(async |world| {
         let (_held, waits) = world.held().await;
         let (mutex, holder) = world.sees(TTL).await;
@@ -134,13 +134,13 @@ async fn a_takeover_that_is_dropped_midway_lets_nobody_in() {
             taken = mutex.take_over(&holder, "it hangs") => drop(taken),
             () = given_away => {}
         }
-        nobody_beside(waits).await;
+        no_second_holder(waits).await;
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_guard_that_is_given_up_at_once_lets_nobody_in() {
+async fn a_guard_that_is_given_up_at_once_admits_no_second_holder() {
     for released in [true, false] {
         World::each(async |world| {
             let (held, waits) = world.held().await;
@@ -150,27 +150,27 @@ async fn a_guard_that_is_given_up_at_once_lets_nobody_in() {
             if released {
                 won.guard.release().await.expect("it was held until then");
             }
-            nobody_beside(waits).await;
+            no_second_holder(waits).await;
         })
         .await;
     }
 }
 
 #[tokio::test]
-async fn a_taker_with_a_shorter_lease_lets_nobody_in() {
+async fn a_taker_with_a_shorter_lease_admits_no_second_holder() {
     World::each(async |world| {
         let (_held, waits) = world.held().await;
         let (mutex, holder) = world.sees(SHORT).await;
         let won = mutex.take_over(&holder, "it hangs").await.unwrap();
         // The operator's process dies.
         std::mem::forget(won);
-        nobody_beside(waits).await;
+        no_second_holder(waits).await;
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_renewal_between_look_and_request_lets_nobody_in() {
+async fn a_renewal_between_look_and_request_admits_no_second_holder() {
     World::each(async |world| {
         let (held, waits) = world.held().await;
         sleep(TTL / 2).await;
@@ -190,13 +190,13 @@ async fn a_renewal_between_look_and_request_lets_nobody_in() {
         };
         let (won, ()) = tokio::join!(mutex.take_over(&holder, "it hangs"), renewed);
         std::mem::forget(won.unwrap());
-        nobody_beside(waits).await;
+        no_second_holder(waits).await;
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_takeover_soon_after_a_handover_lets_nobody_in() {
+async fn a_takeover_soon_after_a_handover_admits_no_second_holder() {
     let node = MemoryNode::new();
     let world = World::of(|_| Fault::new(node.clone()), 1, Vec::new());
     let (_held, waits) = world.held_for(2 * TTL).await;
@@ -225,7 +225,7 @@ async fn taken_while_it_settles(world: &World, waits: JoinHandle<bool>) {
     if let Some(holder) = mutex.inspect().await.unwrap().holder() {
         drop(mutex.take_over(&holder, "it hangs").await);
     }
-    nobody_beside(waits).await;
+    no_second_holder(waits).await;
 }
 
 #[tokio::test]
@@ -241,7 +241,7 @@ async fn a_guard_that_is_kept_long_enough_is_released_as_any_other() {
         won.guard.release().await.unwrap();
         let next = mutex.inspect().await.unwrap().holder();
         assert!(next.is_none_or(|next| next.owner != taker.owner), "it was left to lapse");
-        nobody_beside(waits).await;
+        no_second_holder(waits).await;
     })
     .await;
 }
@@ -281,7 +281,7 @@ async fn a_takeover_does_not_wait_for_what_needs_a_person() {
 }
 
 #[tokio::test]
-async fn a_lock_that_is_taken_over_goes_to_nobody_in_between() {
+async fn a_lock_that_is_taken_over_goes_to_no_other_owner_in_between() {
     for world in [World::memory(5), World::redis(3)] {
         for _ in 0..3 {
             let (held, waits) = world.held().await;
@@ -293,7 +293,7 @@ async fn a_lock_that_is_taken_over_goes_to_nobody_in_between() {
             let token = won.guard.fencing_token();
             assert!(token > held.fencing_token());
             won.guard.release().await.unwrap();
-            nobody_beside(waits).await;
+            no_second_holder(waits).await;
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Each metric counts the events that happened. In virtual time.
 
 use palisade::cron::{Cron, Job};
-use palisade::{Failed, Outcome, TryAcquire};
+use palisade::{Failed, OnUnavailable, Outcome, TryAcquire};
 use tokio::time::sleep;
 
 use crate::recorder::Kept;
@@ -52,6 +52,34 @@ async fn locks_are_counted_by_outcome_and_while_they_are_held() {
     assert_eq!(all, [3.0, 2.0, 1.0, 1.0, 1.0]);
     assert_eq!(held(), 0.0);
     assert!(kept.label_values().iter().all(|value| !value.contains("secret")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn guards_without_a_lock_are_counted_by_policy_and_while_they_exist() {
+    let kept = Kept::new();
+    let _recorder = kept.install();
+    let world = World::new();
+    let redlock = world.redlock();
+    let mutex = |policy| redlock.mutex("a").build().unwrap().on_unavailable(policy);
+    let (local, proceed) = (mutex(OnUnavailable::Local), mutex(OnUnavailable::Proceed));
+    let begun = || {
+        let of = |policy| kept.number("palisade_lock_degraded_total", &[("policy", policy)]);
+        (of("local"), of("proceed"))
+    };
+    let held = || kept.number("palisade_locks_degraded", &[]);
+    assert_eq!((begun(), held()), ((0.0, 0.0), 0.0));
+    drop(local.acquire().await.unwrap());
+    assert_eq!((begun(), held()), ((0.0, 0.0), 0.0));
+    world.cut(true);
+    let first = local.acquire().await.unwrap();
+    let others = [proceed.acquire().await.unwrap(), proceed.acquire().await.unwrap()];
+    assert_eq!((begun(), held()), ((1.0, 2.0), 3.0));
+    let labels = [("outcome", "degraded"), ALL];
+    assert_eq!(kept.number("palisade_lock_acquires_total", &labels), 3.0);
+    drop(others);
+    assert_eq!((begun(), held()), ((1.0, 2.0), 1.0));
+    first.release().await.unwrap();
+    assert_eq!((begun(), held()), ((1.0, 2.0), 0.0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -107,7 +135,7 @@ async fn names_of_locks_are_labels_where_that_is_asked_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_election_says_who_leads_and_how_long_nobody_did() {
+async fn an_election_counts_who_leads_and_the_time_without_a_leader() {
     let kept = Kept::new();
     let _recorder = kept.install();
     let world = World::new();
@@ -213,7 +241,7 @@ async fn ticks_are_counted_by_what_became_of_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn ticks_that_nobody_can_run_are_missed() {
+async fn ticks_that_no_process_can_run_are_missed() {
     let kept = Kept::new();
     let _recorder = kept.install();
     let world = World::new();

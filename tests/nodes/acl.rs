@@ -43,7 +43,7 @@ fn the_manual_shows_what_the_file_says() {
 }
 
 #[test]
-fn nobody_but_the_operator_can_read_passwords_or_change_users() {
+fn only_the_operator_can_read_passwords_or_change_users() {
     for name in ["users-data.acl", "users-sentinel.acl"] {
         let file = shipped(name);
         let default = rights(&file, "default");

@@ -94,7 +94,7 @@ fn set(addr: &str, k: &str, lag: &str) {
     assert_eq!(cli(addr, &words), "OK");
 }
 
-fn heard(events: &mut broadcast::Receiver<NodeSignal>) -> Vec<NodeEvent> {
+fn received(events: &mut broadcast::Receiver<NodeSignal>) -> Vec<NodeEvent> {
     let signals = std::iter::from_fn(|| events.try_recv().ok());
     let events = signals.filter_map(|signal| match signal {
         NodeSignal::Event(event) => Some(event),
@@ -123,7 +123,7 @@ async fn a_guard_switched_off_while_connected_ends_the_vote_until_it_is_mended()
     assert_eq!(node.status().last_error, Some(e));
     set(&master, "1", "1");
     until(&node, "mended", granted).await.unwrap();
-    let reported = heard(&mut events);
+    let reported = received(&mut events);
     let absent = reported.iter().position(
         |e| matches!(e, NodeEvent::MinReplicasMissing { why, .. } if why.contains("check is off")),
     );
@@ -183,7 +183,7 @@ async fn a_lone_servers_guard_is_looked_at_only_when_asked_for() {
     let lax = node().min_replicas(1, LAG).min_replicas_check(MinReplicas::Warn).build().unwrap();
     let mut events = lax.events();
     until(&lax, "warned", granted).await.unwrap();
-    let reported = heard(&mut events);
+    let reported = received(&mut events);
     assert!(
         matches!(&reported[..], [NodeEvent::MinReplicasMissing { .. }, NodeEvent::Up]),
         "{reported:?}"

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use palisade::Settings;
 use palisade::node::spi::LockNode;
 use palisade_ops::{Deployment, HandedOver, Handover};
 use palisade_testing::contract::{self, Case, Hooks};
@@ -61,11 +62,10 @@ pub fn server_hooks(server: &Shared) -> Hooks {
 
 /// Returns the server's deployment, with its operator's login.
 fn operated(server: &Server) -> Deployment {
-    let deployment = Deployment::new().node(server.url());
-    match server.credentials() {
-        Some((user, password)) => deployment.username(user).password(password),
-        None => deployment,
-    }
+    let mut settings = Settings::new([server.url()]);
+    let login = server.credentials().map(|(user, password)| (user.into(), password.into()));
+    (settings.username, settings.password) = login.unzip();
+    Deployment::of(settings)
 }
 
 /// Closes a server for about two seconds, and does not reopen it.
@@ -135,7 +135,7 @@ pub fn group_hooks(groups: &Arc<Groups>) -> Hooks {
 /// Hands the first group over to the replica that its Sentinels choose.
 async fn to_another(groups: &Groups) {
     for _ in 0..40 {
-        let group = groups.operated().groups(groups.sentinels(0), [groups.name(0)]);
+        let group = groups.operated().node(groups.url(0));
         match Handover::new(group).group(|_| ()).await.unwrap() {
             HandedOver::Done { .. } => return,
             // The previous handover has not ended on all servers yet.

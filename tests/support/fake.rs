@@ -28,7 +28,7 @@ pub struct Fake {
 struct Shared {
     connections: AtomicUsize,
     /// Commands that [`Fake::start`] received, as text.
-    asked: Mutex<Vec<String>>,
+    received: Mutex<Vec<String>>,
     /// Events for the connections that subscribed.
     events: broadcast::Sender<Vec<u8>>,
 }
@@ -56,8 +56,9 @@ impl Fake {
         listener.set_nonblocking(true).expect("a socket");
         let at = listener.local_addr().expect("it is bound").to_string();
         let listener = TcpListener::from_std(listener).expect("a runtime");
-        let (connections, asked) = (AtomicUsize::new(0), Mutex::default());
-        let shared = Arc::new(Shared { connections, asked, events: broadcast::Sender::new(1_024) });
+        let (connections, received) = (AtomicUsize::new(0), Mutex::default());
+        let shared =
+            Arc::new(Shared { connections, received, events: broadcast::Sender::new(1_024) });
         let ours = Arc::clone(&shared);
         let task = tokio::spawn(async move {
             let mut all = JoinSet::new();
@@ -76,9 +77,9 @@ impl Fake {
     }
 
     /// Returns the number of commands that began with this text.
-    pub fn asked(&self, command: &str) -> usize {
-        let asked = self.shared.asked.lock().unwrap();
-        asked.iter().filter(|words| words.starts_with(command)).count()
+    pub fn received(&self, command: &str) -> usize {
+        let received = self.shared.received.lock().unwrap();
+        received.iter().filter(|words| words.starts_with(command)).count()
     }
 
     /// Sends an event to all subscribers.
@@ -116,16 +117,16 @@ where
     let (mut from, to) = (BufReader::new(from), Arc::new(tokio::sync::Mutex::new(to)));
     let mut events = JoinSet::new();
     loop {
-        let asked = command(&mut from).await?;
-        let words: Vec<_> = asked.iter().map(|word| String::from_utf8_lossy(word)).collect();
+        let command = command(&mut from).await?;
+        let words: Vec<_> = command.iter().map(|word| String::from_utf8_lossy(word)).collect();
         let words: Vec<&str> = words.iter().map(AsRef::as_ref).collect();
-        shared.asked.lock().unwrap().push(words.join(" "));
+        shared.received.lock().unwrap().push(words.join(" "));
         to.lock().await.write_all(&answer(&words)).await.ok()?;
         if words[0] == "SUBSCRIBE" {
-            let (to, mut heard) = (Arc::clone(&to), shared.events.subscribe());
+            let (to, mut receiver) = (Arc::clone(&to), shared.events.subscribe());
             events.spawn(async move {
                 loop {
-                    match heard.recv().await {
+                    match receiver.recv().await {
                         Ok(event) => to.lock().await.write_all(&event).await?,
                         Err(RecvError::Lagged(_)) => {}
                         Err(RecvError::Closed) => return Ok::<(), std::io::Error>(()),

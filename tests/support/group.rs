@@ -77,6 +77,11 @@ impl Groups {
         list.iter().map(text).collect()
     }
 
+    /// Returns the group's address, as an operator names it.
+    pub fn url(&self, group: usize) -> String {
+        format!("sentinel://{}/{}", self.sentinels(group).join(","), self.name(group))
+    }
+
     /// Returns `host:port` of the group's data servers. The first one was the master at the start.
     pub fn servers(&self, group: usize) -> Vec<String> {
         let list = self.json["groups"][group]["servers"].as_array().expect("servers");
@@ -90,14 +95,14 @@ impl Groups {
 
     /// Returns the operator's deployment, without nodes.
     pub fn operated(&self) -> palisade_ops::Deployment {
-        let deployment = palisade_ops::Deployment::new();
-        match self.json["acl"]["operator_password"].as_str() {
-            Some(password) => {
-                let deployment = deployment.username("operator").password(password);
-                deployment.sentinel_username("operator").sentinel_password(password)
-            }
-            None => deployment,
+        let mut settings = palisade::Settings::default();
+        if let Some(password) = self.json["acl"]["operator_password"].as_str() {
+            settings.username = Some("operator".into());
+            settings.password = Some(password.into());
+            settings.sentinel_username = Some("operator".into());
+            settings.sentinel_password = Some(password.into());
         }
+        palisade_ops::Deployment::of(settings)
     }
 
     /// Runs a command as [`cli`] does, with the operator's login if the servers have users.

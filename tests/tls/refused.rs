@@ -6,7 +6,7 @@ use palisade::{AcquireError, Advice, ConfigError};
 use super::*;
 
 #[tokio::test]
-async fn a_ca_that_nobody_here_trusts() {
+async fn a_ca_that_is_not_trusted_here() {
     let (ca, stranger) = (Authority::new("ours"), Authority::new("strangers"));
     let server = ca.serve("redis-server", &NAMES, &[]);
     for roots in [None, Some(stranger.root())] {

@@ -1,4 +1,5 @@
-//! A consumer process. Unless it is killed first, it aborts itself at one of the crash points.
+//! A consumer process of the demo. It aborts itself at one of the crash points, unless it is killed
+//! before that or was started without a crash point.
 
 use std::future::Future;
 use std::io::Write as _;
@@ -17,9 +18,10 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::Failure;
 use crate::brokers::Kind;
 use crate::invoices::Invoice;
-use crate::ledger::{Line, Said};
+use crate::ledger::{LedgerReply, Line};
 
-/// The crash point at which a consumer aborts.
+/// The crash point at which a consumer process aborts itself: after this step in the handling of a
+/// message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DieAt {
     Fetched,
@@ -30,14 +32,15 @@ pub(crate) enum DieAt {
 }
 
 impl DieAt {
-    /// Returns the byte that a consumer writes just before it aborts at this crash point. Each
-    /// crash point has its own byte, so the reader learns that this death happened, and where.
+    /// Returns the byte that a consumer process writes to its output just before it aborts at this
+    /// crash point. Each crash point has its own byte, by which the demo's main process learns that
+    /// the consumer has died, and where.
     pub(crate) fn mark(self) -> u8 {
         b'1' + self as u8
     }
 }
 
-/// The byte that a consumer writes for each delivery.
+/// The byte that a consumer process writes to its output for each message that it receives.
 pub(crate) const DELIVERED: u8 = b'd';
 
 /// The arguments of a consumer process.
@@ -55,11 +58,12 @@ pub(crate) struct Args {
     sentinels: String,
     #[arg(long)]
     die_at: Option<DieAt>,
-    /// Dies at the message with this number, after one message less was acknowledged.
+    /// Number of the message at which the process aborts, counted from 1. Of the messages before it
+    /// only acknowledged ones count.
     #[arg(long, default_value_t = 1)]
     after: u32,
-    /// Lease of a claim in milliseconds. Short, so that a dead consumer's messages are taken over
-    /// soon.
+    /// Lease of a claim in milliseconds. It is short, so that another consumer soon takes over the
+    /// messages of a dead one.
     #[arg(long, default_value_t = 2_000)]
     lease_ms: u64,
     /// Number of messages handled at once.
@@ -67,7 +71,8 @@ pub(crate) struct Args {
     concurrency: usize,
 }
 
-/// The handling of one message, the same for all brokers.
+/// What a consumer does with a message: book it in the ledger, or ask the ledger about it. It is
+/// the same for all brokers.
 #[derive(Clone)]
 pub(crate) struct Work {
     ledger: Arc<Line>,
@@ -81,11 +86,13 @@ struct Death {
 }
 
 impl Death {
-    /// Aborts the process if it is to die at this crash point and has acknowledged enough messages.
+    /// Aborts the process if it has to die at this crash point and has acknowledged enough
+    /// messages.
     fn pass(&self, at: DieAt) {
         if self.at == Some(at) && self.acknowledged.load(Ordering::Relaxed) + 1 >= self.after {
             write(at.mark());
-            // Aborting cleans up nothing; the kernel closes the sockets.
+            // `abort` runs no destructors, so the sockets are closed by the kernel, as after a real
+            // crash.
             std::process::abort();
         }
     }
@@ -98,7 +105,7 @@ fn write(byte: u8) {
 }
 
 impl Work {
-    /// Handles a message: books the invoice.
+    /// Handles a message by booking its invoice in the ledger.
     pub(crate) async fn book(
         self,
         cx: Context,
@@ -106,8 +113,8 @@ impl Work {
     ) -> Result<(), Failed> {
         self.death.pass(DieAt::Claimed);
         let invoice = invoice?;
-        let said = self.ledger.book(&invoice.number, cx.fencing_token().get()).await?;
-        if said == Said::OldToken {
+        let reply = self.ledger.book(&invoice.number, cx.fencing_token().get()).await?;
+        if reply == LedgerReply::OldToken {
             return Err(Failed::no_effect("the ledger has seen a larger token for this order"));
         }
         self.death.pass(DieAt::Effect);
@@ -117,9 +124,9 @@ impl Work {
     /// Asks the ledger whether an invoice is booked.
     pub(crate) async fn probe(self, cx: Context) -> Probed<()> {
         match self.ledger.probe(cx.key(), cx.fencing_token().get()).await {
-            Ok(Said::Booked) => Probed::Found(()),
-            Ok(Said::NotBooked) => Probed::NotFound,
-            Ok(Said::OldToken) | Err(_) => Probed::Unknown,
+            Ok(LedgerReply::Booked) => Probed::Found(()),
+            Ok(LedgerReply::NotBooked) => Probed::NotFound,
+            Ok(LedgerReply::OldToken) | Err(_) => Probed::Unknown,
         }
     }
 }
@@ -147,16 +154,16 @@ impl Work {
             _ => {}
         });
         let consumer = Consumer::builder(broker, of).rules(rules).build()?;
-        let asked = self.clone();
+        let prober = self.clone();
         let book = move |cx: Context, message: Arc<Passing<B::Delivery>>| {
             self.clone().book(cx, json::<Invoice>(message.body()))
         };
-        consumer.run(probed(book, move |cx| asked.clone().probe(cx)), stop).await?;
+        consumer.run(probed(book, move |cx| prober.clone().probe(cx)), stop).await?;
         Ok(())
     }
 }
 
-/// Opens the idempotency records on the Sentinel group with this name.
+/// Opens the demo's idempotency records, which are stored on the Sentinel group `master`.
 pub(crate) fn memory(
     master: &str,
     sentinels: &[String],

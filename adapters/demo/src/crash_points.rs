@@ -1,5 +1,5 @@
 //! Kills a consumer process at each of the five crash points, one after the other. After each death
-//! it checks three witnesses: the ledger, the records on the nodes, and the broker.
+//! it checks what the ledger, the records on the nodes, and the broker report.
 //!
 //! The consumer handles one message at a time, and it is killed at the third one. Then another
 //! process consumes the remaining messages.
@@ -31,28 +31,29 @@ use crate::process::{Process, command};
 const MESSAGES: usize = 6;
 /// Number of the message at which the process dies, counted from 1.
 const AT: usize = 3;
-/// The claims' lease, long enough for a busy machine to renew it, so that no message is delivered
-/// twice.
+/// Lease of the claims. It is long enough that even a busy machine renews it in time, so that no
+/// message is delivered twice.
 const LEASE: Duration = Duration::from_secs(8);
-/// Maximum time for any single step.
+/// Maximum time for each step of the demo, such as the end of a process.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// Longer than a consumer keeps a message that it cannot handle yet.
+/// Time for which the broker must have no message before all messages count as handled. It is
+/// longer than a consumer keeps a message that it cannot handle yet.
 const STEADY: Duration = Duration::from_secs(2);
 const SIGABRT: i32 = 6;
 
-/// Counts that the witnesses report.
+/// What the ledger and the records on the nodes show after the death of a consumer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Seen {
-    /// Invoices booked in the ledger.
+    /// Number of invoices that are booked in the ledger.
     booked: usize,
-    /// Records with a result.
+    /// Number of keys whose record has a result.
     stored: usize,
-    /// Records of an attempt without a result.
+    /// Number of keys whose record has an attempt that began and left no result.
     begun: usize,
 }
 
 impl DieAt {
-    /// Returns the counts expected after the process has died at this crash point.
+    /// Returns the counts that are expected after a consumer process has died at this crash point.
     fn seen(self) -> Seen {
         let before = AT - 1;
         match self {
@@ -63,16 +64,18 @@ impl DieAt {
         }
     }
 
-    /// Returns the number of messages that the broker is expected to have left.
+    /// Returns how many messages the broker is expected to have after a consumer process has died
+    /// at this crash point.
     fn left(self, kind: Kind) -> RangeInclusive<usize> {
         let acknowledged = if self == Self::Acknowledged { AT } else { AT - 1 };
         let left = MESSAGES - acknowledged;
         match kind {
-            // AMQP does not confirm acknowledgements, so the last one may be lost with the
-            // connection.
+            // RabbitMQ does not confirm that it received an acknowledgement, so the last one may be
+            // lost with the connection.
             Kind::Rabbitmq if self == Self::Acknowledged => left..=left + 1,
             Kind::Nats | Kind::Rabbitmq | Kind::Streams => left..=left,
-            // Offsets are committed only five times a second.
+            // Offsets are committed only five times a second, so the broker may still count
+            // finished messages.
             Kind::Kafka => left..=MESSAGES,
         }
     }
@@ -85,8 +88,8 @@ struct Stage {
     of: Idempotency,
 }
 
-/// Kills a process at each crash point. Fails if one was not killed, or if an invoice was lost or
-/// booked twice.
+/// Kills a consumer process at each crash point. Fails if a process did not die there, or if an
+/// invoice was lost or booked twice.
 pub(crate) async fn run(kind: Kind) -> Result<(), Failure> {
     let points = DieAt::value_variants();
     let all = invoices::load(Some(MESSAGES * points.len()))?;
@@ -171,7 +174,7 @@ impl Stage {
         let mut seen = Seen { booked, stored: 0, begun: 0 };
         for letter in letters {
             let call = self.of.key(&*letter.key).fingerprint_bytes(letter.body.as_bytes());
-            match asked(call).await? {
+            match status_of(call).await? {
                 Status::Stored(()) => seen.stored += 1,
                 Status::Running { .. } | Status::Lapsed { .. } => seen.begun += 1,
                 Status::Absent | Status::Forgotten { .. } => {}
@@ -182,8 +185,8 @@ impl Stage {
     }
 
     /// Waits until all invoices are booked and the broker has had no message for two seconds. The
-    /// broker does not count a message that a consumer holds while it waits for a result, which
-    /// takes at most one second.
+    /// time is needed because the broker does not count a message that a consumer holds while it
+    /// waits for the result of another delivery, which takes at most one second.
     async fn settled(&self, keys: &[Arc<str>]) -> Result<(), Failure> {
         let begun = Instant::now();
         let mut none_since = None;
@@ -202,8 +205,8 @@ impl Stage {
         }
     }
 
-    /// Waits until the broker has `want` messages. The broker notices a consumer's death with a
-    /// delay.
+    /// Waits until the number of messages that the broker has is in `want`, and returns it. It may
+    /// take some time, because the broker notices the death of a consumer with a delay.
     async fn left(&self, want: &RangeInclusive<usize>) -> Result<usize, Failure> {
         let begun = Instant::now();
         loop {
@@ -219,8 +222,9 @@ impl Stage {
     }
 }
 
-/// Returns the status of a key. Tries again, because a busy machine may not answer at first.
-async fn asked(call: Call) -> Result<Status<()>, Failure> {
+/// Returns what the nodes have stored under a key. Tries again after an error, because the nodes
+/// may answer late on a busy machine.
+async fn status_of(call: Call) -> Result<Status<()>, Failure> {
     let begun = Instant::now();
     loop {
         match call.clone().lookup().await {

@@ -1,4 +1,4 @@
-//! Four consumer processes that are replaced when they die.
+//! The four consumer processes of the demo, which are replaced when they die.
 
 use std::io::Read as _;
 use std::process::Stdio;
@@ -20,40 +20,42 @@ use crate::process::{Process, command};
 
 const CONSUMERS: usize = 4;
 const POINTS: usize = 5;
-/// Maximum number of messages before a consumer dies at a crash point that has had no death yet.
+/// Maximum number of messages that a consumer handles before it dies at its crash point, if no
+/// consumer has died at that crash point so far.
 const SOON: u32 = 20;
 /// Maximum time for a consumer to end after SIGTERM.
 const END: Duration = Duration::from_secs(30);
 
-/// Counts of deliveries and deaths of the fleet's consumers.
+/// Counts of the deliveries to consumer processes, and of the deaths of these processes.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Went {
+pub(crate) struct FleetCounts {
     pub(crate) delivered: u64,
     pub(crate) killed: u64,
-    /// Deaths at each crash point, as reported by the consumers.
+    /// Number of consumers that died at each crash point, as they reported it themselves.
     pub(crate) died: [u64; POINTS],
 }
 
-impl Went {
-    /// Returns true if a consumer died at each crash point, and one was killed at random.
+impl FleetCounts {
+    /// Returns true if at least one consumer died at each crash point, and at least one was killed
+    /// at random.
     pub(crate) fn is_hard(&self) -> bool {
         self.killed > 0 && self.died.iter().all(|n| *n > 0)
     }
 }
 
-/// The consumer processes.
+/// The consumer processes of a run. Dead ones are replaced.
 pub(crate) struct Fleet {
     args: Vec<String>,
     inner: Mutex<Inner>,
-    /// Maximum number of messages before a consumer dies by itself.
+    /// Maximum number of messages that a consumer handles before it dies at its crash point.
     life: u32,
     calmer: u32,
-    heard: Arc<Heard>,
+    counts: Arc<Counts>,
 }
 
-/// Counts of the bytes that consumers have written.
+/// Counts of the deliveries and deaths that consumers have reported, each by one byte.
 #[derive(Default)]
-struct Heard {
+struct Counts {
     delivered: AtomicU64,
     died: [AtomicU64; POINTS],
 }
@@ -61,14 +63,14 @@ struct Heard {
 struct Inner {
     list: Vec<Process>,
     dice: StdRng,
-    /// Number of consumers started to die at each crash point.
+    /// Number of consumers that were started to die at each crash point.
     started: [u64; POINTS],
     killed: u64,
-    /// If true, new consumers are started without a crash point.
-    calm: bool,
+    /// If true, new consumers are started without a crash point, so that they do not abort.
+    no_crash_points: bool,
 }
 
-impl Heard {
+impl Counts {
     fn note(&self, byte: u8) {
         if byte == DELIVERED {
             self.delivered.fetch_add(1, Ordering::Relaxed);
@@ -83,7 +85,7 @@ impl Heard {
     }
 }
 
-/// Returns the command-line arguments of a consumer of this broker.
+/// Returns the command-line arguments with which a consumer process of this broker is started.
 pub(crate) fn consumer(broker: &Broker, group: &Group, ledger: &Ledger) -> Vec<String> {
     let socket = ledger.socket();
     let sentinels = group.sentinels.join(",");
@@ -111,8 +113,8 @@ impl Fleet {
         let calmer = broker.kind().calmer();
         let life = (400 * calmer).min(u32::try_from(messages)?);
         let started = [0; POINTS];
-        let inner = Inner { list: Vec::new(), dice, started, killed: 0, calm: false };
-        let fleet = Self { args, inner: Mutex::new(inner), life, calmer, heard: Arc::default() };
+        let inner = Inner { list: Vec::new(), dice, started, killed: 0, no_crash_points: false };
+        let fleet = Self { args, inner: Mutex::new(inner), life, calmer, counts: Arc::default() };
         fleet.refill()?;
         Ok(fleet)
     }
@@ -136,9 +138,9 @@ impl Fleet {
         let program = std::env::current_exe()?;
         let mut command = command(&program.to_string_lossy());
         command.args(&self.args).stdout(Stdio::piped());
-        if !inner.calm {
-            // Choose the crash point with the fewest deaths so far.
-            let died = self.heard.died();
+        if !inner.no_crash_points {
+            // Choose the crash point at which the fewest consumers have died so far.
+            let died = self.counts.died();
             let least = (0..POINTS).min_by_key(|at| (died[*at], inner.started[*at]));
             let at = least.ok_or("there are crash points")?;
             let name = DieAt::value_variants()[at].to_possible_value();
@@ -150,23 +152,23 @@ impl Fleet {
         }
         let mut process = Process::spawn(command)?;
         let mut out = process.child().stdout.take().ok_or("no output")?;
-        let heard = Arc::clone(&self.heard);
-        // This thread ends when the process closes its output.
+        let counts = Arc::clone(&self.counts);
+        // The thread ends when the consumer process closes its output.
         std::thread::spawn(move || {
             let mut bytes = [0; 256];
             while let Ok(n @ 1..) = out.read(&mut bytes) {
-                bytes[..n].iter().for_each(|byte| heard.note(*byte));
+                bytes[..n].iter().for_each(|byte| counts.note(*byte));
             }
         });
         Ok(process)
     }
 
-    /// Kills random consumers for ever, starting after there was a death at each crash point.
-    /// Returns an error if no consumer can be started.
+    /// Kills random consumers for ever, after a consumer has died at each crash point, and replaces
+    /// dead ones. Returns only if a consumer cannot be started, with the error.
     pub(crate) async fn torment(&self, dice: &mut StdRng) -> Failure {
         let mut next = Instant::now();
         loop {
-            while Instant::now() < next || self.heard.died().contains(&0) {
+            while Instant::now() < next || self.counts.died().contains(&0) {
                 if let Err(e) = self.refill() {
                     return e;
                 }
@@ -183,10 +185,10 @@ impl Fleet {
         }
     }
 
-    /// Sends SIGTERM to all consumers and waits until they have ended. Those started later do not
-    /// die by themselves.
+    /// Sends SIGTERM to all consumers and waits until they have ended. Consumers that are started
+    /// later have no crash point.
     pub(crate) async fn stop(&self) -> Result<(), Failure> {
-        self.inner().calm = true;
+        self.inner().no_crash_points = true;
         self.inner().list.iter().for_each(|c| c.signal("TERM"));
         let begun = Instant::now();
         while !self.inner().list.iter_mut().all(Process::has_ended) {
@@ -199,8 +201,8 @@ impl Fleet {
         Ok(())
     }
 
-    pub(crate) fn went(&self) -> Went {
-        let delivered = self.heard.delivered.load(Ordering::Relaxed);
-        Went { delivered, killed: self.inner().killed, died: self.heard.died() }
+    pub(crate) fn counts(&self) -> FleetCounts {
+        let delivered = self.counts.delivered.load(Ordering::Relaxed);
+        FleetCounts { delivered, killed: self.inner().killed, died: self.counts.died() }
     }
 }

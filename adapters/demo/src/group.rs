@@ -1,4 +1,4 @@
-//! The Sentinel group that stores the idempotency records.
+//! The Sentinel group on which the demo stores the idempotency records.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -24,7 +24,8 @@ struct Named {
     sentinels: Vec<String>,
 }
 
-/// A Sentinel group. It is taken down on drop, or by its own watcher if this process is killed.
+/// A running Sentinel group. Dropping it stops its servers. If this process is killed, a watcher
+/// process of the group stops them.
 pub(crate) struct Group {
     dir: PathBuf,
     pub(crate) name: String,
@@ -42,7 +43,7 @@ impl Group {
         Ok(Self { dir, name, sentinels })
     }
 
-    /// Kills the master with SIGKILL and waits until the Sentinels name another one.
+    /// Kills the Redis master with SIGKILL and waits until the Sentinels name another master.
     pub(crate) async fn fail_over(&self) -> Result<(), Failure> {
         let before = self.master().await?;
         let mut strike = tokio::process::Command::new(script("break"));
@@ -58,8 +59,8 @@ impl Group {
         Ok(())
     }
 
-    /// Returns the master's address from the first Sentinel that answers. The Sentinel on a dead
-    /// master's machine may be down, too.
+    /// Returns the master's address from the first Sentinel that answers. It asks all of them in
+    /// turn, because the Sentinel on the machine of a dead master may be down, too.
     async fn master(&self) -> Result<(String, u16), Failure> {
         let mut last: Failure = "the group has no Sentinels".into();
         for sentinel in &self.sentinels {

@@ -1,4 +1,5 @@
-//! The published messages: real invoices, some of them several times, and some poison.
+//! The messages that the demo publishes: real invoices, some of them several times, and some
+//! messages that have to become dead letters.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ const POISON: usize = 7;
 /// Number of messages that have the key of another message and a different body.
 const FORGERIES: usize = 3;
 
-/// An invoice as it is published.
+/// An invoice, as the body of a message contains it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Invoice {
     #[serde(rename = "InvoiceNo")]
@@ -28,26 +29,27 @@ pub(crate) struct Invoice {
     pub(crate) total: String,
 }
 
-/// A message with its key and body.
+/// A message to be published, with its idempotency key and its body.
 #[derive(Clone, Debug)]
 pub(crate) struct Letter {
     pub(crate) key: Arc<str>,
     pub(crate) body: String,
 }
 
-/// All messages to publish.
+/// All messages that a run of the demo publishes.
 pub(crate) struct Plan {
     /// Messages in the order of publication.
     pub(crate) messages: Vec<Letter>,
-    /// Messages to publish after all invoices are booked.
+    /// Messages with the key of an invoice and a different body, to be published after all invoices
+    /// are booked.
     pub(crate) forgeries: Vec<Letter>,
     pub(crate) invoices: usize,
-    /// Keys of the messages that become dead letters.
+    /// Keys of the messages that have to become dead letters.
     pub(crate) poison: Vec<Arc<str>>,
     pub(crate) keys: Vec<Arc<str>>,
 }
 
-/// Reads the first `limit` invoices.
+/// Reads the first `limit` invoices from the file of real invoices, or all of them.
 pub(crate) fn load(limit: Option<usize>) -> Result<Vec<Invoice>, Failure> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/data/invoices.csv");
     let mut reader = csv::Reader::from_path(path)?;
@@ -56,8 +58,8 @@ pub(crate) fn load(limit: Option<usize>) -> Result<Vec<Invoice>, Failure> {
 }
 
 impl Plan {
-    /// Plans one to three copies of each invoice. A repeat follows the first copy closely, or much
-    /// later.
+    /// Plans what to publish: one to three copies of each invoice, and messages that have to become
+    /// dead letters. The copies of an invoice are published close together or far apart.
     pub(crate) fn new(invoices: &[Invoice], dice: &mut StdRng) -> Self {
         let mut places: Vec<(usize, Letter)> = Vec::new();
         for (i, invoice) in invoices.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! The ledger in the demo's main process. Consumers send it one line of JSON for each question over
-//! a Unix socket.
+//! The ledger that books invoices in the demo's main process. Consumer processes send it their
+//! questions over a Unix socket, as one line of JSON each.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,19 +16,21 @@ use crate::books::{self, Audit, Verdict};
 use crate::process;
 
 #[derive(Debug, Serialize, Deserialize)]
-enum Ask {
+enum LedgerRequest {
     Book { key: Arc<str>, token: u64 },
     Probe { key: Arc<str>, token: u64 },
 }
 
-/// The ledger's answer.
+/// The ledger's answer to a question of a consumer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Said {
-    /// The effect is booked.
+pub(crate) enum LedgerReply {
+    /// The order is booked.
     Booked,
-    /// The effect is not booked, and from now on the ledger refuses tokens below the question's.
+    /// The order is not booked. From now on the ledger refuses to book it with a smaller fencing
+    /// token than the one in the question.
     NotBooked,
-    /// The ledger has already seen a larger token.
+    /// The ledger refuses the booking, because it has already seen a larger fencing token for the
+    /// order.
     OldToken,
 }
 
@@ -38,7 +40,7 @@ struct Shared {
     booked: AtomicUsize,
 }
 
-/// The ledger while it serves its socket.
+/// The ledger that answers questions on its socket. Dropping it removes the socket.
 pub(crate) struct Ledger {
     dir: PathBuf,
     shared: Arc<Shared>,
@@ -82,25 +84,27 @@ async fn answer(shared: Arc<Shared>, stream: UnixStream) {
     let (read, mut write) = stream.into_split();
     let mut lines = BufReader::new(read).lines();
     while let Ok(Some(line)) = lines.next_line().await {
-        let Ok(ask) = serde_json::from_str(&line) else { return };
-        let said = match ask {
-            Ask::Book { key, token } => {
+        let Ok(request) = serde_json::from_str(&line) else { return };
+        let reply = match request {
+            LedgerRequest::Book { key, token } => {
                 match shared.books.book(&key, FencingToken::new(token), &key) {
-                    Verdict::OldToken => Said::OldToken,
+                    Verdict::OldToken => LedgerReply::OldToken,
                     verdict => {
                         if verdict == Verdict::Booked {
                             shared.booked.fetch_add(1, Ordering::Relaxed);
                         }
-                        Said::Booked
+                        LedgerReply::Booked
                     }
                 }
             }
-            Ask::Probe { key, token } => match shared.books.probe(&key, FencingToken::new(token)) {
-                Some(_) => Said::Booked,
-                None => Said::NotBooked,
-            },
+            LedgerRequest::Probe { key, token } => {
+                match shared.books.probe(&key, FencingToken::new(token)) {
+                    Some(_) => LedgerReply::Booked,
+                    None => LedgerReply::NotBooked,
+                }
+            }
         };
-        let mut line = serde_json::to_vec(&said).unwrap_or_default();
+        let mut line = serde_json::to_vec(&reply).unwrap_or_default();
         line.push(b'\n');
         if write.write_all(&line).await.is_err() {
             return;
@@ -117,22 +121,23 @@ impl Line {
     }
 
     /// Books an order with this fencing token.
-    pub(crate) async fn book(&self, key: &str, token: u64) -> Result<Said, Failure> {
-        self.ask(&Ask::Book { key: key.into(), token }).await
+    pub(crate) async fn book(&self, key: &str, token: u64) -> Result<LedgerReply, Failure> {
+        self.request(&LedgerRequest::Book { key: key.into(), token }).await
     }
 
-    /// Asks whether an order is booked, and from now on refuses smaller tokens for it.
-    pub(crate) async fn probe(&self, key: &str, token: u64) -> Result<Said, Failure> {
-        self.ask(&Ask::Probe { key: key.into(), token }).await
+    /// Asks whether an order is booked. From now on the ledger refuses to book this order with a
+    /// smaller fencing token than `token`.
+    pub(crate) async fn probe(&self, key: &str, token: u64) -> Result<LedgerReply, Failure> {
+        self.request(&LedgerRequest::Probe { key: key.into(), token }).await
     }
 
-    async fn ask(&self, ask: &Ask) -> Result<Said, Failure> {
-        let mut question = serde_json::to_vec(ask)?;
-        question.push(b'\n');
+    async fn request(&self, request: &LedgerRequest) -> Result<LedgerReply, Failure> {
+        let mut sent = serde_json::to_vec(request)?;
+        sent.push(b'\n');
         let mut line = self.0.lock().await;
-        line.get_mut().write_all(&question).await?;
-        let mut said = String::new();
-        line.read_line(&mut said).await?;
-        Ok(serde_json::from_str(&said)?)
+        line.get_mut().write_all(&sent).await?;
+        let mut reply = String::new();
+        line.read_line(&mut reply).await?;
+        Ok(serde_json::from_str(&reply)?)
     }
 }

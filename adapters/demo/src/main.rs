@@ -10,11 +10,12 @@
 //! ```
 //!
 //! Four consumer processes handle the messages. They are killed at random moments, and each also
-//! dies by itself at one of the five crash points (fetch, claim, effect, complete, acknowledge).
-//! The broker is killed and started again once. The master of the Sentinel group that stores the
+//! aborts itself at one of the five crash points (fetch, claim, effect, complete, acknowledge). The
+//! broker is killed and started again once. The master of the Sentinel group that stores the
 //! idempotency records is killed once, and the demo waits until the Sentinels name another one. A
-//! ledger in the demo's own process books the invoices, refuses old fencing tokens, and is audited
-//! at the end. A run fails if some crash point had no death. The last line is JSON for programs.
+//! ledger in the demo's main process books the invoices, refuses old fencing tokens, and is audited
+//! at the end. A run fails if no consumer died at one of the crash points. The last line of the
+//! output is JSON for programs.
 
 mod brokers;
 mod child;
@@ -26,7 +27,8 @@ mod ledger;
 mod process;
 mod report;
 
-/// The ledger of the example `orders`: the same downstream service, with the same checks.
+/// The ledger of the example `orders`, a downstream service that checks fencing tokens and counts
+/// orders that are booked twice.
 #[path = "../../../examples/orders/ledger.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod books;
@@ -50,10 +52,10 @@ use invoices::Plan;
 use ledger::Ledger;
 use report::Report;
 
-/// The error of every function of the demo.
+/// The error type of all functions of the demo.
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// Maximum time for each thousand invoices.
+/// Maximum time that a run of the demo takes for each thousand invoices.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Parser)]
@@ -65,21 +67,21 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Runs on `RabbitMQ`.
+    /// Runs the demo on `RabbitMQ`.
     Rabbitmq(Run),
-    /// Runs on Redis Streams.
+    /// Runs the demo on Redis Streams.
     Streams(Run),
-    /// Runs on NATS `JetStream`.
+    /// Runs the demo on NATS `JetStream`.
     Nats(Run),
-    /// Runs on librdkafka's mock cluster of Kafka brokers.
+    /// Runs the demo on librdkafka's mock cluster of Kafka brokers.
     Kafka(Run),
     /// Kills a consumer at each of the five crash points, and checks what is booked, stored and
     /// left.
     CrashPoints {
-        /// The broker.
+        /// Kind of broker to start.
         broker: Kind,
     },
-    /// Runs a consumer; started by the other commands.
+    /// Runs a consumer process, which the other commands start.
     #[command(hide = true)]
     Consumer(child::Args),
 }
@@ -97,7 +99,7 @@ struct Run {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    // RUST_LOG=palisade::consumer=debug logs the reason of each redelivery.
+    // With RUST_LOG=palisade::consumer=debug the log has the reason of each redelivery.
     let filter = EnvFilter::builder().with_default_directive(LevelFilter::OFF.into());
     let filter = filter.from_env_lossy();
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
@@ -120,7 +122,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the demo. Returns true if every promise was kept.
+/// Runs the demo on one broker. Returns true if every order took effect exactly once, consumers
+/// died at all crash points, and no message is left.
 async fn demo(kind: Kind, run: &Run) -> Result<bool, Failure> {
     let seed = run.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
     let begun = Instant::now();
@@ -143,14 +146,15 @@ async fn demo(kind: Kind, run: &Run) -> Result<bool, Failure> {
         let executed = ledger.executed();
         format!("not done after {limit:?}: {executed} of {} invoices booked", plan.invoices)
     })??;
-    let went = fleet.went();
+    let went = fleet.counts();
     let report = Report::new(kind.name(), &plan, &ledger, &broker.dead_letters().await?, &went);
     let unacknowledged = broker.left().await?;
     report.print(unacknowledged, begun.elapsed(), seed);
     Ok(report.is_good() && unacknowledged == 0)
 }
 
-/// Publishes and injects the faults, then waits until no message is left.
+/// Publishes the messages while the broker, the Redis master and consumers are killed, then waits
+/// until no message is left.
 async fn work(
     broker: &Broker,
     group: &Group,
@@ -183,7 +187,7 @@ async fn work(
         // A forgery has the key of a booked invoice and a different body.
         broker.publish_all(&plan.forgeries).await?;
         say("the forgeries are published");
-        while !fleet.went().is_hard() {
+        while !fleet.counts().is_hard() {
             sleep(Duration::from_millis(50)).await;
         }
         drained(broker).await
@@ -194,7 +198,8 @@ async fn work(
         died = fleet.torment(&mut killing) => return Err(died),
         never = progress(ledger, plan.invoices, begun) => match never {},
     }
-    // No consumer is killed any more: messages in progress are finished or returned to the broker.
+    // From here on no consumer is killed. Consumers that are stopped finish their messages or
+    // return them to the broker, so new ones are started until no message is left.
     loop {
         say("all is drained");
         fleet.stop().await?;
@@ -223,7 +228,7 @@ async fn reached(ledger: &Ledger, invoices: usize) {
     }
 }
 
-/// Waits until the broker has had nothing to deliver for two seconds.
+/// Waits until the broker has had no message to deliver for two seconds.
 async fn drained(broker: &Broker) -> Result<(), Failure> {
     let mut since = Instant::now();
     while since.elapsed() < Duration::from_secs(2) {

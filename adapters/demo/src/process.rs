@@ -15,8 +15,8 @@ use crate::Failure;
 /// A child process. Dropping it kills it, and the kernel kills it when this process dies.
 pub(crate) struct Process(Child);
 
-/// Returns a command whose process the kernel kills when the thread that started it ends. So
-/// children are started only on the main thread's runtime.
+/// Returns a command whose process is killed by the kernel when the thread that started it ends. So
+/// a process must be started on a thread that lives as long as the demo.
 pub(crate) fn command(program: &str) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "--", program]);
@@ -39,7 +39,7 @@ impl Process {
         let _ = Command::new("kill").args(["-s", name, &pid]).stderr(Stdio::null()).status();
     }
 
-    /// Returns true if the process has ended.
+    /// Returns true if the process has ended, or if its state cannot be read.
     pub(crate) fn has_ended(&mut self) -> bool {
         matches!(self.0.try_wait(), Ok(Some(_)) | Err(_))
     }
@@ -84,7 +84,7 @@ impl Drop for Process {
     }
 }
 
-/// Creates a directory of this process below the system's temporary directory.
+/// Creates a new directory for this process below the system's directory for temporary files.
 pub(crate) fn directory() -> Result<PathBuf, Failure> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -94,15 +94,15 @@ pub(crate) fn directory() -> Result<PathBuf, Failure> {
     Ok(dir)
 }
 
-/// Ports below those that the system assigns to outgoing connections. A connection could otherwise
-/// take a server's port while the server is down.
+/// Ports for servers. They are below the ports that the system assigns to outgoing connections,
+/// because such a connection could take a server's port while the server is down.
 const PORTS: std::ops::Range<u16> = 10_000..32_000;
 
-/// Number of ports in a block. A process listens on a block's first port until it ends, so that no
-/// other demo chooses a port of the same block.
+/// Number of ports in a block. A process of the demo reserves a block by listening on its first
+/// port until the process ends, so that no other demo uses a port of that block.
 const BLOCK: u16 = 16;
 
-/// Returns a port that no process listens on, and that no other demo chooses.
+/// Returns a port for a server, on which no process listens and which no other demo uses.
 pub(crate) fn free_port() -> Result<u16, Failure> {
     static OWN: Mutex<Vec<(TcpListener, std::ops::Range<u16>)>> = Mutex::new(Vec::new());
     let listen = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok();

@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::books::Audit;
 use crate::brokers::Dead;
 use crate::child::DieAt;
-use crate::fleet::Went;
+use crate::fleet::FleetCounts;
 use crate::invoices::Plan;
 use crate::ledger::Ledger;
 
@@ -26,8 +26,8 @@ struct Line {
 pub(crate) struct Report {
     broker: &'static str,
     audit: Audit,
-    went: Went,
-    /// Number of dead letters for each key, and the last one's reason.
+    counts: FleetCounts,
+    /// For each key, the number of its dead letters and the reason of the last one.
     dead: BTreeMap<String, (usize, String)>,
     poison: Vec<String>,
     published: usize,
@@ -39,7 +39,7 @@ impl Report {
         plan: &Plan,
         ledger: &Ledger,
         letters: &[Dead],
-        went: &Went,
+        counts: &FleetCounts,
     ) -> Self {
         let mut dead = BTreeMap::new();
         for letter in letters {
@@ -50,24 +50,24 @@ impl Report {
         poison.sort();
         let audit = ledger.audit(&plan.keys);
         let published = plan.messages.len() + plan.forgeries.len();
-        Self { broker, audit, went: *went, dead, poison, published }
+        Self { broker, audit, counts: *counts, dead, poison, published }
     }
 
-    /// Returns true if every order was booked once, only poison became dead letters, and a consumer
-    /// died at each crash point.
+    /// Returns true if every order was booked once, only the messages made for that became dead
+    /// letters, and a consumer died at each crash point.
     pub(crate) fn is_good(&self) -> bool {
         let dead: Vec<_> = self.dead.keys().cloned().collect();
         let kept = self.audit.doubles == 0 && self.audit.lost == 0 && dead == self.poison;
-        kept && self.went.is_hard()
+        kept && self.counts.is_hard()
     }
 
     pub(crate) fn print(&self, unacknowledged: usize, elapsed: Duration, seed: u64) {
         let row = |n: u64, text: &str| println!("{n:>9}  {text}");
         println!();
         row(self.published as u64, "messages published");
-        row(self.went.delivered, "deliveries to consumers");
-        row(self.went.killed, "consumers killed at random");
-        for (at, died) in DieAt::value_variants().iter().zip(self.went.died) {
+        row(self.counts.delivered, "deliveries to consumers");
+        row(self.counts.killed, "consumers killed at random");
+        for (at, died) in DieAt::value_variants().iter().zip(self.counts.died) {
             row(died, &format!("consumers that died at the crash point {at:?}"));
         }
         row(self.audit.probes, "times the ledger was asked what became of an order");
@@ -81,7 +81,7 @@ impl Report {
             println!("{times:>9}  dead letter {key}: {reason} ({seeded})");
         }
         let good = self.is_good() && unacknowledged == 0;
-        let verdict = match (good, self.went.is_hard()) {
+        let verdict = match (good, self.counts.is_hard()) {
             (true, _) => "every order exactly once",
             (false, true) => "PROMISE BROKEN",
             (false, false) => "NOT A TRIAL: nobody died at one of the crash points, or at random",
@@ -89,7 +89,7 @@ impl Report {
         println!("\n{verdict}; {:.1} s, --seed {seed}", elapsed.as_secs_f64());
         let line = Line {
             broker: self.broker,
-            delivered: self.went.delivered,
+            delivered: self.counts.delivered,
             executed: self.audit.executed,
             doubles: self.audit.doubles,
             lost: self.audit.lost,

@@ -1,4 +1,4 @@
-//! The topic of the dead letters.
+//! Writes dead letters to a Kafka topic of their own.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::error::failed;
 use crate::group::Read;
 use crate::topic::Topic;
 
-/// Maximum time for the brokers to confirm a dead letter, in milliseconds.
+/// Maximum time for the brokers to confirm a record, in milliseconds.
 const CONFIRM: &str = "10000";
 
 /// Returns the name of the topic that holds the dead letters of `topic`.
@@ -21,18 +21,19 @@ pub fn dead_letters(topic: &str) -> String {
     format!("{topic}.dead")
 }
 
-/// The producer of dead letters.
+/// A Kafka producer, and the name of the topic to which it writes dead letters.
 pub(crate) struct DeadLetters {
     producer: FutureProducer,
     topic: String,
 }
 
-/// Returns a producer that confirms a record when all replicas have it, and whose own retries do
-/// not duplicate a record.
+/// Returns a Kafka producer that reports a record as sent when all in-sync replicas have it, and
+/// that does not duplicate records when it retries (`enable.idempotence`).
 pub(crate) fn producer(config: &rdkafka::ClientConfig) -> KafkaResult<FutureProducer> {
     let mut config = config.clone();
     config.set("enable.idempotence", "true").set("message.timeout.ms", CONFIRM);
-    // librdkafka would log a warning for each setting that only consumers have.
+    // The settings may be those of a consumer. At the default log level librdkafka would warn about
+    // each setting that producers do not have.
     config.set_log_level(RDKafkaLogLevel::Error);
     config.create()
 }
@@ -42,14 +43,15 @@ impl DeadLetters {
         Ok(Self { producer: producer(&of.config)?, topic: dead_letters(&of.name) })
     }
 
-    /// Writes a copy of a record to the dead letters, and returns when the brokers have confirmed
-    /// it. If the copy is larger than they accept, the dead letter contains only the record's
-    /// position and the reason.
+    /// Writes a copy of a record to the topic of dead letters, and returns when the brokers have
+    /// confirmed it. If the copy is larger than the brokers accept, writes a dead letter that
+    /// contains only the position of the record in its topic, and the reason.
     pub(crate) async fn park(&self, of: &Read, why: &DeadLetter) -> Result<(), BrokerError> {
         let raw = &of.raw;
         let origin = format!("{}/{}:{}", raw.topic(), raw.partition(), raw.offset());
         let ours = why.headers(&origin);
-        // The record's own key header cannot be used as the dead letter's key.
+        // Do not copy the record's key header: `ours` has the key that the consumer used, unless no
+        // key could be used.
         let is_ours = |name: &str| name == KEY || ours.iter().any(|(ours, _)| *ours == name);
         let copied = of.headers.iter().filter(|(name, _)| !is_ours(name));
         let copied = copied.fold(OwnedHeaders::new(), |all, (key, value)| {

@@ -1,9 +1,10 @@
-//! Conversion of librdkafka's errors into the consumer's errors.
+//! Converts errors of librdkafka into errors of the consumer.
 
 use palisade::idempotency::consumer::BrokerError;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 
-/// Returns the error of a failed request; `what` names the request's object.
+/// Converts librdkafka's error of a failed request. The text of the result begins with `what`, for
+/// example `a dead letter`.
 pub(crate) fn failed(what: &'static str, cause: KafkaError) -> BrokerError {
     let error = if is_passing(&cause) {
         BrokerError::passing(format!("{what}: {cause}"))
@@ -16,12 +17,14 @@ pub(crate) fn failed(what: &'static str, cause: KafkaError) -> BrokerError {
     error.because(cause)
 }
 
-/// Returns the error of a message whose partition was given to another consumer.
+/// Returns the error for a message that cannot be settled here any more, because its partition was
+/// given to another consumer.
 pub(crate) fn revoked() -> BrokerError {
     BrokerError::passing("the partition was given to another consumer, which reads it again")
 }
 
-/// Returns true if trying again can help. It cannot if the brokers refuse the login or the request.
+/// Returns true if the error may pass, so that trying again can help. It stays if a setting is
+/// wrong, or if the brokers refuse the login or the user's rights.
 pub(crate) fn is_passing(error: &KafkaError) -> bool {
     let is_refusal = |code: Code| {
         matches!(

@@ -1,7 +1,8 @@
-//! The state of a member of the consumer group: its partitions, the messages read from them, and
-//! the messages that wait to be handled again.
+//! The state of a member of a Kafka consumer group: its partitions, the messages read from them,
+//! and the messages that wait to be delivered to the handler again.
 //!
-//! One thread of the session reads and commits. Deliveries are settled from any thread.
+//! One thread of the session reads the messages and commits the offsets. Deliveries can be settled
+//! from any thread.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,26 +18,28 @@ use rdkafka::{ClientContext, Offset, TopicPartitionList};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::commit_window::Window;
 use crate::error::{is_passing, revoked};
-use crate::window::Window;
 
-/// A record that was read, with the number of its partition's assignment.
+/// A record that was read from Kafka. `term` is the number of the assignment by which this consumer
+/// has the record's partition.
 #[derive(Clone, Debug)]
 pub(crate) struct Read {
     pub(crate) raw: Arc<OwnedMessage>,
     pub(crate) headers: Arc<[Header]>,
     pub(crate) term: u64,
-    /// Number of times the handler has failed.
+    /// Number of times that the handler has failed for this record in this process.
     pub(crate) failures: u32,
-    /// Number of consecutive deliveries that were not settled.
+    /// Number of deliveries of this record in a row that were dropped without being settled.
     pub(crate) unsettled: u32,
 }
 
 /// A header's name and value.
 pub(crate) type Header = (String, Option<Vec<u8>>);
 
-/// Returns the headers whose names are text. rdkafka panics at other names and has no function that
-/// does not; an uncaught panic would end the thread each time it reads the record.
+/// Returns those headers of a record whose names are UTF-8. rdkafka panics at any other name, and
+/// has no function that reads headers without that panic. Uncaught, the panic would end the
+/// session's thread each time it reads the record.
 fn readable(raw: &OwnedMessage) -> Arc<[Header]> {
     let Some(all) = raw.headers() else { return Arc::default() };
     let read = |at| {
@@ -48,13 +51,14 @@ fn readable(raw: &OwnedMessage) -> Arc<[Header]> {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Partitions assigned to this consumer, each with the number of the assignment.
+    /// The partitions assigned to this consumer, by number. Each has the number of its assignment,
+    /// and the offsets of its messages.
     windows: BTreeMap<i32, (u64, Window)>,
     terms: u64,
     /// Messages that were read and not delivered yet.
     fresh: VecDeque<Read>,
-    /// Messages to deliver again, by due time. The number separates messages that are due at the
-    /// same time.
+    /// Messages to be delivered again, ordered by the time at which they are due. The number tells
+    /// messages apart that are due at the same time.
     waiting: BTreeMap<(Instant, u64), Read>,
     waited: u64,
     broken: Option<KafkaError>,
@@ -64,15 +68,24 @@ impl State {
     fn open(&self) -> usize {
         self.windows.values().map(|(_, window)| window.open()).sum()
     }
+
+    /// Returns the window of the message's partition, unless the partition was given away since.
+    fn ours(&mut self, read: &Read) -> Result<&mut Window, BrokerError> {
+        match self.windows.get_mut(&read.raw.partition()) {
+            Some((term, window)) if *term == read.term => Ok(window),
+            _ => Err(revoked()),
+        }
+    }
 }
 
-/// State shared by the session's thread, its deliveries, and librdkafka's callbacks.
+/// The state of a group member, shared by the session's thread, the deliveries, and librdkafka's
+/// callbacks.
 #[derive(Debug, Default)]
 pub(crate) struct Group {
     topic: String,
     state: Mutex<State>,
     pub(crate) come: Notify,
-    /// Notified when a message is finished.
+    /// Notified when a message is finished, because the thread may then read another one.
     room: Condvar,
     ended: AtomicBool,
 }
@@ -116,7 +129,8 @@ impl Group {
         self.come.notify_one();
     }
 
-    /// Returns at most `room` messages that are due. Those that are delivered again come first.
+    /// Returns at most `room` messages to deliver now: first those that are due to be delivered
+    /// again, then new ones.
     pub(crate) fn due(&self, room: usize) -> Vec<Read> {
         let (mut state, now) = (self.state(), Instant::now());
         let mut due = Vec::new();
@@ -131,35 +145,29 @@ impl Group {
         due
     }
 
-    /// Returns the time at which the first waiting message is due.
+    /// Returns the earliest time at which a message is due to be delivered again, if any is
+    /// waiting.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         self.state().waiting.first_key_value().map(|((due, _), _)| *due)
     }
 
-    /// Marks a message as finished, so that its offset can be committed.
+    /// Marks a message as finished, so that its offset can be committed. Fails if its partition was
+    /// given to another consumer.
     pub(crate) fn finish(&self, read: &Read) -> Result<(), BrokerError> {
-        self.ours(&mut self.state(), read)?.finish(read.raw.offset());
+        self.state().ours(read)?.finish(read.raw.offset());
         self.room.notify_one();
         Ok(())
     }
 
-    /// Delivers a message again after `wait`.
+    /// Delivers a message again after `wait`. Fails if its partition was given to another consumer.
     pub(crate) fn hold(&self, read: Read, wait: Duration) -> Result<(), BrokerError> {
         let mut state = self.state();
-        self.ours(&mut state, &read)?;
+        state.ours(&read)?;
         state.waited += 1;
         let due = (Instant::now() + wait, state.waited);
         state.waiting.insert(due, read);
         self.come.notify_one();
         Ok(())
-    }
-
-    #[expect(clippy::unused_self, reason = "reads as a question to the group")]
-    fn ours<'a>(&self, state: &'a mut State, read: &Read) -> Result<&'a mut Window, BrokerError> {
-        match state.windows.get_mut(&read.raw.partition()) {
-            Some((term, window)) if *term == read.term => Ok(window),
-            _ => Err(revoked()),
-        }
     }
 
     /// Returns the number of unfinished messages, and the number of the last assignment.
@@ -168,7 +176,8 @@ impl Group {
         (state.open(), state.terms)
     }
 
-    /// Waits at most `wait` until fewer than `ahead` messages are unfinished. Returns true if so.
+    /// Waits until fewer than `ahead` messages are unfinished. Returns false if that takes longer
+    /// than `wait`.
     pub(crate) fn has_room(&self, ahead: usize, wait: Duration) -> bool {
         let full = |state: &mut State| state.open() >= ahead;
         let waited = self.room.wait_timeout_while(self.state(), wait, full);
@@ -184,7 +193,7 @@ impl Group {
         }
     }
 
-    /// Drops the state of revoked partitions, with all their messages.
+    /// Drops the state of partitions that were taken from this consumer, with all their messages.
     fn revoked(&self, list: &TopicPartitionList) {
         let mut state = self.state();
         for partition in list.elements_for_topic(&self.topic) {
@@ -195,7 +204,8 @@ impl Group {
         }
     }
 
-    /// Commits the offsets that are finished and not committed yet.
+    /// Commits for each partition the offset up to which all messages are finished, unless that
+    /// offset was sent to the brokers before.
     pub(crate) fn commit(&self, consumer: &BaseConsumer<Callbacks>, mode: CommitMode) {
         let mut list = TopicPartitionList::new();
         for (partition, (_, window)) in &mut self.state().windows {
@@ -204,8 +214,8 @@ impl Group {
                 window.sent(offset);
             }
         }
-        // The state's lock must be free here: a synchronous commit runs `commit_callback` before it
-        // returns.
+        // The lock on the state is released by now, because a synchronous commit runs
+        // `commit_callback`, which takes the lock, before it returns.
         if list.count() > 0
             && let Err(e) = consumer.commit(&list, mode)
         {
@@ -213,8 +223,8 @@ impl Group {
         }
     }
 
-    /// Marks these offsets to be committed again. A consumer that takes over before then reads
-    /// finished messages once more.
+    /// Marks the offsets of a failed commit to be committed again. If another consumer takes a
+    /// partition over before that, it reads again messages that are already finished.
     fn not_committed(&self, error: &KafkaError, list: &TopicPartitionList) {
         tracing::debug!(target: "palisade::consumer", %error, "offsets are not committed yet");
         let mut state = self.state();
@@ -244,10 +254,10 @@ impl ConsumerContext for Callbacks {
         match rebalance {
             Rebalance::Assign(list) => self.0.assigned(list),
             Rebalance::Revoke(list) => {
-                // Commit first, so that the partitions' next consumer begins behind the finished
-                // messages. Do not wait for running handlers: the group would stand still
-                // meanwhile. Their messages are read again by the next consumer, which finds the
-                // keys in flight.
+                // Commit before the partitions are given up, so that their next consumer begins
+                // behind the finished messages. Do not wait for running handlers, because the whole
+                // group stands still meanwhile. The next consumer reads their messages again, and
+                // finds their keys in flight.
                 if !consumer.assignment_lost() {
                     self.0.commit(consumer, CommitMode::Sync);
                 }

@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod commit_window;
 mod dead;
 mod error;
 mod group;
@@ -7,7 +8,6 @@ mod message;
 mod publisher;
 mod session;
 mod topic;
-mod window;
 
 pub use dead::dead_letters;
 pub use message::Message;

@@ -1,4 +1,4 @@
-//! One delivery of a record, and how it is settled.
+//! One delivery of a Kafka record, and how it is settled.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use crate::dead::DeadLetters;
 use crate::group::{Group, Read};
 
-/// One delivery of a record.
+/// One delivery of a Kafka record to a handler.
 pub struct Message {
     read: Read,
     group: Arc<Group>,
@@ -45,8 +45,8 @@ impl Message {
         self.read.raw.payload().unwrap_or_default()
     }
 
-    /// Parses the body as JSON. The error makes the message a dead letter, because the same body
-    /// fails at each delivery.
+    /// Parses the body as JSON. If the handler returns the error, the message becomes a dead
+    /// letter, because the same body would fail at each delivery.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Failed> {
         json(self.payload())
     }
@@ -57,8 +57,9 @@ impl Message {
         std::str::from_utf8(value.as_deref()?).ok()
     }
 
-    /// Returns rdkafka's record, with its topic, partition, offset and record key. Reading its
-    /// headers panics at a name that is not text; [`header`](Self::header) skips such a header.
+    /// Returns the record as rdkafka's type, with its topic, partition, offset and record key. To
+    /// read a header in it whose name is not UTF-8 panics; [`header`](Self::header) skips such
+    /// headers.
     pub fn record(&self) -> &OwnedMessage {
         &self.read.raw
     }
@@ -106,14 +107,14 @@ impl Delivery for Message {
 }
 
 impl Drop for Message {
-    /// Delivers a record again that was not settled: it would block all later commits of its
-    /// partition.
+    /// Delivers the record again if it was not settled. Otherwise it would stay unfinished, and no
+    /// later offset of its partition could be committed.
     fn drop(&mut self) {
         if !self.settled.load(Ordering::Acquire) {
             let unsettled = self.read.unsettled.saturating_add(1);
             let read = Read { unsettled, ..self.read.clone() };
-            // An error means that the partition was revoked; its next consumer reads the record
-            // again.
+            // An error means that the partition was given to another consumer, which reads the
+            // record again.
             let _ = self.group.hold(read, pause(self.read.unsettled));
         }
     }

@@ -1,4 +1,4 @@
-//! The publisher: adds the key, and waits until all replicas have the message.
+//! Publishes messages to Kafka with an idempotency key, and waits until they are replicated.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -12,10 +12,11 @@ use rdkafka::producer::{FutureProducer, FutureRecord};
 use crate::dead::producer;
 use crate::error::failed;
 
-/// Maximum time that a record waits for room in the producer's queue.
+/// Maximum time that a record waits for room in rdkafka's queue of records to be sent.
 const ROOM: Duration = Duration::from_secs(10);
 
-/// Publishes messages with a key and a time, and waits until the brokers have confirmed them.
+/// A publisher to a Kafka topic. It gives each message an idempotency key and the time of its
+/// request, and waits until the brokers have confirmed the message.
 #[derive(Clone)]
 pub struct Publisher {
     producer: FutureProducer,
@@ -29,8 +30,8 @@ impl fmt::Debug for Publisher {
 }
 
 impl Publisher {
-    /// Creates a publisher to this topic. The settings are librdkafka's; `bootstrap.servers` is
-    /// required.
+    /// Creates a publisher to this topic. `config` has librdkafka's settings, of which only
+    /// `bootstrap.servers` is required.
     ///
     /// # Errors
     /// [`BrokerError`] if a setting cannot be used.
@@ -39,12 +40,13 @@ impl Publisher {
         Ok(Self { producer, topic: topic.to_owned() })
     }
 
-    /// Publishes a message under the key of its request. `made` is the time when the request was
-    /// made. The key is also the record's key, so that all copies are in one partition.
+    /// Publishes a message with the idempotency key `key` of its request. `made` is the time when
+    /// the request was made. The Kafka record has the same key, so that all copies of the message
+    /// are in one partition.
     ///
     /// # Errors
-    /// [`BrokerError`] if the message was not confirmed. It may have been published all the same.
-    /// Publish it again with the same key: consumers recognise a copy.
+    /// [`BrokerError`] if the message was not confirmed. It may have been published nevertheless.
+    /// Publish it again with the same key, by which consumers recognise the copy.
     ///
     /// # Cancellation safety
     /// If the future is dropped, the message may or may not be published; publishing it again with

@@ -1,9 +1,9 @@
-//! A member of the consumer group, and the thread that reads for it.
+//! A member of a Kafka consumer group, and the thread that reads for it.
 //!
-//! A member that does not poll librdkafka blocks its group, which finally removes it
-//! (`max.poll.interval.ms`). So after some time without room for more messages, the thread polls
-//! with its partitions paused. It does not pause them at once, because librdkafka discards the
-//! messages it has fetched of a paused partition and fetches them again.
+//! A member that does not poll librdkafka blocks its group, which removes it after a while
+//! (`max.poll.interval.ms`). So the thread polls even if it has no room for more messages, but then
+//! pauses its partitions. It pauses them only after some time without room, because librdkafka
+//! discards the messages that it has fetched from a paused partition and fetches them again later.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,21 +20,22 @@ use crate::group::{Callbacks, Group};
 use crate::message::Message;
 use crate::topic::Topic;
 
-/// Number of unfinished messages that may be read for each message handled at once: those in
-/// progress, those waiting to be handled, and those that are delayed.
+/// Maximum number of unfinished messages for each message that may be handled at once. A message is
+/// unfinished from the moment it is read, also while it waits for a handler or for its next
+/// delivery.
 const AHEAD: usize = 16;
 /// Maximum time that `next` waits for a message.
 const POLL: Duration = Duration::from_millis(500);
 /// Maximum time that librdkafka waits for a message.
 const TICK: Duration = Duration::from_millis(50);
-/// Time without room after which the partitions are paused.
+/// Time after which the partitions are paused if there is no room for more messages.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Interval between commits of offsets.
 const COMMIT: Duration = Duration::from_millis(200);
-/// Maximum time for a member to leave the group, including its last commit.
+/// Maximum time for a member to leave the consumer group, including its last commit.
 const GOODBYE: Duration = Duration::from_secs(10);
 
-/// A member of the group. Dropping it ends its thread.
+/// A member of a Kafka consumer group. Dropping it ends its thread.
 pub struct Session {
     group: Arc<Group>,
     dead: Arc<DeadLetters>,
@@ -54,8 +55,8 @@ impl Session {
         let (shared, ahead) = (Arc::clone(&group), AHEAD * terms.concurrency);
         let spawned = std::thread::Builder::new().name("palisade-kafka".into()).spawn(move || {
             pump(&consumer, &shared, ahead);
-            // Dropping the consumer leaves the group: its partitions are revoked, which commits
-            // what is finished.
+            // Dropping the consumer leaves the group. The partitions are then revoked, and the
+            // callback for that commits the offsets of the finished messages.
             drop(consumer);
             let _ = ended.send(());
         });
@@ -105,23 +106,23 @@ impl Drop for Session {
     }
 }
 
-/// Reads messages until the session ends.
+/// Reads messages and commits offsets until the session ends.
 fn pump(consumer: &BaseConsumer<Callbacks>, group: &Group, ahead: usize) {
-    let (mut committed, mut asked) = (Instant::now(), Instant::now());
-    // Number of the assignment whose partitions are paused.
+    let (mut committed, mut requested_at) = (Instant::now(), Instant::now());
+    // The number of the last assignment whose partitions were paused; `None` while none are paused.
     let mut paused = None;
     while !group.has_ended() {
         if committed.elapsed() >= COMMIT {
             group.commit(consumer, CommitMode::Async);
             committed = Instant::now();
         }
-        if paused.is_none() && !group.has_room(ahead, TICK) && asked.elapsed() < PAUSE {
+        if paused.is_none() && !group.has_room(ahead, TICK) && requested_at.elapsed() < PAUSE {
             continue;
         }
         if let Err(e) = throttle(consumer, group, ahead, &mut paused) {
             tracing::debug!(target: "palisade::consumer", error = %e, "not paused or resumed");
         }
-        asked = Instant::now();
+        requested_at = Instant::now();
         match consumer.poll(TICK) {
             None => {}
             Some(Ok(message)) => group.read(message.detach()),
@@ -136,8 +137,8 @@ fn pump(consumer: &BaseConsumer<Callbacks>, group: &Group, ahead: usize) {
     }
 }
 
-/// Logs a read error: at level `debug` if the connection to one broker broke, which is ordinary,
-/// otherwise as a warning.
+/// Logs an error of a read. A broken connection to one broker is ordinary and logged at level
+/// `debug`, any other error as a warning.
 fn report(error: &KafkaError) {
     if error.rdkafka_error_code() == Some(RDKafkaErrorCode::BrokerTransportFailure) {
         tracing::debug!(target: "palisade::consumer", %error, "nothing was read");
@@ -146,7 +147,8 @@ fn report(error: &KafkaError) {
     }
 }
 
-/// Pauses all partitions when `ahead` messages are unfinished, and resumes them at half of that.
+/// Pauses all partitions when `ahead` messages are unfinished, and resumes them when only half as
+/// many are. `paused` is the number of the assignment that was paused.
 fn throttle(
     consumer: &BaseConsumer<Callbacks>,
     group: &Group,

@@ -1,4 +1,4 @@
-//! The consumed topic, with the settings that only Kafka has.
+//! The Kafka topic that is consumed, with the settings that only Kafka has.
 
 use std::fmt;
 
@@ -10,13 +10,14 @@ use rdkafka::error::KafkaError;
 use crate::message::Message;
 use crate::session::Session;
 
-/// Settings that the consumer sets itself; the user must not set them.
+/// The librdkafka settings that the consumer sets itself, so that users must not set them.
 const OURS: [&str; 3] = ["group.id", "enable.auto.commit", "enable.auto.offset.store"];
 
-/// A topic that a [`Consumer`](crate::Consumer) reads as a member of a group.
+/// A Kafka topic that a [`Consumer`](crate::Consumer) reads as a member of a consumer group.
 ///
-/// The key of a message is its header `x-palisade-key`. Failures are counted in this process: if a
-/// partition moves to another consumer, its count begins again.
+/// The idempotency key of a message is its header `x-palisade-key`. The failures of a message's
+/// handler are counted in this process, so if a partition moves to another consumer, the counts of
+/// its messages begin again.
 #[derive(Clone)]
 pub struct Topic {
     /// The brokers' addresses and the user's settings.
@@ -36,8 +37,9 @@ impl fmt::Debug for Topic {
 }
 
 impl Topic {
-    /// Creates the topic `name` at these brokers (`host:port,host:port`), read by this group. All
-    /// consumers of a group must use the same namespace on the same nodes.
+    /// Describes the topic `name` on these brokers (`host:port,host:port`), which a consumer then
+    /// reads as a member of the consumer group `group`. All consumers of a group must use the same
+    /// namespace on the same Redis nodes.
     pub fn new(brokers: &str, name: &str, group: &str) -> Self {
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", brokers);
@@ -46,19 +48,20 @@ impl Topic {
     }
 
     /// Sets a setting of librdkafka, for example `security.protocol`. It also applies to the
-    /// producer of dead letters. The consumer itself decides what is committed, and when; those
-    /// settings cannot be set.
+    /// producer of dead letters. Settings that decide which offsets are committed and when
+    /// (`group.id`, `enable.auto.commit`, `enable.auto.offset.store`) are refused, because the
+    /// consumer sets them itself.
     #[must_use]
     pub fn set(mut self, name: &str, value: &str) -> Self {
         self.config.set(name, value);
         self
     }
 
-    /// Returns the settings of a member of the group.
+    /// Returns librdkafka's settings for a member of the consumer group.
     pub(crate) fn consumer(&self) -> ClientConfig {
         let mut config = self.config.clone();
         if config.get("auto.offset.reset").is_none() {
-            // A new group begins with the messages that are already in the topic.
+            // By default a new group would skip the messages that are already in the topic.
             config.set("auto.offset.reset", "earliest");
         }
         config.set("group.id", &self.group);
@@ -73,7 +76,8 @@ impl Broker for Topic {
 
     fn check(&self, _: &Terms) -> Result<(), ConfigError> {
         for (field, name) in [("topic", &self.name), ("group", &self.group)] {
-            // A topic name has at most 249 bytes, and the dead letters' topic adds a suffix to it.
+            // A topic name in Kafka has at most 249 bytes, and the topic of the dead letters has
+            // this name with a suffix.
             if name.is_empty() || name.len() > 240 {
                 let value = format!("{name:?}");
                 return Err(ConfigError::new(field, value, "1 to 240 bytes"));
@@ -84,8 +88,8 @@ impl Broker for Topic {
             let rule = "not set: what is committed, and when, is the consumer's own";
             return Err(ConfigError::new(name, value, rule));
         }
-        // Let librdkafka check the other settings. Values stay out of the error: one may be a
-        // password.
+        // librdkafka checks the other settings. The error does not contain the value of a setting,
+        // because the value may be a password.
         match self.consumer().create_native_config() {
             Ok(_) => Ok(()),
             Err(KafkaError::ClientConfig(_, rule, name, _)) => {

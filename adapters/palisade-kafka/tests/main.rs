@@ -252,7 +252,7 @@ async fn partitions_that_move_to_a_new_member_lose_nothing_and_repeat_nothing() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_cannot_be_handled_is_put_aside_and_holds_nobody_up() {
+async fn a_message_that_cannot_be_handled_is_put_aside_and_delays_no_other() {
     let (kafka, node) = (Kafka::start(1), MemoryNode::new());
     for (key, body) in [("fails", "a"), ("refused", "b"), ("", "c"), ("fine", "d")] {
         kafka.publish(key, body).await;

@@ -1,10 +1,10 @@
-//! Conversion of lapin's errors into the consumer's errors.
+//! Converts errors of lapin into errors of the consumer.
 
 use lapin::protocol::{AMQPErrorKind, AMQPHardError, AMQPSoftError};
 use lapin::{Error, ErrorKind};
 use palisade::idempotency::consumer::BrokerError;
 
-/// Returns the error of a session that broke or could not be opened.
+/// Converts lapin's error of a session that broke or could not be opened.
 pub(crate) fn refused(e: Error) -> BrokerError {
     let sentence = e.to_string();
     let error = if is_passing(&e) {
@@ -15,13 +15,14 @@ pub(crate) fn refused(e: Error) -> BrokerError {
     error.because(e)
 }
 
-/// Returns true if connecting again can help. It cannot if the broker refuses the login or the
+/// Returns true if connecting again can help. It cannot help if the broker refuses the login or the
 /// request.
 fn is_passing(e: &Error) -> bool {
     match e.kind() {
         ErrorKind::ProtocolError(e) => matches!(
             e.kind(),
-            // The broker is shutting down or still starting.
+            // A broker answers with these errors while it shuts down, or before it has started
+            // completely.
             AMQPErrorKind::Hard(AMQPHardError::CONNECTIONFORCED | AMQPHardError::INTERNALERROR)
                 | AMQPErrorKind::Soft(AMQPSoftError::RESOURCELOCKED | AMQPSoftError::NOTFOUND)
         ),
@@ -32,17 +33,18 @@ fn is_passing(e: &Error) -> bool {
     }
 }
 
-/// The error of a message, or of its copy, whose sending was not confirmed.
+/// The error of an acknowledgement, or of a published message, that the broker did not confirm.
 #[derive(Debug)]
 pub(crate) enum Unconfirmed {
     /// The channel or the connection can no longer be used.
     Gone(BrokerError),
-    /// The broker did not store the copy; the channel can still be used.
+    /// The broker did not store the published copy of a message. The channel can still be used.
     NotStored(BrokerError),
 }
 
 impl Unconfirmed {
-    /// Returns the error of a copy that the broker refused or did not confirm.
+    /// Returns the error for a published copy of a message that the broker refused or did not
+    /// confirm.
     pub(crate) fn not_stored(sentence: String) -> Self {
         Self::NotStored(BrokerError::passing(sentence))
     }

@@ -1,4 +1,4 @@
-//! One delivery of a message, and how it is settled at the broker.
+//! One delivery of a RabbitMQ message, and how it is settled at the broker.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -20,13 +20,14 @@ use tokio::time::{sleep, timeout};
 use crate::error::Unconfirmed;
 use crate::session::{Link, PATIENCE};
 
-/// Headers that would make the broker route a copy to further queues.
+/// Headers by which the broker would also route a copy of the message to other queues.
 const SENDER_SELECTED: [&str; 2] = ["CC", "BCC"];
-/// Maximum time for which a message is held back before it is returned to the queue, if its copy
-/// was not stored. It must stay below the 30 s that the worker waits.
+/// Maximum time for which a message is held back in this process before it is returned to its
+/// queue, because no copy of it could be put into a delay queue. It must stay below the 30 s that
+/// the consumer waits until a message is settled.
 const HELD_MAX: Duration = Duration::from_secs(15);
 
-/// One delivery of a message.
+/// One delivery of a RabbitMQ message to a handler.
 pub struct Message {
     raw: Raw,
     link: Arc<Link>,
@@ -48,31 +49,31 @@ impl Message {
         Self { raw, link: Arc::clone(link) }
     }
 
-    /// Returns the body.
+    /// Returns the body of the message.
     pub fn payload(&self) -> &[u8] {
         &self.raw.data
     }
 
-    /// Parses the body as JSON. The error makes the message a dead letter, because the same body
-    /// fails at each delivery.
+    /// Parses the body as JSON. If the handler returns the error, the message becomes a dead
+    /// letter, because the same body would fail at each delivery.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Failed> {
         json(self.payload())
     }
 
-    /// Returns the properties, including the headers.
+    /// Returns the AMQP properties of the message, including its headers.
     pub fn properties(&self) -> &BasicProperties {
         &self.raw.properties
     }
 
-    /// Returns lapin's delivery. Do not acknowledge it: the consumer does so after the result is
-    /// stored.
+    /// Returns the delivery as lapin's type. Do not acknowledge it, because the consumer does so
+    /// itself after the result is stored.
     pub fn delivery(&self) -> &Raw {
         &self.raw
     }
 
-    /// Returns the properties of a copy: those of the message plus the headers `more`. Properties
-    /// that would route the copy elsewhere, let it expire, or make the broker refuse it are left
-    /// out.
+    /// Returns the properties for a copy of the message: those of the message itself, with the
+    /// headers `more` added. Leaves out properties that would route the copy elsewhere, let it
+    /// expire, or make the broker refuse it.
     fn copied(&self, more: impl IntoIterator<Item = (&'static str, AMQPValue)>) -> BasicProperties {
         let old = &self.raw.properties;
         let mut headers = FieldTable::default();
@@ -115,9 +116,9 @@ impl Message {
         new
     }
 
-    /// Returns the properties and body of the dead letter. If a copy's headers do not fit in a
-    /// frame, the broker would end the connection; then the dead letter contains only the message's
-    /// queue and the reason.
+    /// Returns the properties and the body for the dead letter of this message. If the headers of a
+    /// full copy do not fit in one AMQP frame, the broker would end the connection. The dead letter
+    /// then contains only the name of the message's queue and the reason.
     fn dead(&self, why: &DeadLetter) -> (BasicProperties, &[u8]) {
         let text =
             |(name, text): (&'static str, String)| (name, AMQPValue::LongString(text.into()));
@@ -150,8 +151,8 @@ impl Message {
         sent.then_some(()).ok_or_else(gone)
     }
 
-    /// Returns the properties of a copy with this number of failures, or `None` if they do not fit
-    /// in a frame.
+    /// Returns the properties for a copy of the message whose headers contain this number of
+    /// failures. Returns `None` if they do not fit in one AMQP frame.
     fn counted(&self, failures: u32) -> Option<BasicProperties> {
         let copy = self.copied([(FAILURES, AMQPValue::LongLongInt(failures.into()))]);
         self.link.has_room_later(&copy).then_some(copy)
@@ -166,7 +167,8 @@ impl Message {
                 if let Some(copy) = self.counted(failures) {
                     self.link.retry(*wait, copy, self.payload()).await
                 } else {
-                    // A retry without the count would repeat for ever.
+                    // A retry without a count of the failures would be repeated for ever, so the
+                    // message becomes a dead letter.
                     let why = DeadLetter::new(
                         DeadLetterReason::Exhausted,
                         "it failed, and its headers leave no room to count that: send it with \
@@ -216,9 +218,9 @@ impl Delivery for Message {
     async fn settle(&self, how: &Disposition, failures: u32) -> Result<(), BrokerError> {
         let at_once = Disposition::Retry(Duration::ZERO);
         let how = match how {
-            // The message did not fail, and there is no room for a copy in a delay queue, so it
-            // waits here. The wait comes before the broker is asked, and so is not part of its time
-            // to answer.
+            // The handler did not fail, and the message's headers leave no room for a copy in a
+            // delay queue, so the message waits in this process. This wait is no part of the time
+            // that the broker has to answer (`PATIENCE`).
             Disposition::Retry(wait)
                 if !wait.is_zero()
                     && failures == self.failures()
@@ -232,16 +234,17 @@ impl Delivery for Message {
         let settled = timeout(PATIENCE, self.apply(how, failures)).await;
         let Err(error) = settled.unwrap_or_else(|_| Err(no_answer())) else { return Ok(()) };
         match &error {
-            // The broker redelivers an unacknowledged message only after the channel is closed.
+            // Give up the whole session, because the broker delivers an unacknowledged message
+            // again only after its channel was closed.
             Unconfirmed::Gone(_) => self.link.give_up(),
             Unconfirmed::NotStored(error) => {
                 tracing::warn!(
                     target: "palisade::consumer", queue = %self.link.queue, %error,
                     "a copy was not stored; the message is returned"
                 );
-                // While the channel lives, the broker does not redeliver an unacknowledged message,
-                // so return it. Pause first: without a delay it would come back and fail again at
-                // once.
+                // Return the message to its queue, because the broker does not deliver it again
+                // while the channel lives. Wait before that, because without a delay the message
+                // would come back and fail again at once.
                 sleep(pause(self.link.refused()).min(HELD_MAX)).await;
                 let _ = self.give_back().await;
             }

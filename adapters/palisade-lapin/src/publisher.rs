@@ -1,4 +1,4 @@
-//! The publisher: sends persistent messages to a durable queue, and waits for the confirms.
+//! Publishes persistent messages to a durable RabbitMQ queue, and waits until they are confirmed.
 
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -14,8 +14,9 @@ use crate::message::no_answer;
 use crate::session::{PATIENCE, confirmed};
 use crate::topology;
 
-/// Publishes messages with a key and a time, and waits until the broker has confirmed them. A
-/// broken connection is replaced at the next message.
+/// A publisher to a RabbitMQ queue. It gives each message an idempotency key and the time of its
+/// request, and waits until the broker has confirmed the message. A broken connection is replaced
+/// when the next message is published.
 pub struct Publisher {
     uri: String,
     queue: String,
@@ -30,18 +31,19 @@ impl fmt::Debug for Publisher {
 }
 
 impl Publisher {
-    /// Creates a publisher to this queue. Connects at the first message, and declares the queue as
-    /// a durable quorum queue if it does not exist.
+    /// Creates a publisher to this queue. It connects when the first message is published, and then
+    /// declares the queue as a durable quorum queue if it does not exist.
     pub fn new(uri: &str, queue: &str) -> Self {
         Self { uri: uri.to_owned(), queue: queue.to_owned(), now: Mutex::default() }
     }
 
-    /// Publishes a message under the key of its request. `made` is the time when the request was
-    /// made; it is sent in whole seconds. Several tasks can publish at the same time.
+    /// Publishes a message with the idempotency key `key` of its request. `made` is the time when
+    /// the request was made, which is sent in whole seconds. Several tasks can publish at the same
+    /// time.
     ///
     /// # Errors
-    /// [`BrokerError`] if the message was not confirmed. It may have been published all the same.
-    /// Publish it again with the same key: consumers recognise a duplicate.
+    /// [`BrokerError`] if the message was not confirmed. It may have been published nevertheless.
+    /// Publish it again with the same key, by which consumers recognise the copy.
     ///
     /// # Cancellation safety
     /// If the future is dropped, the message may or may not be published; publishing it again with

@@ -1,4 +1,4 @@
-//! The consumed queue, with the settings that only RabbitMQ has.
+//! The RabbitMQ queue that is consumed, with the settings that only RabbitMQ has.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,9 +14,10 @@ use crate::session::Session;
 /// Default of RabbitMQ's setting `consumer_timeout`.
 const CONSUMER_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
-/// A queue of a broker that a [`Consumer`](crate::Consumer) reads.
+/// A RabbitMQ queue that a [`Consumer`](crate::Consumer) reads.
 ///
-/// The key of a message is its property `message_id`. The prefetch equals the concurrency.
+/// The idempotency key of a message is its property `message_id`. The prefetch count is the number
+/// of messages that the consumer handles at once.
 #[derive(Clone)]
 pub struct Queue {
     pub(crate) uri: String,
@@ -33,8 +34,8 @@ impl fmt::Debug for Queue {
 }
 
 impl Queue {
-    /// Creates the queue `name` at the broker with this address
-    /// (`amqp://user:password@host/vhost`).
+    /// Describes the queue `name` on the broker with the address `uri`
+    /// (`amqp://user:password@host/vhost`), which a consumer then reads.
     pub fn new(uri: &str, name: &str) -> Self {
         Self {
             uri: uri.to_owned(),
@@ -44,18 +45,19 @@ impl Queue {
         }
     }
 
-    /// Sets the properties of the connection, for example its name. lapin's own recovery stays off,
-    /// because the consumer replaces a broken connection.
+    /// Sets the properties of the connection to the broker, for example its name. Leave lapin's
+    /// automatic recovery off, because the consumer itself replaces a broken connection.
     #[must_use]
     pub fn connection_properties(mut self, properties: ConnectionProperties) -> Self {
         self.properties = properties;
         self
     }
 
-    /// Sets the broker's `consumer_timeout`, if it differs from the default of 30 minutes. After
-    /// this time the broker takes an unacknowledged message away from a running handler. The
-    /// redelivered message then finds its key in flight and waits for the handler, so no effect is
-    /// doubled, but each lease costs a redelivery.
+    /// Tells the consumer the value of the broker's setting `consumer_timeout`, if it differs from
+    /// the default of 30 minutes. After this time the broker takes an unacknowledged message away
+    /// from a running handler and delivers it again. The new delivery finds its key in flight and
+    /// waits for the handler, so that no effect is doubled, but for each lease that the handler
+    /// still runs the message is delivered once more.
     #[must_use]
     pub fn consumer_timeout(mut self, timeout: Duration) -> Self {
         self.consumer_timeout = timeout;
@@ -69,7 +71,8 @@ impl Broker for Queue {
 
     fn check(&self, terms: &Terms) -> Result<(), ConfigError> {
         let name = &self.name;
-        // A queue name has at most 255 bytes, and the delay queues add a suffix to it.
+        // A queue name in AMQP has at most 255 bytes, and the delay queues have this name with a
+        // suffix.
         if name.is_empty() || name.len() > 230 {
             let rule = "1 to 230 bytes, so that the queues for delays can be named after it";
             return Err(ConfigError::new("queue", format!("{name:?}"), rule));

@@ -1,6 +1,7 @@
-//! A connection to the broker with two channels: one delivers and acknowledges messages, the other
-//! publishes copies with confirms. If any of them breaks, the whole session is replaced: the broker
-//! then returns the unacknowledged messages, and no stale channel can be used.
+//! A session with RabbitMQ, which is a connection with two channels. One channel delivers and
+//! acknowledges messages, and the other publishes copies of messages with confirms. If the
+//! connection or a channel breaks, the whole session is replaced, so that the broker delivers the
+//! unacknowledged messages again and nothing uses a stale channel.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -27,27 +28,30 @@ const POLL: Duration = Duration::from_millis(500);
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum time for the broker to confirm a message.
 const CONFIRM: Duration = Duration::from_secs(5);
-/// Bytes reserved for a message's properties besides its headers: at most nine texts of 255 bytes.
+/// Bytes of an AMQP frame that are reserved for a message's properties other than its headers,
+/// which are at most nine texts of 255 bytes.
 const OTHERS: usize = 2_500;
-/// Bytes reserved for the headers that the broker adds to a message in a delay queue.
+/// Bytes of an AMQP frame that are reserved for the headers that the broker adds to a message in a
+/// delay queue.
 const ADDED: usize = 1 << 10;
 /// Maximum time for closing a connection.
 const GOODBYE: Duration = Duration::from_secs(2);
 
-/// A connection with two channels, and the consumer that receives its messages.
+/// A session with RabbitMQ: a connection with two channels, and lapin's consumer, which receives
+/// the messages.
 pub struct Session {
     link: Arc<Link>,
     consumer: lapin::Consumer,
 }
 
-/// The part of a session that its deliveries share.
+/// The part of a session that all messages delivered on it share.
 pub(crate) struct Link {
     connection: Connection,
     copies: Channel,
     pub(crate) queue: Arc<str>,
     /// Names of the queues that this session has declared.
     declared: Mutex<BTreeSet<String>>,
-    /// Number of consecutive copies that were not stored.
+    /// Number of copies of messages in a row that the broker did not store.
     refused: AtomicU32,
     broken: AtomicBool,
 }
@@ -55,8 +59,8 @@ pub(crate) struct Link {
 impl Session {
     /// Connects, declares the missing queues, and begins to consume.
     ///
-    /// The delay queues are declared before any is needed: a broker killed while it creates a
-    /// quorum queue can leave one that confirms nothing.
+    /// Declares the delay queues before one is needed. If the broker is killed while it creates a
+    /// quorum queue, the queue may exist afterwards but confirm no message.
     pub(crate) async fn open(from: &Queue, terms: &Terms) -> Result<Self, Error> {
         let connection = Connection::connect(&from.uri, from.properties.clone()).await?;
         let copies = connection.create_channel().await?;
@@ -129,12 +133,14 @@ impl Link {
         self.broken.load(Ordering::Acquire) || !self.connection.status().connected()
     }
 
-    /// Marks the session as broken; it is replaced at the next fetch.
+    /// Marks the session as broken, so that the consumer replaces it when it fetches messages the
+    /// next time.
     pub(crate) fn give_up(&self) {
         self.broken.store(true, Ordering::Release);
     }
 
-    /// Puts a copy of a message into a delay queue, from which it comes back after about `wait`.
+    /// Puts a copy of a message into a delay queue, from which the broker moves it back to the
+    /// consumed queue after about `wait`.
     pub(crate) async fn retry(
         &self,
         wait: Duration,
@@ -159,24 +165,24 @@ impl Link {
         confirmed(&self.copies, &topology::dead_letters(&self.queue), properties, body).await
     }
 
-    /// Records that a copy was stored.
+    /// Records that the broker has stored a copy of a message.
     pub(crate) fn stored(&self) {
         self.refused.store(0, Ordering::Relaxed);
     }
 
-    /// Records that a copy was not stored. Returns the number of consecutive failures before this
-    /// one.
+    /// Records that the broker did not store a copy of a message. Returns how many copies in a row
+    /// it had not stored before.
     pub(crate) fn refused(&self) -> u32 {
         self.refused.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Returns true if these properties fit in a frame.
+    /// Returns true if these properties of a message fit in one AMQP frame.
     pub(crate) fn has_room(&self, properties: &BasicProperties) -> bool {
         self.fits(properties.headers().as_ref().map_or(0, topology::size))
     }
 
-    /// Returns true if these properties fit in a frame also after a delay queue: the broker adds
-    /// headers to a copy that comes back from one.
+    /// Returns true if these properties of a message fit in one AMQP frame even after the message
+    /// was in a delay queue, where the broker adds headers to it.
     pub(crate) fn has_room_later(&self, properties: &BasicProperties) -> bool {
         let headers = properties.headers().as_ref().map_or(0, topology::size);
         self.fits(headers + ADDED)
@@ -192,7 +198,7 @@ impl Link {
         self.declared.lock().unwrap_or_else(PoisonError::into_inner).contains(queue)
     }
 
-    /// Closes the connection, after which the broker returns the unacknowledged messages.
+    /// Closes the connection, after which the broker delivers the unacknowledged messages again.
     async fn close(&self) {
         self.give_up();
         let _ = timeout(GOODBYE, self.connection.close(200, "the consumer ended".into())).await;

@@ -1,9 +1,11 @@
-//! The queues beside the consumed queue: one for each delay, and the queue of the dead letters.
+//! The RabbitMQ queues that a consumer has beside the consumed queue: one for each delay, and the
+//! queue of the dead letters.
 //!
-//! A delay queue has no consumers. Its messages expire after the delay and are then moved back.
-//! Each delay has its own queue, because in a shared one a message with a long delay would block
-//! all those behind it. The delay queues are quorum queues that move messages `at-least-once`, so
-//! no message is lost if the broker is killed meanwhile.
+//! A delay queue has no consumers. Its messages expire after the delay, and the broker then moves
+//! them back to the consumed queue. Each delay has its own queue, because in a shared queue a
+//! message with a long delay would block all messages behind it. The delay queues are quorum queues
+//! with the dead-letter strategy `at-least-once`, so that no message is lost if the broker is
+//! killed while it moves messages.
 
 use std::time::Duration;
 
@@ -12,26 +14,28 @@ use lapin::protocol::{AMQPErrorKind, AMQPSoftError};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Connection, Error, ErrorKind};
 
-/// Shortest delay in milliseconds. Each further delay is twice as long.
+/// The delay of the first delay queue, in milliseconds. Each further queue has twice the delay of
+/// the one before.
 const FIRST: u64 = 250;
-/// Number of delays. The longest is 17 minutes.
+/// Maximum number of delay queues. The longest delay is 17 minutes.
 const DELAYS: u32 = 13;
 
-/// Returns the delays up to the one that `longest` is rounded up to, in milliseconds.
+/// Returns the delays of the delay queues, in milliseconds, that are needed for waits of at most
+/// `longest`.
 pub(crate) fn delays(longest: Duration) -> impl Iterator<Item = u64> {
     let longest = delay(longest);
     (0..DELAYS).map(|n| FIRST << n).filter(move |delay| *delay <= longest)
 }
 
-/// Rounds a wait up to the next delay, in milliseconds. A wait longer than all delays becomes the
-/// longest one.
+/// Returns the delay of the delay queue for this wait, in milliseconds: the wait rounded up to the
+/// next delay that has a queue, or the longest delay if the wait is longer.
 pub(crate) fn delay(wait: Duration) -> u64 {
     let wait = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
     let mut delays = (0..DELAYS).map(|n| FIRST << n);
     delays.find(|delay| *delay >= wait).unwrap_or(FIRST << (DELAYS - 1))
 }
 
-/// Returns the name of the queue in which messages of `queue` wait for this delay in milliseconds.
+/// Returns the name of the delay queue in which messages of `queue` wait for `delay` milliseconds.
 pub fn retry_queue(queue: &str, delay: u64) -> String {
     format!("{queue}.retry.{delay}")
 }
@@ -55,7 +59,8 @@ fn text(value: &str) -> AMQPValue {
     AMQPValue::LongString(value.into())
 }
 
-/// Returns the arguments of a queue whose removed messages are moved to `queue` without loss.
+/// Returns the arguments of a queue from which the broker moves expired and rejected messages to
+/// `queue` without losing any.
 fn moving_to(queue: &str) -> FieldTable {
     let mut arguments = quorum();
     arguments.insert("x-dead-letter-exchange".into(), text(""));
@@ -65,9 +70,10 @@ fn moving_to(queue: &str) -> FieldTable {
     arguments
 }
 
-/// Declares the consumed queue unless it exists. Messages that the broker removes from it become
-/// dead letters. Otherwise the broker would drop a message that reaches the `delivery-limit`, and a
-/// message that ends the connection would take along all messages delivered together with it.
+/// Declares the consumed queue, unless it exists, so that messages which the broker removes from it
+/// become dead letters. Otherwise the broker would drop a message after `delivery-limit`
+/// deliveries. If a message ends the connection each time it is delivered, the broker would drop
+/// with it the messages that were delivered at the same time.
 pub(crate) async fn ensure(connection: &Connection, queue: &str) -> Result<(), Error> {
     declare(connection, queue, moving_to(&dead_letters(queue))).await
 }
@@ -79,8 +85,9 @@ pub(crate) async fn ensure_dead(connection: &Connection, queue: &str) -> Result<
 
 /// Declares a durable quorum queue, unless a queue of any kind has this name.
 ///
-/// In AMQP the broker reports a missing queue by closing the channel that asked, and lapin logs
-/// that as an error. So the check uses its own channel, and the result is one line in the log.
+/// The broker reports a missing queue by closing the channel that asked for it, and lapin logs that
+/// as an error. So the check uses its own channel, and a line in the log says that the queue was
+/// declared.
 async fn declare(connection: &Connection, queue: &str, arguments: FieldTable) -> Result<(), Error> {
     let look = connection.create_channel().await?;
     let passive = QueueDeclareOptions { passive: true, ..durable() };
@@ -102,7 +109,7 @@ fn is_not_found(e: &Error) -> bool {
     matches!(e.kind(), ErrorKind::ProtocolError(e) if *e.kind() == not_found)
 }
 
-/// Declares the queue for a delay in milliseconds, and returns its name.
+/// Declares the delay queue of `queue` with this delay in milliseconds, and returns its name.
 pub(crate) async fn declare_retry(
     channel: &Channel,
     queue: &str,
@@ -116,13 +123,14 @@ pub(crate) async fn declare_retry(
     Ok(name)
 }
 
-/// Returns the maximum size of a table in a frame, in bytes.
+/// Returns the maximum size, in bytes, of an AMQP field table in its encoded form.
 pub(crate) fn size(table: &FieldTable) -> usize {
     table.inner().iter().map(|(name, value)| name.as_str().len() + 1 + size_of(value)).sum()
 }
 
 fn size_of(value: &AMQPValue) -> usize {
-    // Maximum size of a value besides its text: its kind and length, or its number.
+    // Maximum number of bytes of an encoded value besides its text: its type and either its length
+    // or its number.
     const FRAME: usize = 9;
     FRAME
         + match value {

@@ -1,4 +1,5 @@
-//! The durable consumer that delivers messages, with the settings that only JetStream has.
+//! The durable JetStream consumer that delivers messages, with the settings that only JetStream
+//! has.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,11 +12,12 @@ use palisade::idempotency::consumer::{Broker, BrokerError, Terms};
 use crate::message::Message;
 use crate::session::{Failures, Session};
 
-/// A durable consumer of a stream that a [`Consumer`](crate::Consumer) reads.
+/// A durable consumer of a JetStream stream, from which a [`Consumer`](crate::Consumer) pulls
+/// messages.
 ///
-/// The key of a message is its header `Nats-Msg-Id`. No more messages are pulled than can be
-/// handled at once. Each process counts only the failures that it has seen itself, so with several
-/// processes a message is tried more often before it becomes a dead letter.
+/// The idempotency key of a message is its header `Nats-Msg-Id`. No more messages are pulled than
+/// can be handled at once. Each process counts only the failures of its own handler, so with
+/// several processes a message is tried more often before it becomes a dead letter.
 #[derive(Clone)]
 pub struct Durable {
     pub(crate) client: Client,
@@ -36,9 +38,10 @@ impl fmt::Debug for Durable {
 }
 
 impl Durable {
-    /// Creates the durable consumer `name` of this stream. All processes that use the same name
-    /// must use the same namespace on the same nodes. Leave the client's own reconnecting, which is
-    /// on by default, switched on.
+    /// Describes the durable consumer `name` of this stream. If the server has none of that name,
+    /// it is created when messages are consumed. All processes that use the same name must use the
+    /// same namespace on the same Redis nodes. Do not switch off the automatic reconnecting of
+    /// `client`, which is on by default.
     pub fn new(client: Client, stream: &str, name: &str) -> Self {
         let [stream, name] = [stream, name].map(str::to_owned);
         Self { client, stream, name, ack_wait: None, failures: Arc::default() }
@@ -47,8 +50,8 @@ impl Durable {
     /// Sets the time without a heartbeat after which the server delivers a message to another
     /// consumer. It applies only if this process creates the durable consumer. It must be at least
     /// the lease, because the claim of a dead consumer may last that long. Default: one and a half
-    /// leases. While a handler runs, its message is not delivered again, however long the handler
-    /// takes.
+    /// leases. While a handler runs, heartbeats are sent for its message, so that the message is
+    /// not delivered again, however long the handler takes.
     #[must_use]
     pub fn ack_wait(mut self, wait: Duration) -> Self {
         self.ack_wait = Some(wait);

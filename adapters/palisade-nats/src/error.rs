@@ -1,20 +1,22 @@
-//! Errors between a consumer and its server.
+//! Errors of requests to the NATS server.
 
 use std::error::Error;
 
 use palisade::idempotency::consumer::BrokerError;
 
-/// Returns the error of a failed request; `what` names the request's object.
+/// Converts the error of a failed request. The text of the result begins with `what`, for example
+/// `a dead letter`.
 pub(crate) fn failed(what: &'static str, cause: impl Error + Send + Sync + 'static) -> BrokerError {
     BrokerError::passing(format!("{what}: {cause}")).because(cause)
 }
 
-/// Returns the error of a request that was not answered in time; `what` names its object.
+/// Returns the error for a request that the server did not answer in time. The text of the error
+/// begins with `what`, for example `messages`.
 pub(crate) fn no_answer(what: &'static str) -> BrokerError {
     BrokerError::passing(format!("{what}: no answer from the server"))
 }
 
-/// Returns the error of a stream that does not exist.
+/// Returns the error for a stream that the server does not have.
 pub(crate) fn no_stream(name: &str) -> BrokerError {
     BrokerError::refused(format!(
         "there is no stream {name:?}; create it with the retention and the replicas that its \
@@ -22,7 +24,8 @@ pub(crate) fn no_stream(name: &str) -> BrokerError {
     ))
 }
 
-/// Returns the error of a delivery whose message another consumer may have received by now.
+/// Returns the error for a delivery that cannot be acknowledged any more, because another consumer
+/// may have received its message by now.
 pub(crate) fn lost() -> BrokerError {
     BrokerError::passing(
         "the delivery's ack wait is over or nearly so; the server delivers the message to another \

@@ -1,4 +1,4 @@
-//! One delivery of a message, and how it is settled at the server.
+//! One delivery of a NATS message, and how it is settled at the server.
 
 use std::borrow::Cow;
 use std::error::Error as _;
@@ -18,12 +18,12 @@ use tokio::time::{Instant, timeout};
 use crate::error::{failed, lost, no_answer};
 use crate::session::{Link, PATIENCE, dead_letters};
 
-/// One delivery of a message.
+/// One delivery of a NATS message to a handler.
 pub struct Message {
     raw: jetstream::Message,
     link: Arc<Link>,
     sequence: u64,
-    /// Time until which the server delivers the message to no other consumer.
+    /// Time until which the server delivers the message to no other consumer. Heartbeats extend it.
     until: Mutex<Instant>,
 }
 
@@ -38,25 +38,26 @@ impl fmt::Debug for Message {
 }
 
 impl Message {
-    /// Creates a delivery. `asked` is the time when the pull that brought the message was sent.
+    /// Creates a delivery. `requested_at` is the time when the pull was sent that brought the
+    /// message; the ack wait is counted from then on.
     pub(crate) fn new(
         raw: jetstream::Message,
         link: &Arc<Link>,
-        asked: Instant,
+        requested_at: Instant,
     ) -> Result<Self, BrokerError> {
         let info = raw.info().map_err(|e| BrokerError::passing(format!("a delivery: {e}")))?;
         let sequence = info.stream_sequence;
-        let until = Mutex::new(asked + link.ack_wait);
+        let until = Mutex::new(requested_at + link.ack_wait);
         Ok(Self { raw, link: Arc::clone(link), sequence, until })
     }
 
-    /// Returns the body.
+    /// Returns the body of the message.
     pub fn payload(&self) -> &[u8] {
         &self.raw.payload
     }
 
-    /// Parses the body as JSON. The error makes the message a dead letter, because the same body
-    /// fails at each delivery.
+    /// Parses the body as JSON. If the handler returns the error, the message becomes a dead
+    /// letter, because the same body would fail at each delivery.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Failed> {
         json(self.payload())
     }
@@ -71,19 +72,20 @@ impl Message {
         Some(self.raw.headers.as_ref()?.get(name)?.as_str())
     }
 
-    /// Returns the message's sequence in the stream. Each copy of a message has its own.
+    /// Returns the message's sequence number in the stream. Two copies of one message have
+    /// different sequence numbers.
     pub fn sequence(&self) -> u64 {
         self.sequence
     }
 
-    /// Returns async-nats's delivery. Do not acknowledge it: the consumer does so after the result
-    /// is stored.
+    /// Returns the delivery as async-nats's type. Do not acknowledge it, because the consumer does
+    /// so itself after the result is stored.
     pub fn delivery(&self) -> &jetstream::Message {
         &self.raw
     }
 
-    /// Returns the maximum time for the server to confirm an acknowledgement. It is a fraction of
-    /// the ack wait, so that the server confirms none after the ack wait is over.
+    /// Returns the maximum time for the server to confirm an acknowledgement. It is at most a sixth
+    /// of the ack wait, so that no confirmation is awaited beyond the end of the ack wait.
     fn patience(&self) -> Duration {
         (self.link.ack_wait / 6).min(PATIENCE)
     }
@@ -92,11 +94,12 @@ impl Message {
         *self.until.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the maximum time for the server to confirm an acknowledgement that is sent now, or
-    /// an error if the ack wait may end before.
+    /// Returns the maximum time for the server to confirm an acknowledgement that is sent now.
+    /// Returns an error if the ack wait may end within that time.
     ///
-    /// The server applies an acknowledgement to the newest delivery of the message
-    /// (nats-server#4786), so none is sent once another consumer may have received it.
+    /// The server applies an acknowledgement to the newest delivery of a message
+    /// (nats-server#4786), so none may be sent for this delivery once another consumer may have
+    /// received the message.
     fn still_ours(&self) -> Result<Duration, BrokerError> {
         let patience = self.patience();
         if Instant::now() + patience > self.until() {
@@ -113,15 +116,15 @@ impl Message {
         sent.map_err(|e| BrokerError::passing(format!("{what}: {e}")))
     }
 
-    /// Publishes a copy of the message to the dead letters, and returns when the server has
-    /// confirmed it. If the copy is larger than the server accepts, the dead letter contains only
-    /// the message's position and the reason.
+    /// Publishes a copy of the message to the stream of dead letters, and returns when the server
+    /// has confirmed it. If the copy is larger than the server accepts, publishes a dead letter
+    /// that contains only the position of the message in its stream, and the reason.
     async fn park(&self, why: &DeadLetter) -> Result<(), BrokerError> {
         self.still_ours()?;
         let origin = format!("{}:{}", self.link.of.stream, self.sequence);
         let mut copied = HeaderMap::new();
         for (name, values) in self.raw.headers.iter().flat_map(HeaderMap::iter) {
-            // Headers that the server acts upon are not copied.
+            // Do not copy headers that the server acts upon.
             if !AsRef::<str>::as_ref(name).to_ascii_lowercase().starts_with("nats-") {
                 for value in values {
                     copied.append(name.clone(), value.clone());
@@ -139,8 +142,8 @@ impl Message {
         published.map_err(|e| failed("a dead letter", e))
     }
 
-    /// Publishes a dead letter with the headers `ours`. If `copied` is given, it also has these
-    /// headers of the message and the message's body.
+    /// Publishes a dead letter. `ours` are the headers with the reason. `copied` are the headers of
+    /// the message; if they are given, the dead letter also has the message's body.
     async fn publish(
         &self,
         copied: Option<HeaderMap>,
@@ -150,11 +153,11 @@ impl Message {
         let of = &self.link.of;
         let body = copied.as_ref().map(|_| self.raw.payload.clone()).unwrap_or_default();
         let mut headers = copied.unwrap_or_default();
-        // This id lets the server drop a second dead letter of the same message, which is published
-        // if the message is delivered again before its acknowledgement.
+        // A second dead letter of the same message is published if the message is delivered again
+        // because its acknowledgement was lost. By this id the server recognises it and drops it.
         headers.insert(NATS_MESSAGE_ID, format!("{}:{origin}", of.name).as_str());
         for (name, value) in ours {
-            // A key that cannot be the value of a header is left out.
+            // Leave out a value that cannot be in a header, such as a key with a line break.
             if let Ok(value) = value.parse::<HeaderValue>() {
                 headers.insert(name, value);
             }
@@ -169,7 +172,8 @@ impl Message {
     }
 }
 
-/// Returns true if the server or the stream does not accept messages of this size.
+/// Returns true if the error means that the message is larger than the server or the stream
+/// accepts.
 fn is_too_large(e: &PublishError) -> bool {
     let code = e.source().and_then(|e| e.downcast_ref::<jetstream::Error>());
     e.kind() == PublishErrorKind::MaxPayloadExceeded

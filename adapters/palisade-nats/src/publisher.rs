@@ -1,4 +1,4 @@
-//! The publisher: adds the key, and waits until the stream has stored the message.
+//! Publishes messages to NATS JetStream with an idempotency key, and waits until they are stored.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -14,7 +14,8 @@ use crate::error::{failed, no_answer};
 /// Maximum time for the server to confirm a message.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Publishes messages with a key and a time, and waits until the stream has confirmed them.
+/// A publisher to a subject of a JetStream stream. It gives each message an idempotency key and the
+/// time of its request, and waits until the stream has confirmed the message.
 #[derive(Clone)]
 pub struct Publisher {
     context: jetstream::Context,
@@ -33,13 +34,13 @@ impl Publisher {
         Self { context: jetstream::new(client), subject: subject.to_owned() }
     }
 
-    /// Publishes a message under the key of its request (`Nats-Msg-Id`). `made` is the time when
-    /// the request was made. Within its duplicate window the stream drops a message with the same
-    /// key, whatever its body is.
+    /// Publishes a message with the idempotency key `key` of its request, in the header
+    /// `Nats-Msg-Id`. `made` is the time when the request was made. Within its duplicate window the
+    /// stream drops another message with the same key, even if it has another body.
     ///
     /// # Errors
-    /// [`BrokerError`] if the message was not confirmed. It may have been published all the same.
-    /// Publish it again with the same key: consumers recognise a copy.
+    /// [`BrokerError`] if the message was not confirmed. It may have been published nevertheless.
+    /// Publish it again with the same key, by which consumers recognise the copy.
     ///
     /// # Cancellation safety
     /// If the future is dropped, the message may or may not be published; publishing it again with

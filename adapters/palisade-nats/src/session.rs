@@ -1,5 +1,5 @@
-//! A session with the server: it opens the durable consumer and declares the stream of dead
-//! letters. The connection belongs to the client, which reconnects by itself.
+//! A session with the NATS server, which opens the durable consumer and declares the stream of dead
+//! letters. The connection belongs to the user's client, which reconnects by itself.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,17 +24,19 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(500);
 /// Maximum number of unacknowledged messages of one durable consumer, including delayed ones.
 const MAX_ACK_PENDING: i64 = 65_536;
-/// Maximum number of messages whose failures are counted.
+/// Maximum number of messages whose failures are counted. Beyond it, the count of the oldest
+/// message is dropped.
 const FAILURES_MAX: usize = 65_536;
 
 /// Returns the name of the stream that holds the dead letters of `stream`. The last part of a dead
-/// letter's subject is the name of the durable consumer that wrote it.
+/// letter's subject is the name of the durable consumer that could not handle the message.
 pub fn dead_letters(stream: &str) -> String {
     format!("{stream}_dead")
 }
 
-/// Number of handler failures in this process for each message, by the message's sequence. The
-/// server's count of deliveries cannot be used, because most redeliveries are not failures.
+/// Numbers of failures of the handler in this process, by the message's sequence number in the
+/// stream. The server's count of deliveries cannot be used for that, because most redeliveries are
+/// not failures.
 #[derive(Debug, Default)]
 pub(crate) struct Failures(Mutex<BTreeMap<u64, u32>>);
 
@@ -58,15 +60,16 @@ impl Failures {
     }
 }
 
-/// The part of a session that its deliveries share.
+/// The part of a session that all messages delivered on it share.
 pub(crate) struct Link {
     pub(crate) context: Context,
     pub(crate) of: Durable,
-    /// Ack wait in the server's configuration of the durable consumer.
+    /// Time without a heartbeat after which the server delivers a message again, as its
+    /// configuration of the durable consumer has it.
     pub(crate) ack_wait: Duration,
 }
 
-/// A durable consumer whose settings were checked.
+/// A session with the NATS server, on a durable consumer whose settings were checked.
 pub struct Session {
     durable: Consumer<pull::Config>,
     link: Arc<Link>,
@@ -104,21 +107,27 @@ impl Session {
         Ok(Self { link: Arc::new(link), durable })
     }
 
-    async fn pull(&self, mut batch: Batch, asked: Instant) -> Result<Vec<Message>, BrokerError> {
+    async fn pull(
+        &self,
+        mut batch: Batch,
+        requested_at: Instant,
+    ) -> Result<Vec<Message>, BrokerError> {
         let mut messages = Vec::new();
         loop {
             let what = "messages";
-            // The server ends each pull with a status, so none of its messages arrives later.
+            // The server ends each pull with a status message, so that no message of this pull
+            // arrives after the end of `batch`.
             let e = match timeout(POLL + PATIENCE, batch.next()).await {
                 Ok(Some(Ok(raw))) => {
-                    messages.push(Message::new(raw, &self.link, asked)?);
+                    messages.push(Message::new(raw, &self.link, requested_at)?);
                     continue;
                 }
                 Ok(None) => return Ok(messages),
                 Ok(Some(Err(e))) => BrokerError::passing(format!("{what}: {e}")),
                 Err(_) => no_answer(what),
             };
-            // Handle the messages that have arrived before reporting the error.
+            // Messages that have arrived are handled first, so the error is returned only if there
+            // are none.
             return if messages.is_empty() { Err(e) } else { Ok(messages) };
         }
     }
@@ -129,22 +138,22 @@ impl consumer::Session for Session {
 
     async fn next(&mut self, room: usize) -> Result<Vec<Message>, BrokerError> {
         let error = |e| failed("a pull", e);
-        let asked = Instant::now();
+        let requested_at = Instant::now();
         let there = self.durable.fetch().max_messages(room).messages().await.map_err(error)?;
-        let messages = self.pull(there, asked).await?;
+        let messages = self.pull(there, requested_at).await?;
         if !messages.is_empty() {
             return Ok(messages);
         }
-        let asked = Instant::now();
+        let requested_at = Instant::now();
         let next = self.durable.batch().max_messages(1).expires(POLL).messages().await;
-        self.pull(next.map_err(error)?, asked).await
+        self.pull(next.map_err(error)?, requested_at).await
     }
 
     async fn close(self) {}
 }
 
-/// Checks the configuration of a durable consumer, which may have been created by another program.
-/// Returns the reason and the remedy if it cannot be used.
+/// Checks the configuration of a durable consumer, because another program may have created it. If
+/// the consumer cannot be used, the error has the reason and what to do.
 fn check(found: &Config, lease: Duration) -> Result<(), String> {
     if found.deliver_subject.is_some() {
         return Err("it is a push consumer, which delivers messages before they can be handled; \
@@ -178,7 +187,8 @@ fn check(found: &Config, lease: Duration) -> Result<(), String> {
     Ok(())
 }
 
-/// Creates the stream of dead letters, with as many replicas as the stream itself.
+/// Creates the stream of dead letters, unless it exists, with as many replicas as the consumed
+/// stream.
 async fn declare_dead_letters(context: &Context, of: &Stream) -> Result<(), BrokerError> {
     let of = &of.cached_info().config;
     let name = dead_letters(&of.name);

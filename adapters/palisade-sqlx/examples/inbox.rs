@@ -18,13 +18,14 @@ use palisade_sqlx::inbox;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Writes an order: the effect.
+/// Writes an order into the database, which is the effect that must happen once.
 async fn write(tx: &mut PgConnection, item: String) -> Result<i64, BoxError> {
     let insert = "INSERT INTO booked (item) VALUES ($1) RETURNING id";
     Ok(sqlx::query_scalar(insert).bind(item).fetch_one(tx).await?)
 }
 
-/// Books an order, and returns its number.
+/// Books an order once, and returns its number. If `dies` is true, fails between the commit and the
+/// end of the call, as if the process had died there.
 pub(crate) async fn book(
     orders: &Idempotency,
     pool: &PgPool,

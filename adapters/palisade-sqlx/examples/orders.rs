@@ -6,8 +6,8 @@
 //!     postgres://palisade@127.0.0.1/postgres
 //! ```
 //!
-//! The effect and the row that records it are one transaction. The consumer's probe finds that row,
-//! so no order waits for a person because an attempt died.
+//! The effect and the row that records it are written in one transaction. If an attempt dies, the
+//! consumer's probe looks for the row, so that no order has to wait for a person's decision.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -21,7 +21,7 @@ use sqlx::PgPool;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Publishes each order twice, as a producer does that crashed before the confirmation.
+/// Publishes each order twice, as a producer does that crashed before it got the confirmation.
 pub(crate) async fn produce(server: &str, orders: &[&str]) -> Result<(), BoxError> {
     let (publisher, made) = (Publisher::new(server, "orders"), SystemTime::now());
     for order in orders.iter().chain(orders) {

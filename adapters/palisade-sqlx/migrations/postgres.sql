@@ -1,28 +1,6 @@
 -- The tables of palisade-sqlx for PostgreSQL. May be run again. Copy it into your own migrations,
 -- or call `palisade_sqlx::migrate`.
 
--- Rows of the first form have neither the prefix nor the request's fingerprint.
-DO $$ BEGIN
-    IF EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('palisade_inbox'))
-        AND NOT EXISTS (SELECT FROM pg_attribute
-            WHERE attrelid = to_regclass('palisade_inbox') AND attname = 'record')
-    THEN
-        ALTER TABLE palisade_inbox RENAME TO palisade_inbox_unnamed;
-    END IF;
-END $$;
-
--- Which request such a row is of cannot be told: where one is there, nothing is run. Nothing is
--- written here any more, and `inbox::purge` deletes them.
-CREATE TABLE IF NOT EXISTS palisade_inbox_unnamed (
-    namespace text        NOT NULL,
-    key       text        NOT NULL,
-    fence     bigint      NOT NULL,
-    attempt   bigint      NOT NULL,
-    result    text,
-    done_at   timestamptz NOT NULL DEFAULT now(),
-    PRIMARY KEY (namespace, key)
-);
-
 -- A row for each key whose effect is in this database, written in the transaction of the effect.
 CREATE TABLE IF NOT EXISTS palisade_inbox (
     -- Hash of the record's whole name: prefix, namespace and key.

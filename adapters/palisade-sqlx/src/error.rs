@@ -1,53 +1,44 @@
-//! Errors of the inbox and the fence.
+//! The errors of the inbox (rows that record effects) and of fenced writes.
 
 use palisade::FencingToken;
 
-/// The error of [`once`](crate::inbox::once): the effect was not booked.
+/// The error of [`once`](crate::inbox::once). The effect did not happen in this call, except
+/// perhaps if the database failed while it committed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InboxError {
-    /// The database returned an error.
+    /// The database refused a statement, or it could not be reached.
     #[error("inbox of {key:?}: the database refused: {error}")]
     #[non_exhaustive]
     Sql {
-        /// Key of the call.
+        /// Namespace and key of the call, separated by `:`.
         key: String,
-        /// The database's error.
+        /// The error that sqlx returned.
         #[source]
         error: sqlx::Error,
     },
-    /// The result cannot be written as JSON, or the stored result cannot be read as this type.
+    /// The result of the effect cannot be written as JSON, or the result in the key's row cannot be
+    /// read as the type that the caller expects.
     #[error("inbox of {key:?}: {what}: {error}")]
     #[non_exhaustive]
     Codec {
-        /// Key of the call.
+        /// Namespace and key of the call, separated by `:`.
         key: String,
-        /// The conversion that failed.
+        /// Text that names the conversion that failed.
         what: &'static str,
-        /// The parser's error.
+        /// The error that `serde_json` returned.
         #[source]
         error: serde_json::Error,
     },
-    /// The row belongs to another request: its fingerprint differs from this call's.
+    /// The key's row belongs to another request, because the fingerprint in the row differs from
+    /// the fingerprint of this call. The effect was not run.
     #[error(
         "inbox of {key:?}: another request took effect under this key (its fingerprint differs); \
          send this one under a new key"
     )]
     #[non_exhaustive]
     Mismatch {
-        /// Key of the call.
-        key: String,
-    },
-    /// A row of the table's first form has this namespace and key. Rows of that form have no
-    /// prefix, so it may belong to another deployment's request. Nothing was run.
-    #[error(
-        "inbox of {key:?}: palisade_inbox_unnamed has a row of this namespace and key, which does \
-         not tell the prefix; look whether this request took effect. If not, delete that row; \
-         otherwise store the result by `palisade idem resolve`"
-    )]
-    #[non_exhaustive]
-    Unnamed {
-        /// Key of the call.
+        /// Namespace and key of the call, separated by `:`.
         key: String,
     },
     /// The row has no result: another program or a person wrote it, or it was deleted during the
@@ -58,12 +49,12 @@ pub enum InboxError {
     )]
     #[non_exhaustive]
     NoResult {
-        /// Key of the call.
+        /// Namespace and key of the call, separated by `:`.
         key: String,
     },
 }
 
-/// A refused write: the row was written after its version was read.
+/// The error of a write that was refused, because the row was changed after its version was read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{resource:?} was not written: its version is not {version} any more; read it again, and \
@@ -73,11 +64,11 @@ pub enum InboxError {
 pub struct Changed {
     /// Name of the resource that was to be written.
     pub resource: String,
-    /// The version that was read.
+    /// The version that was read before the write.
     pub version: i64,
 }
 
-/// A refused write: a newer holder has already written.
+/// The error of a write that was refused, because a newer holder of the lock has written already.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{resource:?} was not written under fencing token {token}{}: a newer holder has written it; \
@@ -92,20 +83,4 @@ pub struct Stale {
     pub token: FencingToken,
     /// The largest fencing token that the resource has seen, if it is known.
     pub seen: Option<i64>,
-}
-
-/// Converts the result of a statement with the condition `fence <= …` that changed `rows` rows.
-pub(crate) fn not_stale(rows: u64, resource: &str, token: FencingToken) -> Result<(), Stale> {
-    if rows > 0 {
-        return Ok(());
-    }
-    Err(Stale { resource: resource.to_owned(), token, seen: None })
-}
-
-/// Converts the result of a statement with the condition `version = …` that changed `rows` rows.
-pub(crate) fn unchanged(rows: u64, resource: &str, version: i64) -> Result<(), Changed> {
-    if rows > 0 {
-        return Ok(());
-    }
-    Err(Changed { resource: resource.to_owned(), version })
 }

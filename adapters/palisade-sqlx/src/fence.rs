@@ -1,7 +1,8 @@
-//! Fencing tokens in SQL: a write is refused if the resource has seen a newer token.
+//! Fencing tokens in SQL: a write is refused if the resource was written under a newer token
+//! before.
 //!
-//! If your table has a column `fence bigint NOT NULL DEFAULT 0`, put the condition into the
-//! statement itself, and let [`applied`] check its result:
+//! If your table has a column `fence bigint NOT NULL DEFAULT 0`, compare it with the token in the
+//! statement that writes, and let [`applied`] check the result of the statement:
 //!
 //! ```no_run
 //! # async fn demo(mut conn: sqlx::PgConnection, token: palisade::FencingToken)
@@ -12,61 +13,61 @@
 //!     .bind(42)
 //!     .execute(&mut conn)
 //!     .await?;
-//! fence::applied(&done, "stock 42", token)?;
+//! fence::applied(done.rows_affected(), "stock 42", token)?;
 //! # Ok(()) }
 //! ```
 //!
-//! If the resource has no such column, or consists of several rows, [`raise`] keeps the token in a
-//! separate table. Then everything that the transaction writes afterwards is fenced.
+//! If the resource has no such column, or consists of several rows, begin the transaction with
+//! [`raise`], which keeps the resource's newest token in a table of its own. Everything that the
+//! transaction writes after that is fenced.
 //!
-//! Without a lock, a version column refuses a write that was decided on an older state: see
-//! [`unchanged`].
+//! If no lock is held, a column with the version of the row can refuse a write that was decided on
+//! an older state of the row: see [`unchanged`].
 
 use palisade::FencingToken;
 use sqlx::PgConnection;
-use sqlx::postgres::PgQueryResult;
 
-use crate::error::{self, Changed, Stale};
+use crate::error::{Changed, Stale};
 use crate::pooled::keeps_statements;
 
-/// Returns the token as a PostgreSQL `bigint`. Tokens are microseconds since 1970, so they fit for
-/// 290 000 years.
+/// Returns the token as a PostgreSQL `bigint`. Tokens are microseconds since 1970, so this type can
+/// hold them for 290 000 years.
 pub fn value(token: FencingToken) -> i64 {
     i64::try_from(token.get()).unwrap_or(i64::MAX)
 }
 
-/// Checks the result of an `UPDATE … WHERE … AND fence <= $1`.
+/// Checks the number of rows that an `UPDATE … WHERE … AND fence <= $1` affected, in any database.
+/// In MariaDB and MySQL that is the number of rows that the statement found, even if nothing in
+/// them was changed.
 ///
 /// # Errors
-/// [`Stale`] if the statement changed no row. This is also the error if the resource does not
-/// exist.
-pub fn applied(done: &PgQueryResult, resource: &str, token: FencingToken) -> Result<(), Stale> {
-    error::not_stale(done.rows_affected(), resource, token)
+/// [`Stale`] if it is zero. This is also the error if the resource does not exist.
+pub fn applied(rows: u64, resource: &str, token: FencingToken) -> Result<(), Stale> {
+    if rows > 0 { Ok(()) } else { Err(Stale { resource: resource.to_owned(), token, seen: None }) }
 }
 
-/// Checks the result of an `UPDATE … SET version = version + 1 WHERE … AND version = $1`. Use it
-/// for a table with a column `version bigint NOT NULL DEFAULT 0`, if no lock is held between
-/// reading and writing.
+/// Checks the number of rows that an `UPDATE … SET version = version + 1 WHERE … AND version = $1`
+/// affected, in any database. Use it for a table with a column `version bigint NOT NULL DEFAULT 0`,
+/// if no lock is held between reading and writing.
 ///
 /// # Errors
-/// [`Changed`] if the statement changed no row. This is also the error if the resource does not
-/// exist.
-pub fn unchanged(done: &PgQueryResult, resource: &str, version: i64) -> Result<(), Changed> {
-    error::unchanged(done.rows_affected(), resource, version)
+/// [`Changed`] if it is zero. This is also the error if the resource does not exist.
+pub fn unchanged(rows: u64, resource: &str, version: i64) -> Result<(), Changed> {
+    if rows > 0 { Ok(()) } else { Err(Changed { resource: resource.to_owned(), version }) }
 }
 
-/// Raises the token that the resource has seen, and locks it until the transaction ends. Everything
-/// that the transaction writes afterwards is written under a token that no newer holder has
-/// overtaken.
+/// Stores `token` as the newest token of the resource in the table `palisade_fence`, and locks this
+/// row of the table until the transaction ends. No holder with a newer token that also calls
+/// `raise` can write between this call and the end of the transaction.
 ///
-/// Call it first in a transaction. Outside of a transaction it locks nothing.
+/// Call it first in a transaction. Outside of a transaction the lock ends at once.
 ///
 /// # Errors
-/// The outer error is the database's. The inner error is [`Stale`]: a newer holder has raised the
-/// token, so roll back.
+/// The outer error comes from the database. The inner error is [`Stale`], which means that a newer
+/// holder has stored its token before, so roll the transaction back.
 ///
 /// # Cancellation safety
-/// If the future is dropped, the transaction may or may not have raised the token; roll it back.
+/// If the future is dropped, the token may or may not be stored in the transaction; roll it back.
 pub async fn raise(
     conn: &mut PgConnection,
     resource: &str,

@@ -1,12 +1,14 @@
-//! The inbox: a row for each key, written in the transaction of the key's effect.
+//! The inbox, a table with a row for each idempotency key. The row is written in the transaction of
+//! the effect that the key's request has in the database.
 //!
-//! An effect and the row that records it are committed together or not at all. So within one
-//! database an effect happens once, whatever crashes, and the row answers the
-//! [`probe`](palisade::idempotency::Call::probe) of the key's record on Redis.
+//! An effect and its row are committed together or not at all. So within one database an effect
+//! happens once, whatever crashes. If the key's record on Redis has no result after a crash, the
+//! row answers the [`probe`](palisade::idempotency::Call::probe).
 //!
-//! Each record has its own row: keys of another prefix or namespace have other rows. A row contains
-//! the request's fingerprint, and is valid for as long as the nodes keep the record
-//! ([`Context::kept_for`]). After that the key counts as new, here as on the nodes.
+//! Equal keys of different prefixes or namespaces have different rows, as they have different
+//! records on the nodes. A row contains the request's fingerprint, and is valid for as long as the
+//! nodes keep the record ([`Context::kept_for`]). After that the key counts as new, in the database
+//! as on the nodes.
 
 use futures_core::future::BoxFuture;
 use palisade::Probed;
@@ -18,26 +20,28 @@ use sqlx::{Connection as _, PgConnection, PgPool, Postgres};
 use crate::error::InboxError;
 use crate::fence;
 use crate::pooled::keeps_statements;
-use crate::row::{self, Found, Rows, SPARE, UNNAMED, micros, record};
+use crate::row::{self, Found, Rows, SPARE, micros, record};
 
-/// Runs `effect` and writes the key's row with its result, unless the row exists. If it exists,
-/// `effect` does not run, and the row's result is returned. If the row has another request's
-/// fingerprint, `effect` does not run, and the error is [`InboxError::Mismatch`].
+/// Runs `effect` and writes its result into the key's row, unless that row exists. If it exists,
+/// `effect` does not run, and the result in the row is returned. If the row has the fingerprint of
+/// another request, `effect` does not run, and the error is [`InboxError::Mismatch`].
 ///
-/// `effect` and the row are one savepoint of the transaction that `conn` is in: if `effect` fails,
-/// nothing of both is left, even if the transaction is committed. On a connection without a
-/// transaction they are a separate transaction.
+/// If `conn` is in a transaction, `effect` and the row are written in a savepoint of it. If
+/// `effect` fails, nothing of either is left, even if the transaction is committed afterwards. If
+/// `conn` is in no transaction, the function makes one and commits it.
 ///
-/// If another attempt at the key is in an open transaction, this call waits for its end; the
-/// connection's `lock_timeout` bounds that wait. At isolation levels above `READ COMMITTED` the
-/// wait may end in a serialization failure; then run the whole transaction again.
+/// If another attempt at the key is in a transaction that is still open, the call waits for the end
+/// of that transaction, for at most the connection's `lock_timeout`. At isolation levels above
+/// `READ COMMITTED` the wait may end in a serialization failure; then run the whole transaction
+/// again.
 ///
 /// # Errors
 /// The errors of `effect`, and [`InboxError`].
 ///
 /// # Cancellation safety
-/// If the future is dropped, neither the effect nor the row is left after the transaction has
-/// ended: sqlx rolls back.
+/// If the future is dropped, sqlx rolls back, so that neither the effect nor the row is left after
+/// the transaction has ended. If `conn` is in no transaction, a commit that has already been sent
+/// may still happen; to call again is safe.
 pub async fn once<T, E, F>(conn: &mut PgConnection, cx: &Context, effect: F) -> Result<T, E>
 where
     T: Serialize + DeserializeOwned,
@@ -47,15 +51,16 @@ where
     row::once::<Postgres, _, _, _>(conn, cx, effect).await
 }
 
-/// Answers the probe of a key whose handler uses [`once`]: found, with the row's result, or not
-/// found. An earlier attempt that is still in an open transaction does no harm, because the next
-/// attempt waits for it in [`once`].
+/// Answers whether an earlier attempt at a key took effect, if its handler uses [`once`]. Returns
+/// [`Found`](Probed::Found) with the result in the key's row, or [`NotFound`](Probed::NotFound) if
+/// there is no row. If an earlier attempt is in a transaction that is still open, its row is not
+/// found; that does no harm, because the next attempt waits for that transaction in [`once`].
 ///
-/// If the database does not answer, the answer is [`Unknown`](Probed::Unknown), and a line is
-/// logged. The answer is also unknown if the row is older than the retention: such a row may belong
-/// to an earlier use of the key, or to the attempt in question if the probe had no answer for that
-/// long. If such a row has another request's fingerprint, it belongs to an earlier use, and the
-/// effect is not found.
+/// If the database returns an error, the answer is [`Unknown`](Probed::Unknown), and a warning is
+/// logged. The answer is also `Unknown` if the row is older than the retention. Such a row may
+/// belong to an earlier use of the key, but also to the attempt in question, if probes could not be
+/// answered for that long. If the row is that old and has the fingerprint of another request, it
+/// does belong to an earlier use, so the answer is `NotFound`.
 ///
 /// # Cancellation safety
 /// The call only reads, so the future may be dropped at any time.
@@ -64,9 +69,9 @@ pub async fn probe<T: DeserializeOwned>(conn: &mut PgConnection, cx: &Context) -
 }
 
 /// Returns [`probe`] as a function that takes its connection from this pool, for
-/// [`Call::probe`](palisade::idempotency::Call::probe) and for the layer of palisade-tower. If the
-/// pool has no connection within its `acquire_timeout`, the answer is [`Unknown`](Probed::Unknown),
-/// too.
+/// [`Call::probe`](palisade::idempotency::Call::probe) and for the layer of palisade-tower. The
+/// function also answers [`Unknown`](Probed::Unknown) if the pool has no connection within its
+/// `acquire_timeout`.
 pub fn prober<T>(
     pool: PgPool,
 ) -> impl Fn(Context) -> BoxFuture<'static, Probed<T>> + Clone + Send + Sync + 'static
@@ -76,14 +81,15 @@ where
     row::prober::<Postgres, T>(pool)
 }
 
-/// Deletes rows of a namespace whose validity ended at least a day ago, and returns their number,
-/// which is at most `at_most`. Rows of the table's first form are deleted when they are older than
-/// any retention.
+/// Deletes at most `at_most` rows of a namespace that have not been valid for a day or longer, and
+/// returns the number of deleted rows. Rows in `palisade_inbox_unnamed`, the table of an older
+/// version of this crate, are deleted when they are older than any retention.
 ///
-/// The nodes may still have the record of such a row: they keep it for as long as the key is tried
-/// again, even if no probe had an answer in that time. Once its row is deleted, a probe does not
-/// find the effect, and the effect happens again. So do not purge a namespace while its probes have
-/// no answer or its parked keys are undecided.
+/// The nodes may still have the record of such a row, because they keep it for as long as the key
+/// is tried again, even if no probe could be answered in that time. Once the row is deleted, a
+/// probe answers that there was no effect, and the effect happens again. So do not purge a
+/// namespace while its probes cannot be answered, or while no person has decided about its parked
+/// keys.
 ///
 /// # Errors
 /// The errors of the database.
@@ -95,30 +101,15 @@ pub async fn purge(
     namespace: &str,
     at_most: u32,
 ) -> Result<u64, sqlx::Error> {
+    let delete = "DELETE FROM palisade_inbox WHERE record IN \
+                  (SELECT record FROM palisade_inbox WHERE namespace = $1 \
+                   AND counts_until < clock_timestamp() - $2 * interval '1 microsecond' \
+                   ORDER BY counts_until LIMIT $3)";
+    let delete = sqlx::query(delete).bind(namespace).bind(micros(SPARE)).bind(i64::from(at_most));
     let mut tx = conn.begin().await?;
-    let mut deleted = 0;
-    for (sql, age) in [
-        (
-            "DELETE FROM palisade_inbox WHERE record IN \
-             (SELECT record FROM palisade_inbox WHERE namespace = $1 \
-              AND counts_until < clock_timestamp() - $2 * interval '1 microsecond' \
-              ORDER BY counts_until LIMIT $3)",
-            SPARE,
-        ),
-        (
-            "DELETE FROM palisade_inbox_unnamed WHERE namespace = $1 AND key IN \
-             (SELECT key FROM palisade_inbox_unnamed WHERE namespace = $1 \
-              AND done_at < clock_timestamp() - $2 * interval '1 microsecond' LIMIT $3)",
-            UNNAMED,
-        ),
-    ] {
-        let rest = i64::from(at_most) - i64::try_from(deleted).unwrap_or(i64::MAX);
-        let delete = sqlx::query(sql).bind(namespace).bind(micros(age)).bind(rest.max(0));
-        let done = delete.persistent(keeps_statements(&tx)).execute(&mut *tx).await?;
-        deleted += done.rows_affected();
-    }
+    let deleted = delete.persistent(keeps_statements(&tx)).execute(&mut *tx).await?;
     tx.commit().await?;
-    Ok(deleted)
+    Ok(deleted.rows_affected())
 }
 
 impl Rows for Postgres {
@@ -126,9 +117,7 @@ impl Rows for Postgres {
         let entered = sqlx::query(
             "INSERT INTO palisade_inbox AS i \
              (record, namespace, key, fingerprint, fence, attempt, counts_until) \
-             SELECT $1, $2, $3, $4, $5, $6, clock_timestamp() + $7 * interval '1 microsecond' \
-             WHERE NOT EXISTS \
-             (SELECT FROM palisade_inbox_unnamed WHERE namespace = $2 AND key = $3) \
+             VALUES ($1, $2, $3, $4, $5, $6, clock_timestamp() + $7 * interval '1 microsecond') \
              ON CONFLICT (record) DO UPDATE SET fingerprint = excluded.fingerprint, \
              fence = excluded.fence, attempt = excluded.attempt, result = NULL, \
              done_at = excluded.done_at, counts_until = excluded.counts_until \
@@ -176,19 +165,15 @@ impl Rows for Postgres {
 }
 
 async fn row_of(conn: &mut PgConnection, cx: &Context) -> Result<Option<Found>, sqlx::Error> {
-    type Row = (Option<String>, Option<Vec<u8>>, bool, bool);
-    let find = "SELECT result, fingerprint, false AS unnamed, \
-                counts_until > clock_timestamp() - $2 * interval '1 microsecond' AS counts \
-                FROM palisade_inbox WHERE record = $1 \
-                UNION ALL SELECT NULL, NULL, true, true FROM palisade_inbox_unnamed \
-                WHERE namespace = $3 AND key = $4 ORDER BY unnamed LIMIT 1";
+    type Row = (Option<String>, Option<Vec<u8>>, bool);
+    let find = "SELECT result, fingerprint, \
+                counts_until > clock_timestamp() - $2 * interval '1 microsecond' \
+                FROM palisade_inbox WHERE record = $1";
     let find = sqlx::query_as(find).bind(record(cx)).bind(micros(cx.elapsed()));
-    let find = find.bind(cx.namespace()).bind(cx.key()).persistent(keeps_statements(conn));
-    let found: Option<Row> = find.fetch_optional(conn).await?;
-    Ok(found.map(|(result, fingerprint, unnamed, counts)| {
-        if unnamed {
-            return Found::Unnamed;
-        }
-        Found::Row { result: result.map(String::into_bytes), fingerprint, counts }
+    let found: Option<Row> = find.persistent(keeps_statements(conn)).fetch_optional(conn).await?;
+    Ok(found.map(|(result, fingerprint, counts)| Found {
+        result: result.map(String::into_bytes),
+        fingerprint,
+        counts,
     }))
 }

@@ -1,15 +1,17 @@
-//! Statements behind a transaction pooler.
+//! How this crate sends its statements so that they work behind a transaction pooler.
 //!
-//! sqlx gives a name to each statement that it may run again, and sends the statement's text and
-//! its arguments in two requests. Behind a transaction pooler, clients share a server's statement
-//! names, and outside of a transaction the two requests may reach different servers. So if the
-//! connection caches no statements, this crate's statements have no name, and each of them is part
-//! of a transaction.
+//! If sqlx may run a statement again, it gives the statement a name, and sends the statement's text
+//! in one request and its arguments in the next one. A transaction pooler lets several clients use
+//! one connection to the server, so their names for statements can collide. Outside of a
+//! transaction it may also send the two requests over different connections. So if a client's
+//! connection caches no statements, this crate sends statements without names, and each of them in
+//! a transaction.
 
 use sqlx::{Connection as _, PgConnection};
 
-/// Returns true if the connection caches statements. With `statement_cache_capacity(0)` it never
-/// does; otherwise it does from the owner's first statement on.
+/// Returns true if sqlx has statements in the cache of this connection. It never has any with
+/// `statement_cache_capacity(0)`, which programs behind a transaction pooler set. Otherwise it has
+/// some as soon as the program itself has run a statement.
 pub(crate) fn keeps_statements(conn: &PgConnection) -> bool {
     conn.cached_statements_size() > 0
 }

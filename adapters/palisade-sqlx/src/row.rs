@@ -1,6 +1,6 @@
-//! The handling of a key's row that all databases share: the order of statements in a transaction,
-//! the encoding of a result, and the answer of a probe. Each database has its own statements
-//! ([`Rows`]).
+//! The part of the inbox that is the same for all databases: the order of the statements in a
+//! transaction, the encoding of a result, and the answer of a probe. The statements themselves
+//! differ between databases ([`Rows`]).
 
 use std::future::Future;
 use std::time::Duration;
@@ -15,27 +15,18 @@ use sqlx::{Connection as _, Database, Pool};
 use crate::error::InboxError;
 
 /// A row that was found for a key.
-pub(crate) enum Found {
-    /// A row of the record itself.
-    Row {
-        /// The result as JSON, if the row has one.
-        result: Option<Vec<u8>>,
-        /// Fingerprint of the row's request.
-        fingerprint: Option<Vec<u8>>,
-        /// False if the nodes may already have dropped the record.
-        counts: bool,
-    },
-    /// A row of the table's first form, with this namespace and key.
-    Unnamed,
+pub(crate) struct Found {
+    /// The result as JSON, if the row has one.
+    pub(crate) result: Option<Vec<u8>>,
+    /// Fingerprint of the row's request.
+    pub(crate) fingerprint: Option<Vec<u8>>,
+    /// False if the nodes may already have dropped the record.
+    pub(crate) counts: bool,
 }
 
-/// Time for which an expired row is kept. A handler may run for that long before it reaches its
-/// row, and its attempt still counts the row then.
+/// Time for which a row is kept after its validity has ended. An attempt that was claimed before
+/// that end treats the row as valid, and its handler may run for this long until it reads the row.
 pub(crate) const SPARE: Duration = Duration::from_hours(24);
-
-/// Time for which rows of the first form are kept. These rows do not contain their retention, so it
-/// is the longest possible one.
-pub(crate) const UNNAMED: Duration = Duration::from_hours(24 * 367);
 
 /// Returns the primary key of the record's row: 32 hexadecimal digits that depend on the prefix,
 /// the namespace and the key.
@@ -48,25 +39,26 @@ pub(crate) fn micros(span: Duration) -> i64 {
     i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// The statements of a database.
+/// The SQL statements of the inbox, which each database has in its own dialect.
 pub(crate) trait Rows: Database {
-    /// Writes the record's row without a result, in place of an expired one. Returns false if a
-    /// valid row exists. Waits for the end of another transaction that has written the row.
+    /// Writes the row of the key's record, still without a result, in place of a row that is no
+    /// longer valid. Returns false if there is a valid row, or a row in `palisade_inbox_unnamed`.
+    /// If another transaction has written the row, waits until that transaction has ended.
     fn enter(
         conn: &mut Self::Connection,
         cx: &Context,
     ) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
 
-    /// Reads the row. `entered` is true in the transaction in which [`enter`](Self::enter) found
-    /// it.
+    /// Reads the row of the key's record. `entered` is true in the transaction in which
+    /// [`enter`](Self::enter) returned false, because it found that row.
     fn find(
         conn: &mut Self::Connection,
         cx: &Context,
         entered: bool,
     ) -> impl Future<Output = Result<Option<Found>, sqlx::Error>> + Send;
 
-    /// Writes the result into the record's row. From then on the row is valid for as long as the
-    /// nodes keep the record.
+    /// Writes the result `json` into the row of the key's record. From then on the row is valid for
+    /// as long as the nodes keep the record.
     fn finish(
         conn: &mut Self::Connection,
         cx: &Context,
@@ -74,7 +66,7 @@ pub(crate) trait Rows: Database {
     ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 }
 
-/// Implements `once` of each database.
+/// Runs an effect once: the function `once` of each database.
 pub(crate) async fn once<D, T, E, F>(
     conn: &mut D::Connection,
     cx: &Context,
@@ -91,8 +83,8 @@ where
     if !D::enter(&mut unit, cx).await.map_err(sql)? {
         let found = read(cx, D::find(&mut unit, cx, true).await)?;
         unit.rollback().await.map_err(sql)?;
-        // If the row was deleted between the two statements, its effect may have happened, and
-        // nothing ran here.
+        // If the row was deleted between the two statements, its effect may have happened, so
+        // nothing is run here and the caller gets an error.
         return found.ok_or_else(|| InboxError::NoResult { key: name(cx) }.into());
     }
     let value = match effect(&mut unit).await {
@@ -109,21 +101,21 @@ where
     Ok(value)
 }
 
-/// Implements `probe` of each database.
+/// Answers whether an effect happened: the function `probe` of each database.
 pub(crate) async fn probe<D: Rows, T: DeserializeOwned>(
     conn: &mut D::Connection,
     cx: &Context,
 ) -> Probed<T> {
     let found = D::find(conn, cx, false).await;
-    if let Ok(Some(Found::Row { counts: false, fingerprint, .. })) = &found {
+    if let Ok(Some(Found { counts: false, fingerprint, .. })) = &found {
         // The row belongs to an earlier use of the key; `once` overwrites it with this request's
         // row.
         if differs(cx, fingerprint.as_deref()) {
             return Probed::NotFound;
         }
-        // The row may belong to an earlier use of the key or to the attempt in question: the nodes
-        // keep a record for as long as its key is tried again, but a row expires some time after
-        // its effect.
+        // The row is too old to be valid. It may belong to an earlier use of the key, or to the
+        // attempt in question: the nodes keep the record for as long as the key is tried again, but
+        // the row only for a fixed time after its effect.
         tracing::warn!(
             target: "palisade::sqlx", key = %name(cx),
             "a probe found a row older than the retention; see whether it is this request's, and \
@@ -138,7 +130,7 @@ pub(crate) async fn probe<D: Rows, T: DeserializeOwned>(
     }
 }
 
-/// Implements `prober` of each database.
+/// Makes a probe that takes connections from a pool: the function `prober` of each database.
 pub(crate) fn prober<D, T>(
     pool: Pool<D>,
 ) -> impl Fn(Context) -> BoxFuture<'static, Probed<T>> + Clone + Send + Sync + 'static
@@ -167,11 +159,7 @@ fn read<T: DeserializeOwned>(
     found: Result<Option<Found>, sqlx::Error>,
 ) -> Result<Option<T>, InboxError> {
     let found = found.map_err(|error| InboxError::Sql { key: name(cx), error })?;
-    let (result, fingerprint) = match found {
-        None => return Ok(None),
-        Some(Found::Unnamed) => return Err(InboxError::Unnamed { key: name(cx) }),
-        Some(Found::Row { result, fingerprint, .. }) => (result, fingerprint),
-    };
+    let Some(Found { result, fingerprint, .. }) = found else { return Ok(None) };
     if differs(cx, fingerprint.as_deref()) {
         return Err(InboxError::Mismatch { key: name(cx) });
     }
@@ -182,8 +170,9 @@ fn read<T: DeserializeOwned>(
         .map_err(|error| codec(cx, "the stored result cannot be read as this type", error))
 }
 
-/// Returns true if the row belongs to another request. As on the nodes, a call without a
-/// fingerprint gets the stored result.
+/// Returns true if the row belongs to another request, because the call and the row both have a
+/// fingerprint and the two differ. A call without a fingerprint gets the stored result, as it does
+/// from the nodes.
 fn differs(cx: &Context, stored: Option<&[u8]>) -> bool {
     cx.fingerprint().zip(stored).is_some_and(|(ours, stored)| stored != ours)
 }

@@ -30,7 +30,7 @@ async fn an_older_token_writes_no_row_and_an_equal_one_does() {
         let sql = "UPDATE stock SET rest = $2, fence = $1 WHERE id = 42 AND fence <= $1";
         let write = sqlx::query(sql).bind(fence::value(token)).bind(rest);
         let done = write.execute(&lab.pool).await.expect("the database writes");
-        fence::applied(&done, "stock 42", token)
+        fence::applied(done.rows_affected(), "stock 42", token)
     };
     write(old, 9).await.expect("the first");
     write(new, 8).await.expect("a newer one");
@@ -78,7 +78,7 @@ async fn of_two_who_read_one_version_one_writes() {
             "UPDATE stock SET rest = $2, version = version + 1 WHERE id = 42 AND version = $1";
         let write = sqlx::query(sql).bind(version).bind(rest);
         let done = write.execute(&lab.pool).await.expect("the database writes");
-        fence::unchanged(&done, "stock 42", version)
+        fence::unchanged(done.rows_affected(), "stock 42", version)
     };
     // Both writers have read version 0.
     let (one, other) = tokio::join!(write(0, 9), write(0, 8));

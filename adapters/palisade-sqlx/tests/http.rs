@@ -146,7 +146,7 @@ impl Shop {
         let (open, arrived) = (watch::Sender::new(true), watch::Sender::new(0));
         let gate = Arc::new(Gate { open, arrived });
         let orders = Orders { pool: lab.pool.clone(), gate: Arc::clone(&gate) };
-        let plain = IdempotencyLayer::new(keys(&redis), |_| Some(Scope::everybody()));
+        let plain = IdempotencyLayer::new(keys(&redis), |_| Some(Scope::all_callers()));
         let row = inbox::prober::<i64>(lab.pool.clone());
         let probed = plain.clone().probe(move |cx| row(cx).map(|found| answer(&found)));
         let waits = probed.clone().in_flight_timeout(HANG);

@@ -227,19 +227,14 @@ async fn rows_that_are_over_are_purged_a_few_at_a_time() {
     let rows = "INSERT INTO palisade_inbox \
                 (record, namespace, key, fence, attempt, result, counts_until) \
                 SELECT i::text, 'orders', i::text, 1, 1, '1', \
-                now() - make_interval(hours => 12 * i) FROM generate_series(-2, 7) AS i; \
-                INSERT INTO palisade_inbox_unnamed (namespace, key, fence, attempt, done_at) \
-                VALUES ('orders', 'old', 1, 1, now() - interval '368 days'), \
-                ('orders', 'young', 1, 1, now() - interval '366 days')";
+                now() - make_interval(hours => 12 * i) FROM generate_series(-2, 7) AS i";
     sqlx::raw_sql(rows).execute(&lab.pool).await.expect("rows");
     let mut conn = lab.pool.acquire().await.expect("one");
     let mut purge =
         async |at_most| inbox::purge(&mut conn, "orders", at_most).await.expect("it deletes");
-    // Rows that ended 24 to 84 hours ago are deleted, and one of the first form.
-    assert_eq!((purge(4).await, purge(4).await, purge(4).await), (4, 3, 0));
+    // Rows that ended 24 to 84 hours ago are deleted.
+    assert_eq!((purge(4).await, purge(4).await, purge(4).await), (4, 2, 0));
     assert_eq!(inbox::purge(&mut conn, "others", 9).await.expect("it deletes"), 0);
-    let left = sqlx::query_scalar::<_, String>("SELECT key FROM palisade_inbox_unnamed");
-    assert_eq!(left.fetch_all(&lab.pool).await.expect("rows"), ["young"]);
 }
 
 /// Sells under a key with a fingerprint, and returns the request's own receipt or the error.
@@ -358,41 +353,9 @@ async fn a_row_counts_for_an_attempt_that_was_claimed_before_it_was_over() {
 }
 
 #[tokio::test]
-async fn rows_of_the_first_form_answer_no_request_and_let_none_run() {
-    let lab = Lab::new().await;
-    let first_form = "DROP TABLE palisade_inbox, palisade_inbox_unnamed; \
-        CREATE TABLE palisade_inbox (namespace text NOT NULL, key text NOT NULL, \
-            fence bigint NOT NULL, attempt bigint NOT NULL, result text, \
-            done_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (namespace, key)); \
-        CREATE INDEX palisade_inbox_done_at ON palisade_inbox (namespace, done_at); \
-        INSERT INTO palisade_inbox VALUES ('orders', 'order-7', 1, 1, '\"receipt of another\"')";
-    sqlx::raw_sql(first_form).execute(&lab.pool).await.expect("tables");
-    let all = (0..4).map(|_| async {
-        migrate(&mut lab.pool.acquire().await.expect("one")).await.expect("the tables");
-    });
-    futures_util::future::join_all(all).await;
-    let unnamed = sell(&of("shop:"), &lab.pool, "two chairs").await.expect_err("whose is it?");
-    assert!(unnamed.contains("palisade_inbox_unnamed has a row"), "{unnamed}");
-    assert_eq!(lab.effects("order-7").await, 0);
-    let another = of("shop:").key("order-8");
-    let pool = lab.pool.clone();
-    let another = another.run(async move |cx: Context| book(&pool, &cx).await).await;
-    assert!(another.expect("it runs").is_executed());
-    sqlx::query("DELETE FROM palisade_inbox_unnamed").execute(&lab.pool).await.expect("a row");
-    let sold = sell(&of("shop:"), &lab.pool, "two chairs").await;
-    assert_eq!(sold.as_deref(), Ok("receipt of two chairs"));
-    // The record's own row decides, even if a row of the first form comes back.
-    let back = "INSERT INTO palisade_inbox_unnamed VALUES ('orders', 'order-7', 1, 1, '1')";
-    sqlx::query(back).execute(&lab.pool).await.expect("a row");
-    let sold = sell(&of("shop:"), &lab.pool, "two chairs").await;
-    assert_eq!(sold.as_deref(), Ok("receipt of two chairs"));
-    assert_eq!(lab.effects("order-7").await, 1);
-}
-
-#[tokio::test]
 async fn programs_that_start_together_make_the_tables_once() {
     let lab = Lab::new().await;
-    let drop_all = "DROP TABLE palisade_inbox, palisade_inbox_unnamed, palisade_fence";
+    let drop_all = "DROP TABLE palisade_inbox, palisade_fence";
     sqlx::raw_sql(drop_all).execute(&lab.pool).await.expect("none is there");
     let all = (0..8).map(|_| async {
         migrate(&mut lab.pool.acquire().await.expect("one")).await.expect("the tables");

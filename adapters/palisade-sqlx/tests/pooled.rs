@@ -146,7 +146,8 @@ async fn the_fence_holds_among_transactions_of_many_clients() {
             let sql = "UPDATE stock SET fence = $1 WHERE id = 42 AND fence <= $1";
             let write = sqlx::query(sql).bind(fence::value(token)).persistent(false);
             let done = write.execute(&mut *tx).await.expect("it writes");
-            fence::applied(&done, "stock 42", token).expect("what was raised is not overtaken");
+            fence::applied(done.rows_affected(), "stock 42", token)
+                .expect("what was raised is not overtaken");
             tx.commit().await.expect("committed");
             true
         };
@@ -167,7 +168,7 @@ async fn the_fence_holds_among_transactions_of_many_clients() {
 #[tokio::test]
 async fn tables_are_made_and_purged_through_the_pooler() {
     let lab = Lab::new().await;
-    let drop_all = "DROP TABLE palisade_inbox, palisade_inbox_unnamed, palisade_fence";
+    let drop_all = "DROP TABLE palisade_inbox, palisade_fence";
     lab.pool.execute(drop_all).await.expect("dropped");
     let pooler = Pooler::start(&lab.server, 1);
     let clients = clients(&pooler).await;

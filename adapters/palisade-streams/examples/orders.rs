@@ -1,11 +1,12 @@
-//! Consumes orders from a Redis stream: each is added twice and booked once.
+//! Consumes orders from a Redis stream. Each order is added to the stream twice and booked once.
 //!
 //! ```text
 //! palisade init --new --node redis://127.0.0.1
 //! cargo run --example orders -- redis://127.0.0.1
 //! ```
 //!
-//! A user writes the lines between the marks `begin` and `end`; a test counts them.
+//! The lines between the marks `begin` and `end` are what a program needs to consume orders; a test
+//! counts them.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -23,7 +24,7 @@ use palisade_streams::{Consumer, Message, Publisher, Stream};
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 const ORDERS: u32 = 3;
-/// Maximum time for all orders.
+/// Maximum time until all orders are consumed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, serde::Deserialize)]
@@ -32,10 +33,10 @@ struct Order {
     pounds: u32,
 }
 
-/// The booked orders.
+/// The amounts of the booked orders.
 static LEDGER: Mutex<Vec<u32>> = Mutex::new(Vec::new());
 
-/// Books an order: the effect.
+/// Books an order, which is the effect that must happen once.
 async fn book(order: &Order, fence: u64) -> Result<(), Failure> {
     sleep(Duration::from_millis(10)).await;
     println!("booked {} GBP of {} with token {fence}", order.pounds, order.customer);
@@ -43,7 +44,7 @@ async fn book(order: &Order, fence: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Adds all orders, and again a second later, as a producer does after a crash.
+/// Adds all orders, and a second later adds them again, as a producer does after a crash.
 async fn produce(server: String, stream: String) -> Result<(), Failure> {
     let (publisher, made) = (Publisher::new(&server, &stream), SystemTime::now());
     for _ in 0..2 {

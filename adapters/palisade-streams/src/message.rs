@@ -1,4 +1,4 @@
-//! One delivery of an entry, and how it is settled.
+//! One delivery of an entry of a Redis stream, and how it is settled.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,17 +11,18 @@ use serde::de::DeserializeOwned;
 
 use crate::session::{ENTRY_MAX, Entry, Link};
 
-/// Maximum number of fields that a dead letter copies. Redis's Lua passes at most about 8,000
-/// arguments to a command.
+/// Maximum number of fields that are copied into a dead letter. A Lua script in Redis can pass at
+/// most about 8,000 arguments to a command, and each field takes two.
 const COPIED_MAX: usize = 3_000;
-/// Maximum length of a field's value in a dead letter without the entry's body, in bytes.
+/// Maximum length, in bytes, of a field that is copied into the dead letter of an entry which is
+/// too large for a full copy.
 const SHORT: usize = 1_024;
 
-/// One delivery of an entry.
+/// One delivery of an entry of a Redis stream to a handler.
 pub struct Message {
     link: Arc<Link>,
-    /// The entry. Its `deliveries` is Redis's delivery count; a retry sets it to the failures so
-    /// far.
+    /// The entry that was delivered. Its `deliveries` is the delivery count in Redis, which a retry
+    /// sets to the number of failures so far.
     entry: Entry,
 }
 
@@ -37,7 +38,7 @@ impl Message {
         Self { link: Arc::clone(link), entry }
     }
 
-    /// Returns the entry's id. Each copy of a message has its own.
+    /// Returns the entry's id in the stream. Two copies of one message have different ids.
     pub fn id(&self) -> &str {
         &self.entry.id
     }
@@ -48,13 +49,13 @@ impl Message {
         named.next().map(|(_, value)| value.as_slice())
     }
 
-    /// Returns the field `body`, or an empty slice if there is none.
+    /// Returns the value of the field `body`, or an empty slice if there is none.
     pub fn body(&self) -> &[u8] {
         self.field("body").unwrap_or_default()
     }
 
-    /// Parses the body as JSON. The error makes the message a dead letter, because the same body
-    /// fails at each delivery.
+    /// Parses the field `body` as JSON. If the handler returns the error, the message becomes a
+    /// dead letter, because the same body would fail at each delivery.
     ///
     /// # Errors
     /// [`Failed::permanent`] with the parser's error.
@@ -66,8 +67,8 @@ impl Message {
         std::str::from_utf8(self.field(name)?).ok()
     }
 
-    /// Replaces the entry with a dead letter: a copy with the reason. If the entry is too large,
-    /// the dead letter contains only the short fields that identify it.
+    /// Adds a copy of the entry with the reason to the stream of dead letters, and acknowledges the
+    /// entry. If the entry is too large, only the short fields that identify it are copied.
     async fn park(&self, why: &DeadLetter) -> Result<(), BrokerError> {
         let Entry { id, fields, too_large, .. } = &self.entry;
         let fits = too_large.is_none() && fields.len() <= COPIED_MAX;
@@ -119,7 +120,8 @@ impl Delivery for Message {
         let id = &self.entry.id;
         match how {
             Disposition::Ack => self.link.ack(id).await,
-            // Redis adds one at the next delivery.
+            // Sets the delivery count to the failures so far; Redis adds one when it delivers the
+            // entry again.
             Disposition::Retry(wait) => self.link.hold(id, *wait, Some(failures)).await,
             Disposition::Stop(_) => self.link.hold(id, Duration::ZERO, Some(failures)).await,
             Disposition::Park(why) => self.park(why).await,

@@ -1,4 +1,4 @@
-//! The publisher: adds entries with a key, by which consumers recognise copies.
+//! Adds entries to a Redis stream with an idempotency key, by which consumers recognise copies.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,7 +12,8 @@ use tokio::sync::Mutex;
 use crate::error::{address, failed};
 use crate::session::{answered, connect};
 
-/// Adds entries with a key and a time. A broken connection is replaced at the next entry.
+/// A publisher to a Redis stream. It adds each entry with an idempotency key and the time of its
+/// request. A broken connection is replaced when the next entry is added.
 pub struct Publisher {
     endpoint: Result<Endpoint, ConfigError>,
     stream: Arc<str>,
@@ -27,17 +28,18 @@ impl fmt::Debug for Publisher {
 }
 
 impl Publisher {
-    /// Creates a publisher to this stream. It connects at the first entry; an address that cannot
-    /// be used is reported then, too.
+    /// Creates a publisher to this stream. It connects when the first entry is added, and also
+    /// reports only then if the address cannot be used.
     pub fn new(url: &str, stream: &str) -> Self {
         Self { endpoint: Endpoint::parse(url), stream: Arc::from(stream), now: Mutex::default() }
     }
 
-    /// Adds an entry under the key of its request. `made` is the time when the request was made.
+    /// Adds an entry with the idempotency key `key` of its request. `made` is the time when the
+    /// request was made.
     ///
     /// # Errors
-    /// [`BrokerError`] if the entry was not confirmed. It may have been added all the same. Add it
-    /// again with the same key: consumers recognise a copy.
+    /// [`BrokerError`] if the entry was not confirmed. It may have been added nevertheless. Add it
+    /// again with the same key, by which consumers recognise the copy.
     ///
     /// # Cancellation safety
     /// If the future is dropped, the entry may or may not be added; adding it again with the same

@@ -1,4 +1,5 @@
-//! Moves dead letters back into their stream after a decision about a loss of data.
+//! Moves dead letters back into their stream, after an operator has decided about a loss of data on
+//! the nodes.
 
 use palisade::idempotency::consumer::BrokerError;
 use palisade::internal::{Endpoint, Line};
@@ -7,38 +8,40 @@ use redis::{RedisError, Script};
 use crate::error::{address, failed};
 use crate::session::{answered, connect, dead_letters};
 
-/// Number of dead letters that one script call looks at.
+/// Maximum number of dead letters that one call of the Lua script looks at.
 const PAGE: usize = 50;
 
-/// Numbers of the dead letters that [`redrive`] handled.
+/// Counts of the dead letters that [`redrive`] moved, and of those that it could not move.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Redriven {
-    /// Dead letters that were moved back into the stream.
+    /// Number of dead letters that were moved back into the stream.
     pub moved: u64,
-    /// Dead letters that stay, because their entries were too large to be copied. Add those entries
-    /// again from their source.
+    /// Number of dead letters that were not moved, because they do not contain their whole entry,
+    /// which was too large for a copy. Add those entries to the stream again from their source.
     pub incomplete: u64,
 }
 
-/// Moves the dead letters of `stream` whose reason is
-/// [`Forgotten`](palisade::idempotency::consumer::DeadLetterReason::Forgotten) back into it, with
-/// the fields that their producer set. Consumers then handle them by the state of their keys. If
-/// the decision about the loss was to run them, each runs once. A key that has a result is
-/// replayed. A key that is still parked makes a dead letter again. Dead letters that are added
-/// during the call stay.
+/// Moves dead letters back into `stream`, with the fields that their producer set. Only those are
+/// moved whose reason is
+/// [`Forgotten`](palisade::idempotency::consumer::DeadLetterReason::Forgotten), which means that
+/// nodes lost data and it was unknown whether the message had been handled before. Consumers then
+/// handle each message by the state of its key: if an operator has decided to run the keys of that
+/// loss, the handler runs once; if the key has a result, the message is acknowledged without
+/// running; and if the key is still parked, the message becomes a dead letter again. Dead letters
+/// that are added during the call are not moved.
 ///
-/// Each step moves a few entries atomically, so none is lost or duplicated, however often the call
-/// is repeated and wherever it is stopped. The number of moved entries is logged, even if the call
-/// fails or is dropped. The caller has to log who redrives and why, as `palisade idem redrive`
-/// does.
+/// Each step moves a few entries atomically, so that no entry is lost or duplicated, however often
+/// the call is repeated and wherever it is stopped. The number of moved entries is logged, even if
+/// the call fails or is dropped. The caller has to log who calls it and why, as
+/// `palisade idem redrive` does.
 ///
 /// # Errors
-/// [`BrokerError`] if the server did not complete the call. Some entries may have been moved. Call
-/// it again.
+/// [`BrokerError`] if the server failed before all entries were moved. Some entries may have been
+/// moved; call it again for the others.
 ///
 /// # Cancellation safety
-/// If the future is dropped, the entries moved so far stay moved. Calling it again continues.
+/// If the future is dropped, the entries moved so far stay moved. Another call moves the others.
 pub async fn redrive(url: &str, stream: &str) -> Result<Redriven, BrokerError> {
     let endpoint = Endpoint::parse(url).map_err(|e| address(stream, &e))?;
     let failed = |e: RedisError| failed(stream, &e, &endpoint.secrets());
@@ -49,7 +52,8 @@ pub async fn redrive(url: &str, stream: &str) -> Result<Redriven, BrokerError> {
     moved.map(|()| logged.redriven).map_err(failed)
 }
 
-/// Logs the number of moved entries on drop, so that they are logged even if the call is dropped.
+/// The numbers of a call of [`redrive`]. They are logged on drop, so that the log has them even if
+/// the future of the call is dropped.
 struct Logged<'a> {
     stream: &'a str,
     redriven: Redriven,

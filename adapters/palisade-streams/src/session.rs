@@ -1,5 +1,6 @@
-//! A session: two connections to the server of a stream. Reads wait on one of them, and all other
-//! commands use the other one. When either breaks, both are replaced.
+//! A session with the Redis server of a stream, which has two connections. Reads wait for entries
+//! on one of them, and all other commands use the other one. When either connection breaks, both
+//! are replaced.
 
 use std::future::Future;
 use std::io;
@@ -20,26 +21,29 @@ use crate::stream::Stream;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Maximum time that a read waits for entries.
 const POLL: Duration = Duration::from_millis(500);
-/// Time for which an unused consumer name is kept.
+/// Time after which the name of an inactive consumer without pending entries is removed from the
+/// group.
 const NAMES: Duration = Duration::from_secs(3_600);
-/// Maximum size of an entry that is handled, in bytes: its names and values, and [`PIECE`] for each
-/// of them.
+/// Maximum size, in bytes, of an entry that is handled. The size of an entry is the length of its
+/// names and values, and [`PIECE`] for each of them.
 pub(crate) const ENTRY_MAX: usize = 16 << 20;
-/// Bytes counted for a name or a value besides its own bytes.
+/// Bytes that are counted for each name and each value in addition to its length, so that an entry
+/// with many short ones counts as large, too.
 const PIECE: usize = 64;
-/// Maximum size of the entries taken over at once, in bytes. The answer has room for them: it may
-/// have 64 MiB.
+/// Maximum size, in bytes, of the entries that one command takes over from other consumers. They
+/// fit in the server's answer, which may have 64 MiB.
 const TAKEN_MAX: usize = 2 * ENTRY_MAX;
 
 /// Names and values of an entry, in order. They are bytes, because any client may have added them.
 pub(crate) type Fields = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// An entry that was read.
+/// An entry that was read from a Redis stream.
 pub(crate) struct Entry {
     pub(crate) id: String,
-    /// Fields of the entry. If the entry is too large, only the short fields that identify it.
+    /// Fields of the entry. If the entry is too large, they are only the short fields that identify
+    /// it.
     pub(crate) fields: Fields,
-    /// Redis's delivery count.
+    /// Number of deliveries of the entry as Redis counts them, including the current one.
     pub(crate) deliveries: u32,
     /// Size in bytes, if the entry is larger than [`ENTRY_MAX`].
     pub(crate) too_large: Option<usize>,
@@ -48,29 +52,32 @@ pub(crate) struct Entry {
 /// Reply of `XREADGROUP`: streams by name, each with its entries.
 type Read = Vec<(String, Vec<(String, Fields)>)>;
 
-/// Returns the name of the stream that holds the dead letters of `stream`. Both are in the same
-/// hash slot.
+/// Returns the name of the stream that holds the dead letters of `stream`. In a Redis Cluster both
+/// streams are in the same hash slot, so that one script can use both.
 pub fn dead_letters(stream: &str) -> String {
     if stream.contains('{') { format!("{stream}:dead") } else { format!("{{{stream}}}:dead") }
 }
 
-/// A connection on which reads wait, and a connection for all other commands.
+/// A session with the Redis server of a stream: a connection on which reads wait, and a connection
+/// for all other commands.
 pub struct Session {
     link: Arc<Link>,
     wait: Line,
     claim: Script,
-    /// Position of the search for entries that were pending for too long.
+    /// Position in the stream from which the next search for entries that are pending for too long
+    /// goes on (the cursor of `XAUTOCLAIM`).
     cursor: String,
-    /// True if the last read returned entries that were pending for too long; then new ones are
-    /// read first.
+    /// True if the last read returned entries that had been pending for too long. The next read
+    /// then looks for new entries first.
     new_first: bool,
 }
 
-/// The part of a session that its deliveries share.
+/// The part of a session that all messages delivered on it share.
 pub(crate) struct Link {
     stream: Arc<str>,
     group: Arc<str>,
-    /// This session's consumer name, which no other process has or gets later.
+    /// Name of this session's consumer in the group. No other process has the same name, now or
+    /// later.
     me: Arc<str>,
     /// Idle time after which another consumer may take over an entry.
     pub(crate) min_idle: Duration,
@@ -83,23 +90,25 @@ pub(crate) struct Link {
 
 /// Connects, logs in, and limits the size of the server's answers.
 pub(crate) async fn connect(endpoint: &Endpoint) -> RedisResult<Line> {
-    // Boxed, because the future is large and would be part of each consumer's future.
+    // The future is boxed, because it is large and would otherwise be part of each consumer's
+    // future.
     answered(Box::pin(open_wide(endpoint))).await
 }
 
-/// Returns the server's answer, or an error if it does not come in time.
+/// Returns the server's answer, or an error if it takes longer than [`PATIENCE`].
 pub(crate) async fn answered<T>(answer: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
     let late = || Err(io::Error::new(io::ErrorKind::TimedOut, "no answer in time").into());
     timeout(PATIENCE, answer).await.unwrap_or_else(|_| late())
 }
 
-/// Returns the size of an entry in an answer, in bytes.
+/// Returns the size of an entry with these fields, in bytes, as [`ENTRY_MAX`] limits it.
 fn size(fields: &Fields) -> usize {
     fields.iter().map(|(name, value)| name.len() + value.len() + 2 * PIECE).sum()
 }
 
 impl Session {
-    /// Connects, creates the group if it does not exist, and removes unused consumer names.
+    /// Connects, creates the consumer group if it does not exist, and removes unused consumer names
+    /// from it.
     pub(crate) async fn open(of: &Stream, terms: &Terms) -> Result<Self, BrokerError> {
         let endpoint = of.endpoint().map_err(|e| address(&of.name, &e))?;
         let min_idle = of.idle(terms)?;
@@ -132,14 +141,15 @@ impl Session {
             leave: Script::new(include_str!("lua/leave.lua")),
             broken: AtomicBool::new(false),
         };
-        link.forget("", NAMES).await?;
+        link.remove_consumers("", NAMES).await?;
         let claim = Script::new(include_str!("lua/claim.lua"));
         Ok(Self { link: Arc::new(link), wait, claim, cursor: "0-0".to_owned(), new_first: false })
     }
 
-    /// Reads entries that were pending for too long, or new ones. While there are both, the calls
-    /// alternate, because held messages become such entries again and again (consumers 12). Returns
-    /// nothing if there are neither.
+    /// Reads entries that have been pending for too long, or new entries. Returns an empty list if
+    /// there are neither. If there are both, it returns the two kinds in turn from call to call.
+    /// Otherwise new entries would wait behind messages that are held until an operator decides,
+    /// because these are pending for too long again and again (consumers 12).
     async fn read(&mut self, room: usize) -> RedisResult<Vec<Entry>> {
         if std::mem::take(&mut self.new_first) {
             let new = self.read_new(room, None).await?;
@@ -214,8 +224,9 @@ impl Link {
         answered(ack.query_async(&mut self.talk.clone())).await.map_err(|e| self.error(&e))
     }
 
-    /// Makes the entry claimable again after `wait`, which is limited to `min_idle`. If
-    /// `deliveries` is given, it becomes the entry's delivery count.
+    /// Sets the idle time of a pending entry so that a consumer can take it over after `wait`, or
+    /// after `min_idle` if that is shorter. If `deliveries` is given, it becomes the entry's
+    /// delivery count.
     pub(crate) async fn hold(
         &self,
         id: &str,
@@ -231,7 +242,7 @@ impl Link {
         if ours == 1 { Ok(()) } else { Err(lost(&self.stream)) }
     }
 
-    /// Replaces the entry with a dead letter that has these fields.
+    /// Adds a dead letter with these fields and acknowledges the entry, in one step.
     pub(crate) async fn park(
         &self,
         id: &str,
@@ -247,21 +258,21 @@ impl Link {
         Ok(())
     }
 
-    /// Removes the consumer `name`, or all consumers if it is empty. Only consumers that have
-    /// nothing pending and have been idle for `idle` are removed.
-    async fn forget(&self, name: &str, idle: Duration) -> Result<(), RedisError> {
+    /// Removes the consumer `name` from the group, or all consumers if `name` is empty. A consumer
+    /// is removed only if it has no pending entries and has been idle for at least `idle`.
+    async fn remove_consumers(&self, name: &str, idle: Duration) -> Result<(), RedisError> {
         let idle = u64::try_from(idle.as_millis()).unwrap_or(u64::MAX);
         let mut leave = self.leave.key(&*self.stream);
         leave.arg(&*self.group).arg(idle).arg(name);
         answered(leave.invoke_async(&mut self.talk.clone())).await
     }
 
-    /// Removes this session's consumer name if nothing is pending under it.
+    /// Removes this session's consumer name from the group, if no entries are pending under it.
     async fn close(&self) {
         if self.broken.load(Ordering::Acquire) {
             return;
         }
-        if let Err(e) = self.forget(&self.me, Duration::ZERO).await {
+        if let Err(e) = self.remove_consumers(&self.me, Duration::ZERO).await {
             tracing::debug!(target: "palisade::consumer", error = %e, "the name stays for an hour");
         }
     }

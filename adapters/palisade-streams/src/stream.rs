@@ -1,4 +1,4 @@
-//! The consumed stream, with the settings that only Redis Streams have.
+//! The Redis stream that is consumed, with the settings that only Redis Streams have.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use palisade::internal::Endpoint;
 use crate::message::Message;
 use crate::session::Session;
 
-/// A stream that a [`Consumer`](crate::Consumer) reads as a member of a group.
+/// A Redis stream that a [`Consumer`](crate::Consumer) reads as a member of a consumer group.
 ///
-/// The key of a message is its field `key`. The failures of a message are the reported ones and its
-/// deliveries to processes that died.
+/// The idempotency key of a message is its field `key`. The failures of a message are those that
+/// its handler reported, and its deliveries to processes that died while they had it.
 #[derive(Clone)]
 pub struct Stream {
     url: String,
@@ -34,16 +34,17 @@ impl fmt::Debug for Stream {
 }
 
 impl Stream {
-    /// Creates the stream `name` on the server with this address, read by this group. The group is
-    /// created if it does not exist. All consumers of a group must use the same namespace on the
-    /// same nodes.
+    /// Describes the stream `name` on the server with the address `url`, which a consumer then
+    /// reads as a member of the consumer group `group`. The stream and the group are created if
+    /// they do not exist. All consumers of a group must use the same namespace on the same Redis
+    /// nodes.
     pub fn new(url: &str, name: &str, group: &str) -> Self {
         Self { url: url.to_owned(), name: name.into(), group: group.into(), min_idle: None }
     }
 
     /// Sets the idle time after which another consumer may take over an entry. It is also the
     /// longest delay of a retry. It must be at least the lease, because the claim of a dead
-    /// consumer may last that long. Use the same value for all consumers of the group. Default: one
+    /// consumer may last that long. Use the same value in all consumers of the group. Default: one
     /// and a half leases.
     #[must_use]
     pub fn min_idle(mut self, idle: Duration) -> Self {

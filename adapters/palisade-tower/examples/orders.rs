@@ -7,9 +7,9 @@
 //!      -H 'Idempotency-Key: "8e03978e"' -H 'Content-Type: application/json' -d '{"item":"tea"}'
 //! ```
 //!
-//! The same `curl` again is answered with the same order and `idempotent-replayed: true`. The lines
-//! between the marks `begin` and `end` are all that the endpoint has in addition to one without
-//! idempotency keys.
+//! If the same `curl` is run again, the answer is the same order, with the header
+//! `idempotent-replayed: true`. The lines between the marks `begin` and `end` are all that
+//! idempotency keys add to the endpoint.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -1,15 +1,19 @@
-//! Bodies: a request's body is read whole, a response's up to the length that is stored.
+//! Reads HTTP bodies: a request's body to its end, and a response's body up to the greatest length
+//! that the layer stores.
 
 use std::collections::VecDeque;
-use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes, BytesMut};
-use http::HeaderMap;
+use http::{HeaderMap, Response};
 use http_body::{Body, Frame, SizeHint};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 
 use crate::BoxError;
+
+/// Output of the layer's response future.
+pub(crate) type Answer<B, E> = Result<Response<ResponseBody<B>>, E>;
 
 /// The body of an answer: the part already read from the handler's body, followed by the rest.
 #[derive(Debug)]
@@ -73,19 +77,19 @@ where
     }
 }
 
-/// A response's body, read up to the length that is stored.
+/// The body of a handler's response, after the layer has read as much of it as it may store.
 pub(crate) struct Collected<B> {
-    /// The whole body, unless it is too long to be stored.
+    /// All bytes of the body; `None` if the body is too long to be stored.
     pub(crate) whole: Option<Bytes>,
-    /// The body that is sent to the caller.
+    /// The body to send to the client, which is complete in any case.
     pub(crate) body: ResponseBody<B>,
 }
 
-/// Reads a response's body until its end, or until it is longer than `limit` bytes.
+/// Reads a response's body to its end, or until more than `limit` bytes of it are read.
 pub(crate) async fn collect<B: Body>(body: B, limit: usize) -> Result<Collected<B>, B::Error> {
     let (mut body, mut read, mut length) = (Box::pin(body), VecDeque::new(), 0);
     let mut trailers = None;
-    while let Some(frame) = poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
+    while let Some(frame) = body.frame().await {
         match frame?.into_data() {
             Ok(mut data) => {
                 length += data.remaining();
@@ -103,34 +107,28 @@ pub(crate) async fn collect<B: Body>(body: B, limit: usize) -> Result<Collected<
     Ok(Collected { whole: Some(bytes), body })
 }
 
-/// The reason why a request's body was not read.
+/// The reason why a request's body could not be read to its end.
 pub(crate) enum Unread {
-    /// The body is longer than the limit.
+    /// The body is longer than the layer accepts.
     TooLong,
-    /// The client sent less than it announced, or violated HTTP.
+    /// Reading failed, for example because the client sent fewer bytes than its `Content-Length`.
     Broken(BoxError),
 }
 
-/// Reads a request's body of at most `limit` bytes.
+/// Reads a request's body to its end. Fails if it is longer than `limit` bytes.
 pub(crate) async fn read<B>(body: B, limit: usize) -> Result<Bytes, Unread>
 where
     B: Body<Error: Into<BoxError>>,
 {
-    // The client may announce the length beforehand.
+    // If the client announces a longer body (`Content-Length`), refuse it without reading it.
     if body.size_hint().lower() > limit as u64 {
         return Err(Unread::TooLong);
     }
-    let (mut body, mut read, mut length) = (Box::pin(body), VecDeque::new(), 0);
-    while let Some(frame) = poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
-        let frame = frame.map_err(|e| Unread::Broken(e.into()))?;
-        let Ok(mut data) = frame.into_data() else { continue };
-        length += data.remaining();
-        if length > limit {
-            return Err(Unread::TooLong);
-        }
-        read.push_back(whole(&mut data));
+    match Limited::new(body, limit).collect().await {
+        Ok(read) => Ok(read.to_bytes()),
+        Err(e) if e.is::<LengthLimitError>() => Err(Unread::TooLong),
+        Err(e) => Err(Unread::Broken(e)),
     }
-    Ok(joined(read, length))
 }
 
 fn whole(data: &mut impl Buf) -> Bytes {
@@ -150,7 +148,7 @@ fn joined(mut read: VecDeque<Bytes>, length: usize) -> Bytes {
 
 #[cfg(test)]
 mod tests {
-    use http_body_util::{BodyExt as _, StreamBody};
+    use http_body_util::StreamBody;
 
     use super::*;
 

@@ -1,21 +1,23 @@
-//! The attempt under which a handler runs, as the handler sees it.
+//! The current attempt at a request, as its handler sees it.
 
 use std::ops::Deref;
 
 use palisade::idempotency::Context;
 
-/// The attempt under which a handler runs: its fencing token, its number, keys for downstream
-/// systems, and whether its lease is lost. It is in the extensions of the request. With the feature
-/// `axum` it is an extractor, as `Claim` or `Option<Claim>`.
+/// The current attempt at a request with an idempotency key, for the handler that runs it. It gives
+/// the attempt's fencing token and number, idempotency keys for requests to downstream systems, and
+/// whether the lease is lost. The layer puts it into the extensions of the request. With the
+/// feature `axum` a handler can take it as an argument, as `Claim` or `Option<Claim>`.
 ///
-/// A request without a key has no claim, nor has a request that
-/// [`fail_open`](crate::IdempotencyLayer::fail_open) let run without protection.
+/// A request without an idempotency key has no claim. Neither has a request that
+/// [`fail_open`](crate::IdempotencyLayer::fail_open) lets run although its key could not be
+/// checked.
 ///
 /// ```
 /// use palisade_tower::Claim;
 /// async fn charge(request: http::Request<String>) -> String {
 ///     let claim = request.extensions().get::<Claim>().expect("the layer is there");
-///     // The bank recognises a repeat by this key, even if this process died in between.
+///     // Each attempt at the request sends this key, so the bank recognises a repeated charge.
 ///     claim.child_key("charge")
 /// }
 /// ```

@@ -1,49 +1,53 @@
-//! The decision whether a response is stored.
+//! The decision whether a handler's response is stored, and what the next request with its key
+//! does.
 
 use http::StatusCode;
 use palisade::Failed;
 
-/// The effect of a response on the next request under its key.
+/// What a handler's response means for the next request with the same idempotency key.
 ///
-/// The layer decides by the status ([`Keep::by_status`], or
-/// [`keep_by`](crate::IdempotencyLayer::keep_by)). A handler that knows more puts a `Keep` into the
-/// response's extensions, which overrides the layer's decision:
+/// The layer decides by the status of the response, with [`Keep::by_status`] or a function set by
+/// [`keep_by`](crate::IdempotencyLayer::keep_by). A handler that knows more than the status says
+/// puts a `Keep` into the response's extensions, which overrides the layer's decision:
 ///
 /// ```
 /// use http::{Response, StatusCode};
 /// use palisade_tower::Keep;
 /// let mut busy = Response::new("try again");
 /// *busy.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-/// busy.extensions_mut().insert(Keep::NoEffect); // nothing was booked: run the next one
+/// busy.extensions_mut().insert(Keep::NoEffect); // nothing was booked: the next request runs
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Keep {
-    /// The response is the result of the request: it is stored and replayed.
+    /// The response is the result of the request. It is stored, and later requests with the key are
+    /// answered with it.
     Response,
-    /// The request had no visible effect: the key is free, and the next request under it runs, even
-    /// if its body differs. After a finished step
-    /// ([`Context::step`](palisade::idempotency::Context::step)) it must be the same request.
+    /// The request had no visible effect. The key is free, so the next request with it runs, even
+    /// if its body differs. But if the handler has finished a step
+    /// ([`Context::step`](palisade::idempotency::Context::step)), whose result is kept, the next
+    /// request with the key must have the same content as this one.
     NoEffect,
-    /// The request may have had an effect, and running it again does no harm: the next request
-    /// runs.
+    /// The request may have had an effect, and running it again does no harm, so the next request
+    /// with the key runs.
     Repeatable,
-    /// It is unknown whether the request had an effect: the namespace's policy or its probe answers
-    /// the next request. With `at_most_once()` that request does not run.
+    /// It is unknown whether the request had an effect. Whether the next request with the key runs
+    /// is decided by the probe or, without a probe, by the namespace's policy. With the policy
+    /// `at_most_once()` it does not run.
     Unknown,
 }
 
 impl Keep {
-    /// Returns the default decision for a status, as Stripe's interface makes it:
+    /// Returns the default decision for a response with this status. It follows Stripe's API:
     ///
     /// - 400, 401, 403, 404, 405, 407, 408, 413, 415, 422, 425 and 429:
-    ///   [`NoEffect`](Self::NoEffect). The request was refused before anything was done; a
-    ///   corrected one may have the same key. A handler that answers one of these *after* an
-    ///   effect has to put [`Response`](Self::Response) into the response.
-    /// - All other statuses: [`Response`](Self::Response). A declined card is a result, too, and so
-    ///   is a 5xx that the handler answered
-    ///   ([`server_errors`](crate::IdempotencyLayer::server_errors) changes that).
-    ///   ([`server_errors`](crate::IdempotencyLayer::server_errors) changes that).
+    ///   [`NoEffect`](Self::NoEffect). These statuses mean that the request was refused before
+    ///   anything was done, and a corrected request may have the same key. A handler that answers
+    ///   one of them *after* an effect has to put [`Response`](Self::Response) into the response's
+    ///   extensions.
+    /// - All other statuses: [`Response`](Self::Response). A declined card, for example, is a
+    ///   result, too. So is a 5xx that the handler answered, unless
+    ///   [`server_errors`](crate::IdempotencyLayer::server_errors) changes that.
     pub fn by_status(status: StatusCode) -> Self {
         match status.as_u16() {
             400 | 401 | 403 | 404 | 405 | 407 | 408 | 413 | 415 | 422 | 425 | 429 => Self::NoEffect,
@@ -51,7 +55,8 @@ impl Keep {
         }
     }
 
-    /// Converts a response to the result that its handler returns to the library.
+    /// Returns what the handler's call reports to palisade: for [`Keep::Response`] the `value` to
+    /// store, otherwise the error that has the effect of this decision.
     pub(crate) fn or_failed<T>(self, value: T, status: StatusCode) -> Result<T, Failed> {
         let answered = || format!("it answered {status}");
         match self {

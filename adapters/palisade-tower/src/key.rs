@@ -1,4 +1,4 @@
-//! The `Idempotency-Key` header: a structured string, or a bare key.
+//! The value of the `Idempotency-Key` header, with or without quotation marks.
 
 use std::fmt;
 
@@ -7,13 +7,14 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 /// The request header `Idempotency-Key`.
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
-/// Maximum length of a key in bytes, the same as in Stripe's interface.
+/// Maximum length of a key in bytes, the same as in Stripe's API.
 const KEY_MAX: usize = 255;
 
 /// The value of an `Idempotency-Key` header.
 ///
-/// The IETF draft requires a string of structured fields, such as `"8e03978e-40d5"` with its
-/// quotation marks. Many clients send the key without them; both forms are the same key.
+/// The IETF draft of this header requires a string in quotation marks (RFC 8941), such as
+/// `"8e03978e-40d5"`. Many clients send the key without quotation marks. Both forms are accepted
+/// and mean the same key.
 ///
 /// ```
 /// use palisade_tower::IdempotencyKey;
@@ -40,15 +41,16 @@ impl PartialEq for IdempotencyKey {
 impl Eq for IdempotencyKey {}
 
 impl IdempotencyKey {
-    /// Returns the key in these headers, if there is one.
+    /// Returns the key in the `Idempotency-Key` header, or `None` if there is no such header.
     ///
     /// # Errors
-    /// The header occurs more than once, or its value is not a valid key.
+    /// The headers contain `Idempotency-Key` more than once, or its value is not a valid key.
     pub fn in_headers(headers: &HeaderMap) -> Result<Option<Self>, InvalidKey> {
         Self::in_header(headers, &IDEMPOTENCY_KEY)
     }
 
-    /// Returns the key in the header `name`; otherwise as [`in_headers`](Self::in_headers).
+    /// Returns the key in the header `name`, or `None` if there is no such header. Fails as
+    /// [`in_headers`](Self::in_headers) does.
     pub(crate) fn in_header(
         headers: &HeaderMap,
         name: &HeaderName,
@@ -61,12 +63,12 @@ impl IdempotencyKey {
         }
     }
 
-    /// Parses a header value.
+    /// Parses the value of an `Idempotency-Key` header.
     ///
     /// # Errors
-    /// The value is neither a string of structured fields (RFC 8941, 3.3.3) nor a bare key:
-    /// printable ASCII without spaces, quotation marks, backslashes, commas and semicolons. Or the
-    /// key is empty or longer than 255 bytes.
+    /// The key is empty or longer than 255 bytes, or the value has neither of the two accepted
+    /// forms. They are a string in quotation marks (RFC 8941, 3.3.3), and a bare key, which is
+    /// printable ASCII without spaces, quotation marks, backslashes, commas and semicolons.
     pub fn parse(value: &HeaderValue) -> Result<Self, InvalidKey> {
         let text = value.to_str().map_err(|_| InvalidKey("only printable ASCII is allowed"))?;
         let text = text.trim_matches([' ', '\t']);
@@ -92,7 +94,9 @@ impl IdempotencyKey {
     }
 }
 
-/// Parses the string after its opening quotation mark. Parameters behind the string are ignored.
+/// Parses a quoted string whose opening quotation mark was removed, and returns its content without
+/// escapes. Parameters after the closing quotation mark, such as `;v=1`, are checked and then
+/// ignored.
 fn string(rest: &str) -> Result<String, InvalidKey> {
     let mut key = String::new();
     let mut chars = rest.chars();
@@ -112,8 +116,9 @@ fn string(rest: &str) -> Result<String, InvalidKey> {
     Ok(key)
 }
 
-/// Checks the parameters of a structured field's item: `;name` and `;name=value`. The draft defines
-/// none, so valid ones are ignored.
+/// Checks the form of the parameters that may follow a string in a structured field (RFC 8941),
+/// which is `;name` or `;name=value`. The IETF draft defines no parameters for this header, so
+/// valid ones have no effect.
 fn parameters(mut rest: &str) -> Result<(), InvalidKey> {
     const WRONG: InvalidKey = InvalidKey("something follows the closing quotation mark");
     while !rest.is_empty() {
@@ -133,7 +138,8 @@ fn parameters(mut rest: &str) -> Result<(), InvalidKey> {
     Ok(())
 }
 
-/// Returns the text after a parameter's value: a string, or any other text up to the next `;`.
+/// Skips the value of a parameter, and returns the text after it, or `None` if the value is
+/// malformed. A value is a string in quotation marks, or any other text up to the next `;`.
 fn after_value(value: &str) -> Option<&str> {
     let Some(inside) = value.strip_prefix('"') else {
         let end = value.find(';').unwrap_or(value.len());
@@ -160,7 +166,7 @@ fn token(text: &str) -> Result<&str, InvalidKey> {
     Ok(text)
 }
 
-/// An invalid header, with the reason.
+/// The error of an `Idempotency-Key` header that is not valid. It contains the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidKey(pub(crate) &'static str);
 

@@ -4,7 +4,6 @@ mod body;
 mod claim;
 #[cfg(feature = "axum")]
 mod extract;
-mod future;
 mod keep;
 mod key;
 mod layer;
@@ -17,7 +16,6 @@ mod stored;
 
 pub use body::ResponseBody;
 pub use claim::Claim;
-pub use future::ResponseFuture;
 pub use keep::Keep;
 pub use key::{IDEMPOTENCY_KEY, IdempotencyKey, InvalidKey};
 pub use layer::{IDEMPOTENT_REPLAYED, IDEMPOTENT_STORED, IdempotencyLayer};
@@ -25,5 +23,5 @@ pub use scope::Scope;
 pub use service::IdempotencyService;
 pub use stored::StoredResponse;
 
-/// Any error, as the bodies of requests and responses report it.
+/// The error type of request and response bodies, which can hold any error.
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;

@@ -1,5 +1,6 @@
-//! The layer's own answers: problem details (RFC 9457).
+//! The error responses of the layer itself, in the format of RFC 9457 (problem details).
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -8,7 +9,8 @@ use serde::Serialize;
 
 use crate::key::InvalidKey;
 
-/// Time after which to repeat a request while an operator may still decide about its key.
+/// Value of `Retry-After` while a key is parked because nodes lost data and no operator has decided
+/// about the loss yet.
 const UNDECIDED: Duration = Duration::from_secs(10);
 
 /// The reason why the layer, and not the handler, answers a request.
@@ -16,40 +18,43 @@ const UNDECIDED: Duration = Duration::from_secs(10);
 pub(crate) enum Problem {
     KeyMissing,
     KeyInvalid(InvalidKey),
-    /// The program's own check refuses the key.
+    /// The check that the program set with `accept_keys` does not accept the key.
     KeyRefused,
-    /// The key is bare, and only strings of structured fields are accepted.
+    /// The key has no quotation marks, and the layer is set to accept only keys with them.
     KeyBare,
-    /// The key and its scope are longer than a record's name may be.
+    /// The key and its scope together are longer than the name of a record may be.
     KeyTooLong,
     CallerUnknown,
     BodyTooLarge(usize),
     BodyUnreadable,
-    /// The request's own time is in the future.
+    /// The time at which the request was made, as its sender gives it, is in the future.
     CreatedLater,
     InProgress(Duration),
     KeyReused,
-    /// The key is parked: an earlier attempt left no result.
+    /// The key is parked, because an earlier attempt left no result and may have taken effect.
     OutcomeUnknown,
-    /// The key is parked: for this long, the nodes cannot tell whether it was used before.
+    /// The key is parked, because nodes lost data and do not know whether it was used before.
+    /// Contains the time after which they know it again.
     PastUnknown(Duration),
-    /// As [`PastUnknown`](Self::PastUnknown), but an operator may decide about all such keys at any
-    /// moment.
+    /// The key is parked as for [`PastUnknown`](Self::PastUnknown), but no operator has decided yet
+    /// whether such keys run, so it is worthwhile to send the request again.
     PastUndecided,
-    /// The response was not stored. Contains its status, if it is known.
+    /// The request ran before, and its response could not be stored. Contains the status of that
+    /// response, if it is known.
     ResponseNotKept(Option<u16>),
     TooOld,
-    /// Too few nodes answered; nothing was run.
+    /// Too few nodes answered, so the handler was not run. Contains the value of `Retry-After`.
     Unavailable(Duration),
-    /// The nodes were not initialised yet: whether they are new is unknown.
+    /// `palisade init` has not been run on the nodes, so it is unknown whether they are new or lost
+    /// their data. Contains the value of `Retry-After`.
     NotInitialised(Duration),
     NotRecorded(Duration),
     HandlerFailed,
-    /// The program or the record is wrong; the log has the cause.
+    /// There is a fault in the program or in the key's record, and the log has the cause.
     Internal,
 }
 
-/// Members of the JSON object. Programs compare `code`.
+/// The members of the JSON object in the body of an error response. Programs compare `code`.
 #[derive(Serialize)]
 struct Details<'a> {
     r#type: &'a str,
@@ -62,144 +67,157 @@ struct Details<'a> {
 }
 
 impl Problem {
-    fn status(&self) -> StatusCode {
-        match self {
-            Self::KeyMissing
-            | Self::KeyInvalid(_)
-            | Self::KeyRefused
-            | Self::KeyBare
-            | Self::KeyTooLong
-            | Self::CreatedLater
-            | Self::BodyUnreadable => StatusCode::BAD_REQUEST,
-            Self::CallerUnknown => StatusCode::FORBIDDEN,
-            Self::BodyTooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::InProgress(_) | Self::OutcomeUnknown | Self::PastUnknown(_) => {
-                StatusCode::CONFLICT
+    /// Returns the status, the code that programs compare and that is the documentation's anchor,
+    /// the title, and a text about what happened to the request and what its sender can do.
+    #[expect(clippy::too_many_lines, reason = "a table with a row for each problem")]
+    fn words(&self) -> (StatusCode, &'static str, &'static str, Cow<'static, str>) {
+        const INVALID: &str = "Idempotency-Key is not valid";
+        let (status, code, title, detail) = match self {
+            Self::KeyMissing => (
+                StatusCode::BAD_REQUEST,
+                "key-missing",
+                "Idempotency-Key is missing",
+                "This operation needs an Idempotency-Key header: a random value, for example a \
+                 UUID, that is the same in every repetition of this request and in no other \
+                 request. Nothing was run.",
+            ),
+            Self::KeyInvalid(why) => {
+                let detail = format!("{why}. Nothing was run.");
+                return (StatusCode::BAD_REQUEST, "key-invalid", INVALID, detail.into());
             }
-            Self::KeyReused => StatusCode::UNPROCESSABLE_ENTITY,
-            Self::ResponseNotKept(_) | Self::TooOld => StatusCode::GONE,
-            Self::Unavailable(_)
-            | Self::NotInitialised(_)
-            | Self::NotRecorded(_)
-            | Self::PastUndecided => StatusCode::SERVICE_UNAVAILABLE,
-            Self::HandlerFailed | Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
-        }
-    }
-
-    /// Returns the code that programs compare, which is also the documentation's anchor.
-    fn code(&self) -> &'static str {
-        match self {
-            Self::KeyMissing => "key-missing",
-            Self::KeyInvalid(_) | Self::KeyRefused | Self::KeyBare | Self::KeyTooLong => {
-                "key-invalid"
-            }
-            Self::CallerUnknown => "caller-unknown",
-            Self::BodyTooLarge(_) => "body-too-large",
-            Self::BodyUnreadable => "body-unreadable",
-            Self::CreatedLater => "created-later",
-            Self::InProgress(_) => "in-progress",
-            Self::KeyReused => "key-reused",
-            Self::OutcomeUnknown => "outcome-unknown",
-            Self::PastUnknown(_) => "past-unknown",
-            Self::PastUndecided => "past-undecided",
-            Self::ResponseNotKept(_) => "response-not-kept",
-            Self::TooOld => "too-old",
-            Self::Unavailable(_) => "unavailable",
-            Self::NotInitialised(_) => "not-initialised",
-            Self::NotRecorded(_) => "not-recorded",
-            Self::HandlerFailed => "handler-failed",
-            Self::Internal => "internal",
-        }
-    }
-
-    /// Returns a text about what happened to the request, and what its sender can do.
-    fn detail(&self) -> String {
-        let text = match self {
-            Self::KeyInvalid(why) => return format!("{why}. Nothing was run."),
+            Self::KeyRefused => (
+                StatusCode::BAD_REQUEST,
+                "key-invalid",
+                INVALID,
+                "The Idempotency-Key does not have the form that is published for this operation. \
+                 Nothing was run.",
+            ),
+            Self::KeyBare => (
+                StatusCode::BAD_REQUEST,
+                "key-invalid",
+                INVALID,
+                "The Idempotency-Key must be a string with quotation marks (RFC 8941, section \
+                 3.3.3). Nothing was run.",
+            ),
+            Self::KeyTooLong => (
+                StatusCode::BAD_REQUEST,
+                "key-invalid",
+                INVALID,
+                "The Idempotency-Key is too long. Nothing was run.",
+            ),
+            Self::CallerUnknown => (
+                StatusCode::FORBIDDEN,
+                "caller-unknown",
+                "Caller is not known",
+                "The request does not say whose Idempotency-Key this is. Nothing was run.",
+            ),
             Self::BodyTooLarge(limit) => {
-                return format!(
+                let detail = format!(
                     "The body is longer than {limit} bytes, which is the most that a request with \
                      an idempotency key may have. Nothing was run."
                 );
+                let (code, title) = ("body-too-large", "Body is too long");
+                return (StatusCode::PAYLOAD_TOO_LARGE, code, title, detail.into());
             }
-            Self::KeyMissing => {
-                "This operation needs an Idempotency-Key header: a random value, for example a \
-                 UUID, that is the same in every repetition of this request and in no other \
-                 request. Nothing was run."
-            }
-            Self::KeyRefused => {
-                "The Idempotency-Key does not have the form that is published for \
-                 this operation. Nothing was run."
-            }
-            Self::KeyBare => {
-                "The Idempotency-Key must be a string with quotation marks (RFC 8941, \
-                 section 3.3.3). Nothing was run."
-            }
-            Self::KeyTooLong => "The Idempotency-Key is too long. Nothing was run.",
-            Self::CallerUnknown => {
-                "The request does not say whose Idempotency-Key this is. \
-                 Nothing was run."
-            }
-            Self::BodyUnreadable => "The body did not arrive whole. Nothing was run.",
-            Self::CreatedLater => {
-                "By its own account the request was made in the future. Set the \
-                 clock of the machine that made it. Nothing was run."
-            }
-            _ => self.detail_of_valid(),
-        };
-        text.to_owned()
-    }
-
-    /// Returns the text for a request that is valid by itself.
-    fn detail_of_valid(&self) -> &'static str {
-        match self {
-            Self::InProgress(_) => {
-                "A request with this Idempotency-Key is being processed. Send \
-                 this one again later, with the same key."
-            }
-            Self::KeyReused => {
-                "This Idempotency-Key was used for another request. Use a new key \
-                 for a new request. Nothing was run."
-            }
-            Self::OutcomeUnknown => {
-                "An earlier request with this Idempotency-Key was begun, and it \
-                 is not known whether it took effect. It is not run again before somebody has \
-                 looked. Nothing was run."
-            }
-            Self::PastUnknown(_) => {
-                "It is not known whether this Idempotency-Key was used before. \
-                 The request is not run before that is known. Nothing was run."
-            }
-            Self::PastUndecided => {
+            Self::BodyUnreadable => (
+                StatusCode::BAD_REQUEST,
+                "body-unreadable",
+                "Body did not arrive",
+                "The body did not arrive whole. Nothing was run.",
+            ),
+            Self::CreatedLater => (
+                StatusCode::BAD_REQUEST,
+                "created-later",
+                "Request comes from the future",
+                "By its own account the request was made in the future. Set the clock of the \
+                 machine that made it. Nothing was run.",
+            ),
+            Self::InProgress(_) => (
+                StatusCode::CONFLICT,
+                "in-progress",
+                "A request is outstanding for this Idempotency-Key",
+                "A request with this Idempotency-Key is being processed. Send this one again \
+                 later, with the same key.",
+            ),
+            Self::KeyReused => (
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "key-reused",
+                "Idempotency-Key is already used",
+                "This Idempotency-Key was used for another request. Use a new key for a new \
+                 request. Nothing was run.",
+            ),
+            Self::OutcomeUnknown => (
+                StatusCode::CONFLICT,
+                "outcome-unknown",
+                "Outcome is not known",
+                "An earlier request with this Idempotency-Key was begun, and it is not known \
+                 whether it took effect. It is not run again before somebody has looked. Nothing \
+                 was run.",
+            ),
+            Self::PastUnknown(_) => (
+                StatusCode::CONFLICT,
+                "past-unknown",
+                "Past of this Idempotency-Key is not known",
+                "It is not known whether this Idempotency-Key was used before. The request is not \
+                 run before that is known. Nothing was run.",
+            ),
+            Self::PastUndecided => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "past-undecided",
+                "Past of this Idempotency-Key is not decided",
                 "It is not known whether this Idempotency-Key was used before, and it is being \
-                 looked into. Send the request again with the same key. Nothing was run."
-            }
-            Self::ResponseNotKept(_) => {
-                "The request with this Idempotency-Key was processed, and \
-                 its response could not be kept: it was too long, or no whole answer. It is not \
-                 run again."
-            }
-            Self::TooOld => {
-                "The request was made so long ago that a record of it may be gone. \
-                 Look whether it took effect, and use a new key if it did not. Nothing was run."
-            }
-            Self::Unavailable(_) | Self::NotInitialised(_) => {
-                "Idempotency keys cannot be checked at the moment. Nothing was \
-                 run. Send the request again, with the same key."
-            }
-            Self::NotRecorded(_) => {
-                "The request was processed, but its outcome could not be \
-                 recorded. Send it again with the same key to learn the outcome."
-            }
-            Self::HandlerFailed => {
-                "The request failed. Send it again with the same key to learn \
-                 whether it took effect."
-            }
-            _ => "The server could not process the Idempotency-Key.",
-        }
+                 looked into. Send the request again with the same key. Nothing was run.",
+            ),
+            Self::ResponseNotKept(_) => (
+                StatusCode::GONE,
+                "response-not-kept",
+                "Response is not kept",
+                "The request with this Idempotency-Key was processed, and its response could not \
+                 be kept: it was too long, or no whole answer. It is not run again.",
+            ),
+            Self::TooOld => (
+                StatusCode::GONE,
+                "too-old",
+                "Request is too old",
+                "The request was made so long ago that a record of it may be gone. Look whether \
+                 it took effect, and use a new key if it did not. Nothing was run.",
+            ),
+            Self::Unavailable(_) | Self::NotInitialised(_) => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                match self {
+                    Self::NotInitialised(_) => "not-initialised",
+                    _ => "unavailable",
+                },
+                "Idempotency keys cannot be checked",
+                "Idempotency keys cannot be checked at the moment. Nothing was run. Send the \
+                 request again, with the same key.",
+            ),
+            Self::NotRecorded(_) => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "not-recorded",
+                "Outcome is not recorded",
+                "The request was processed, but its outcome could not be recorded. Send it again \
+                 with the same key to learn the outcome.",
+            ),
+            Self::HandlerFailed => (
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "handler-failed",
+                "Request failed",
+                "The request failed. Send it again with the same key to learn whether it took \
+                 effect.",
+            ),
+            Self::Internal => (
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "internal",
+                "Idempotency-Key was not processed",
+                "The server could not process the Idempotency-Key.",
+            ),
+        };
+        (status, code, title, detail.into())
     }
 
-    /// Returns the time after which the same request may get another answer.
+    /// Returns the value of `Retry-After`, which is the time after which the same request may get
+    /// another answer. Returns `None` for an error without this header.
     fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::InProgress(wait)
@@ -212,18 +230,19 @@ impl Problem {
         }
     }
 
-    /// Returns the answer. `documentation` is the address of the page about keys.
+    /// Returns the HTTP response for this error. `documentation` is the address of the page that
+    /// documents keys.
     pub(crate) fn response(&self, documentation: Option<&str>) -> Response<Bytes> {
-        let (status, code) = (self.status(), self.code());
+        let (status, code, title, detail) = self.words();
         let reason = status.canonical_reason().unwrap_or("Error");
         let kind = documentation.map(|page| format!("{page}#{code}"));
         let details = Details {
             r#type: kind.as_deref().unwrap_or("about:blank"),
             // A problem without its own type has the title of its status (RFC 9457).
-            title: if kind.is_some() { self.title() } else { reason },
+            title: if kind.is_some() { title } else { reason },
             status: status.as_u16(),
             code,
-            detail: &self.detail(),
+            detail: &detail,
             original_status: match self {
                 Self::ResponseNotKept(status) => *status,
                 _ => None,
@@ -236,7 +255,8 @@ impl Problem {
         let json = HeaderValue::from_static("application/problem+json");
         headers.insert(header::CONTENT_TYPE, json);
         headers.insert(header::CONTENT_LANGUAGE, HeaderValue::from_static("en"));
-        // An intermediary may cache a 410, but the next answer under the key may be another one.
+        // Without this header a proxy may cache a 410, but the next request with the key may get
+        // another answer.
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         if let Some(wait) = self.retry_after() {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds(wait)));
@@ -247,33 +267,10 @@ impl Problem {
         }
         response
     }
-
-    fn title(&self) -> &'static str {
-        match self {
-            Self::KeyMissing => "Idempotency-Key is missing",
-            Self::KeyInvalid(_) | Self::KeyRefused | Self::KeyBare | Self::KeyTooLong => {
-                "Idempotency-Key is not valid"
-            }
-            Self::CallerUnknown => "Caller is not known",
-            Self::BodyTooLarge(_) => "Body is too long",
-            Self::BodyUnreadable => "Body did not arrive",
-            Self::CreatedLater => "Request comes from the future",
-            Self::InProgress(_) => "A request is outstanding for this Idempotency-Key",
-            Self::KeyReused => "Idempotency-Key is already used",
-            Self::OutcomeUnknown => "Outcome is not known",
-            Self::PastUnknown(_) => "Past of this Idempotency-Key is not known",
-            Self::PastUndecided => "Past of this Idempotency-Key is not decided",
-            Self::ResponseNotKept(_) => "Response is not kept",
-            Self::TooOld => "Request is too old",
-            Self::Unavailable(_) | Self::NotInitialised(_) => "Idempotency keys cannot be checked",
-            Self::NotRecorded(_) => "Outcome is not recorded",
-            Self::HandlerFailed => "Request failed",
-            Self::Internal => "Idempotency-Key was not processed",
-        }
-    }
 }
 
-/// Converts a wait to whole seconds, rounded up, because an earlier request would come too soon.
+/// Converts the time of a `Retry-After` header to whole seconds. Rounds up, because a client that
+/// waits for less than the time would come too early.
 fn seconds(wait: Duration) -> u64 {
     let more = u64::from(wait.subsec_nanos() > 0);
     wait.as_secs().saturating_add(more).max(1)

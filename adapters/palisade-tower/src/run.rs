@@ -1,4 +1,5 @@
-//! The handling of a request under a key: it is read, run in its own task, recorded and answered.
+//! Handles a request with an idempotency key: reads its body, runs its handler in a separate task,
+//! stores the response on the nodes, and answers the client.
 //!
 //! ```text
 //!  read the body ─▶ claim ─▶ a result is stored ────────▶ replay it
@@ -24,9 +25,8 @@ use tower_service::Service;
 use tracing::Instrument as _;
 
 use crate::BoxError;
-use crate::body::{Collected, ResponseBody, Unread, collect, read};
+use crate::body::{Answer, Collected, ResponseBody, Unread, collect, read};
 use crate::claim::Claim;
-use crate::future::Answer;
 use crate::keep::Keep;
 use crate::key::IdempotencyKey;
 use crate::layer::{IDEMPOTENT_REPLAYED, IDEMPOTENT_STORED};
@@ -37,7 +37,7 @@ use crate::stored::StoredResponse;
 /// Value of `Retry-After` for errors that last until a person changes a setting.
 const MISCONFIGURED: Duration = Duration::from_secs(30);
 
-/// Answers a request that has a key.
+/// Answers a request that has an idempotency key.
 pub(crate) async fn keyed<S, Q, B>(
     settings: Arc<Settings>,
     tasks: TaskTracker,
@@ -57,7 +57,8 @@ where
         Ok(call) => call,
         Err(problem) => return Ok(settings.refusal(&problem)),
     };
-    // The body is read in the caller's own future: if the client hangs up here, nothing has begun.
+    // Read the body in this future and not in the separate task, so that the request ends without
+    // an effect if the client hangs up before it has sent the whole body.
     let body = match read(body, settings.max_body).await {
         Ok(body) => body,
         Err(Unread::TooLong) => {
@@ -81,12 +82,13 @@ where
     }
 }
 
-/// A request in its task.
+/// A request with an idempotency key, as its separate task handles it.
 struct Work<S: Service<Request<Q>>, Q, B> {
     settings: Arc<Settings>,
-    /// The handler and its request, taken when the handler runs.
+    /// The handler's service and the request; `None` once the handler was called.
     handler: Option<(S, Request<Q>)>,
-    /// The handler's answer.
+    /// The handler's own response or error, to be sent to the client; `None` before the handler has
+    /// answered.
     answer: Option<Answer<B, S::Error>>,
 }
 
@@ -100,11 +102,11 @@ where
 {
     async fn run(mut self, call: Call) -> Answer<B, S::Error> {
         let work = &mut self;
-        let came_to = match work.settings.probe.clone() {
+        let outcome = match work.settings.probe.clone() {
             None => call.run(move |cx| work.handle(cx)).await,
             Some(probe) => call.probe(move |cx| probe(cx)).run(move |cx| work.handle(cx)).await,
         };
-        match came_to {
+        match outcome {
             Ok(Outcome::Executed { value, kept, .. }) => self.answered(kept && value.is_whole()),
             Ok(Outcome::Replayed(stored)) => Ok(self.replay(&stored)),
             Ok(other) => Ok(self.settings.refusal(&problem_of(&other))),
@@ -112,14 +114,15 @@ where
         }
     }
 
-    /// Runs the handler. Its answer is kept for the caller, and the result to store is returned.
+    /// Runs the handler. Keeps its response in `self.answer` for the client, and returns the form
+    /// of the response that is to be stored under the key.
     async fn handle(&mut self, cx: Context) -> Result<StoredResponse, Failed> {
         let (mut handler, mut request) =
             self.handler.take().ok_or_else(|| Failed::no_effect("the request was run before"))?;
         request.extensions_mut().insert(Claim(cx));
         let limit = self.settings.max_response;
-        // A panic may leave only the handler's own state inconsistent, and nothing uses the handler
-        // again.
+        // Catching a panic here is safe, because a panic can leave only the handler's own state
+        // inconsistent, and the handler is not called again.
         let ran = AssertUnwindSafe(async {
             let (parts, body) = match handler.call(request).await {
                 Ok(response) => response.into_parts(),
@@ -149,7 +152,8 @@ where
         keep.or_failed(stored, status)
     }
 
-    /// Returns the handler's own answer, marked if it was not stored.
+    /// Returns the handler's own response, with the header `Idempotent-Stored: false` if it was not
+    /// stored.
     fn answered(&mut self, stored: bool) -> Answer<B, S::Error> {
         let Some(answer) = self.answer.take() else {
             return Ok(self.settings.refusal(&Problem::HandlerFailed));
@@ -163,7 +167,8 @@ where
         })
     }
 
-    /// Returns the stored answer to an earlier request under the key.
+    /// Returns the response that was stored for an earlier request with the same key, or an error
+    /// response if the stored one cannot be rebuilt.
     fn replay(&self, stored: &StoredResponse) -> Response<ResponseBody<B>> {
         let Some(response) = stored.response() else {
             let problem = if stored.is_whole() {
@@ -179,7 +184,8 @@ where
         response
     }
 
-    /// Answers a request that has no outcome, depending on the error.
+    /// Answers a request after `error`, which means that its handler did not run, that the handler
+    /// failed, or that its result is not known to be stored.
     async fn failed(&mut self, error: &RunError) -> Answer<B, S::Error> {
         let wait = match error.advice() {
             Advice::RetryAfter(wait) => wait,
@@ -188,7 +194,7 @@ where
         let open = self.settings.open;
         tracing::warn!(target: "palisade::tower", %error, open, "a request has no outcome");
         let problem = match error {
-            // Send the handler's own answer, if it gave one.
+            // The handler failed. Send its own response, if it produced one.
             RunError::Handler { failed, .. } => {
                 tracing::debug!(target: "palisade::tower", %failed, "why it has none");
                 return self.answered(false);
@@ -213,7 +219,7 @@ where
     }
 }
 
-/// Returns the reason why a request was not run.
+/// Returns the error response for a request whose handler was not run because of this outcome.
 fn problem_of(outcome: &Outcome<StoredResponse>) -> Problem {
     match outcome {
         Outcome::InFlight { retry_after } => Problem::InProgress(*retry_after),

@@ -1,14 +1,16 @@
-//! The owner of a key.
+//! The owner of an idempotency key.
 
 use std::fmt::Write as _;
 
-/// Maximum length of a record's name in bytes.
+/// Maximum length, in bytes, of a record's name, which consists of the scope and the key.
 const NAME_MAX: usize = 512;
 
-/// The owner of a key. The same key of two owners is two keys; otherwise a caller could read
-/// another caller's response by guessing a key.
+/// The owner of an idempotency key, for example a user. If two owners use the same key, their
+/// requests have different records. Otherwise a caller could read another caller's response by
+/// guessing the key.
 ///
-/// Take it from the data that authenticated the request, never from data that the caller chooses.
+/// Take the owner from the data that authenticated the request, never from data that the caller
+/// chooses.
 ///
 /// ```
 /// use palisade_tower::Scope;
@@ -19,7 +21,8 @@ const NAME_MAX: usize = 512;
 pub struct Scope(Vec<String>);
 
 impl Scope {
-    /// Creates a scope for this tenant or user. A request whose scope has an empty name is refused.
+    /// Creates the scope of this tenant or user. A request whose scope has an empty name is
+    /// refused.
     pub fn of(name: impl Into<String>) -> Self {
         Self(vec![name.into()])
     }
@@ -31,20 +34,21 @@ impl Scope {
         self
     }
 
-    /// Creates one scope for all callers. Use it only if a response contains nothing that another
-    /// caller may not see, and if a caller gains nothing by using another caller's key first.
-    pub fn everybody() -> Self {
+    /// Creates the scope that all callers share, in which a key means the same request whoever
+    /// sends it. Use it only if every caller may see every response, and if a caller gains nothing
+    /// by using another caller's key before that caller does.
+    pub fn all_callers() -> Self {
         Self(Vec::new())
     }
 
     /// Returns true if a part of the scope is empty, so that it names no owner.
-    pub(crate) fn is_nobody(&self) -> bool {
+    pub(crate) fn has_empty_part(&self) -> bool {
         self.0.iter().any(String::is_empty)
     }
 
-    /// Returns the name of the record: the parts and the key, separated by `:`. Each is escaped, so
-    /// that different scopes or keys have different names. Returns `None` if the name would be too
-    /// long.
+    /// Returns the name of the record of `key` in this scope, which is the parts of the scope and
+    /// the key, separated by `:`. Each part is escaped, so that different scopes or keys have
+    /// different names. Returns `None` if the name would be longer than 512 bytes.
     pub(crate) fn name(&self, key: &str) -> Option<String> {
         let mut name = String::new();
         for part in &self.0 {
@@ -77,12 +81,12 @@ mod tests {
     fn no_two_scopes_and_keys_have_one_name() {
         let name = |scope: Scope, key: &str| scope.name(key).expect("short");
         assert_eq!(name(Scope::of("acme").and("alice"), "order-7"), "acme:alice:order-7");
-        assert_eq!(name(Scope::everybody(), "order-7"), "order-7");
+        assert_eq!(name(Scope::all_callers(), "order-7"), "order-7");
         let alike = [
             name(Scope::of("a").and("b"), "c"),
             name(Scope::of("a"), "b:c"),
             name(Scope::of("a:b"), "c"),
-            name(Scope::everybody(), "a:b:c"),
+            name(Scope::all_callers(), "a:b:c"),
             name(Scope::of("a%3Ab"), "c"),
             name(Scope::of("a\u{85}b"), "c"),
         ];
@@ -93,10 +97,10 @@ mod tests {
     }
 
     #[test]
-    fn names_have_an_end_and_nobody_is_no_scope() {
+    fn names_are_limited_and_an_empty_part_is_found() {
         assert!(Scope::of("a".repeat(300)).name(&"k".repeat(211)).is_some());
         assert!(Scope::of("a".repeat(300)).name(&"k".repeat(212)).is_none());
-        assert!(Scope::of("").is_nobody() && Scope::of("a").and("").is_nobody());
-        assert!(!Scope::of("a").is_nobody() && !Scope::everybody().is_nobody());
+        assert!(Scope::of("").has_empty_part() && Scope::of("a").and("").has_empty_part());
+        assert!(!Scope::of("a").has_empty_part() && !Scope::all_callers().has_empty_part());
     }
 }

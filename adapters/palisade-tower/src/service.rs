@@ -1,23 +1,29 @@
-//! The service around a handler.
+//! The tower service that wraps a handler.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use futures_util::TryFutureExt as _;
 use http::{Request, Response};
 use http_body::Body;
 use tokio_util::task::TaskTracker;
 use tower_service::Service;
 
 use crate::BoxError;
-use crate::body::ResponseBody;
-use crate::future::ResponseFuture;
+use crate::body::{Answer, ResponseBody};
 use crate::problem::Problem;
 use crate::run;
 use crate::settings::Settings;
 
-/// A service whose handler runs once per key, created by
+/// A tower service that runs its handler once per idempotency key. It is created by
 /// [`IdempotencyLayer`](crate::IdempotencyLayer).
+///
+/// If its future is dropped while the request's body arrives, nothing was run. If it is dropped
+/// later, as servers do when the client hangs up, the handler continues in its own task, and its
+/// response is recorded. If the layer does not apply to the request, its handler is dropped, too.
 #[derive(Clone, Debug)]
 pub struct IdempotencyService<S> {
     inner: S,
@@ -41,7 +47,7 @@ where
 {
     type Response = Response<ResponseBody<B>>;
     type Error = S::Error;
-    type Future = ResponseFuture<S::Future, B, S::Error>;
+    type Future = Pin<Box<dyn Future<Output = Answer<B, S::Error>> + Send>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(cx)
@@ -49,30 +55,32 @@ where
 
     fn call(&mut self, request: Request<Q>) -> Self::Future {
         if !self.settings.covers(request.method()) {
-            return ResponseFuture::passed(self.inner.call(request));
+            return passed(self.inner.call(request));
         }
+        let refused = |problem: &Problem| -> Self::Future {
+            Box::pin(std::future::ready(Ok(self.settings.refusal(problem))))
+        };
         let key = match self.settings.key(request.headers()) {
             Ok(Some(key)) => key,
             Ok(None) if self.settings.key_optional => {
-                return ResponseFuture::passed(self.inner.call(request));
+                return passed(self.inner.call(request));
             }
-            Ok(None) => return self.refused(&Problem::KeyMissing),
-            Err(problem) => return self.refused(&problem),
+            Ok(None) => return refused(&Problem::KeyMissing),
+            Err(problem) => return refused(&problem),
         };
-        // The service that was polled is ready, but its clone is not, so the clone stays here.
+        // Only the service on which `poll_ready` was called is ready to be called. It goes to the
+        // request's task, and its clone stays here for the next request.
         let clone = self.inner.clone();
         let ready = std::mem::replace(&mut self.inner, clone);
         let (settings, tasks) = (Arc::clone(&self.settings), self.tasks.clone());
-        ResponseFuture::keyed(run::keyed(settings, tasks, ready, key, request))
+        Box::pin(run::keyed(settings, tasks, ready, key, request))
     }
 }
 
-impl<S> IdempotencyService<S> {
-    fn refused<F, B, E>(&self, problem: &Problem) -> ResponseFuture<F, B, E>
-    where
-        B: Send + 'static,
-        E: Send + 'static,
-    {
-        ResponseFuture::keyed(std::future::ready(Ok(self.settings.refusal(problem))))
-    }
+/// Returns the response of a request to which the layer does not apply.
+fn passed<F, B, E>(handler: F) -> Pin<Box<dyn Future<Output = Answer<B, E>> + Send>>
+where
+    F: Future<Output = Result<Response<B>, E>> + Send + 'static,
+{
+    Box::pin(handler.map_ok(|response| response.map(ResponseBody::passed)))
 }

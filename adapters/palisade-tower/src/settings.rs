@@ -25,7 +25,8 @@ pub(crate) type BodyForm = dyn Fn(&Parts, &Bytes) -> Vec<u8> + Send + Sync;
 pub(crate) type Probe = dyn Fn(Context) -> BoxFuture<'static, Probed<StoredResponse>> + Send + Sync;
 pub(crate) type KeepBy = dyn Fn(StatusCode) -> Keep + Send + Sync;
 
-/// Headers whose value belongs to one caller, one connection or one moment; they are never stored.
+/// Response headers that are never stored, because their value belongs to one caller, one
+/// connection or one moment.
 const NEVER_KEPT: &[HeaderName] = &[
     header::SET_COOKIE,
     header::AUTHORIZATION,
@@ -41,7 +42,8 @@ const NEVER_KEPT: &[HeaderName] = &[
     header::DATE,
 ];
 
-/// Headers that are stored by default: they describe the body or the result's location.
+/// Response headers that are stored by default, because they describe the body or the location of
+/// the result.
 const KEPT: &[HeaderName] = &[
     header::CACHE_CONTROL,
     header::CONTENT_DISPOSITION,
@@ -68,13 +70,14 @@ pub(crate) struct Settings {
     pub(crate) created: Option<Arc<CreatedAt>>,
     pub(crate) body_form: Option<Arc<BodyForm>>,
     pub(crate) probe: Option<Arc<Probe>>,
-    /// Decision by status; `None` for the default.
+    /// The function that decides by the status what a response means for the next request with its
+    /// key; `None` for the default decision.
     pub(crate) keep: Option<Arc<KeepBy>>,
     pub(crate) kept_headers: Vec<HeaderName>,
     pub(crate) max_body: usize,
     pub(crate) max_response: usize,
     pub(crate) in_flight_timeout: Option<Duration>,
-    /// If true, requests run without protection while keys cannot be checked.
+    /// If true, requests run without the protection of their keys while keys cannot be checked.
     pub(crate) open: bool,
     pub(crate) documentation: Option<Arc<str>>,
 }
@@ -126,8 +129,9 @@ impl Settings {
         self.methods.contains(method)
     }
 
-    /// Returns how a response with this status is kept. After a server error the outcome is unknown
-    /// if there is a probe, or a policy that runs again; otherwise the response is the result.
+    /// Returns what a response with this status means for the next request with its key. By default
+    /// the outcome of a 5xx response is unknown if there is a probe or if the namespace's policy is
+    /// to run the request again. Without both, the 5xx response is stored as the result.
     pub(crate) fn keep_of(&self, status: StatusCode) -> Keep {
         if let Some(keep) = &self.keep {
             return keep(status);
@@ -136,7 +140,8 @@ impl Settings {
         if asks && is_server_error(status) { Keep::Unknown } else { Keep::by_status(status) }
     }
 
-    /// Returns the key of a request, if it has one.
+    /// Returns the idempotency key of a request, or `None` if it has no key header. Fails if the
+    /// settings do not accept the key.
     pub(crate) fn key(&self, headers: &HeaderMap) -> Result<Option<IdempotencyKey>, Problem> {
         let key = IdempotencyKey::in_header(headers, &self.header).map_err(Problem::KeyInvalid)?;
         let Some(key) = key else { return Ok(None) };
@@ -149,7 +154,8 @@ impl Settings {
         Ok(Some(key))
     }
 
-    /// Returns the call under the key of the request's sender, with the layer's settings.
+    /// Returns the [`Call`] of this key in the scope of the request's sender, with the settings of
+    /// the layer.
     pub(crate) fn call(&self, parts: &Parts, key: &IdempotencyKey) -> Result<Call, Problem> {
         let scope = (self.scope)(parts).ok_or(Problem::CallerUnknown)?;
         let mut call = self.call_of(&scope, key.as_str())?;
@@ -163,42 +169,43 @@ impl Settings {
         })
     }
 
-    /// Returns the call under this key, without the layer's settings.
+    /// Returns the [`Call`] of this key in this scope, without the settings of the layer.
     pub(crate) fn call_of(&self, scope: &Scope, key: &str) -> Result<Call, Problem> {
-        if scope.is_nobody() {
+        if scope.has_empty_part() {
             return Err(Problem::CallerUnknown);
         }
         Ok(self.idempotency.key(scope.name(key).ok_or(Problem::KeyTooLong)?))
     }
 
-    /// Returns the bytes that distinguish a request: its method, its path with the query, and its
-    /// body.
+    /// Returns the bytes whose hash is the fingerprint of a request: its method, its path with the
+    /// query, and its body, each after its length.
     pub(crate) fn fingerprint(&self, parts: &Parts, body: &Bytes) -> Vec<u8> {
         let form = self.body_form.as_ref().map(|form| form(parts, body));
         let body = form.as_deref().unwrap_or(body);
         let path = parts.uri.path_and_query().map_or("", http::uri::PathAndQuery::as_str);
         let mut all = Vec::with_capacity(body.len() + path.len() + 40);
         for part in [parts.method.as_str().as_bytes(), path.as_bytes(), body] {
-            // The lengths distinguish ("a", "bc") from ("ab", "c").
+            // Without the lengths, the parts ("a", "bc") and ("ab", "c") would give the same bytes.
             all.extend_from_slice(&(part.len() as u64).to_be_bytes());
             all.extend_from_slice(part);
         }
         all
     }
 
-    /// Returns the answer to a request that is not run.
+    /// Returns the error response to a request whose handler is not run because of this problem.
     pub(crate) fn refusal<B>(&self, problem: &Problem) -> Response<ResponseBody<B>> {
         problem.response(self.documentation.as_deref()).map(ResponseBody::from)
     }
 
-    /// Adds headers to those that are stored. Returns the first one that must never be stored as an
-    /// error.
+    /// Adds headers to those that are stored with a response. Fails with the first header that must
+    /// never be stored.
     pub(crate) fn keep_headers(
         &mut self,
         names: impl IntoIterator<Item = HeaderName>,
     ) -> Result<(), HeaderName> {
         for name in names {
-            // Some hop-by-hop headers have no constant, so they are compared by name.
+            // The crate `http` has no constants for `keep-alive`, `proxy-connection` and
+            // `set-cookie2`, so they are compared by name.
             let never = NEVER_KEPT.contains(&name)
                 || ["keep-alive", "proxy-connection", "set-cookie2"].contains(&name.as_str());
             if never {

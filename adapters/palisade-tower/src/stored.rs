@@ -1,4 +1,4 @@
-//! A response as it is stored under its key.
+//! The form in which a response is stored under its idempotency key.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -6,8 +6,9 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use serde::{Deserialize, Serialize};
 
-/// The result under a key of [`IdempotencyLayer`](crate::IdempotencyLayer): a status, the stored
-/// headers, and the body. A probe returns it, and a person who settles a parked key stores it:
+/// The result that [`IdempotencyLayer`](crate::IdempotencyLayer) stores under a key: the status of
+/// a response, those of its headers that are stored, and its body. A probe returns such a result,
+/// and an operator can store one for a parked key:
 ///
 /// ```
 /// # async fn settle(layer: palisade_tower::IdempotencyLayer)
@@ -23,7 +24,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredResponse {
     status: u16,
-    /// Names and values. A value has one character for each byte sent.
+    /// Names and values of the stored headers. Each byte of a value is one character, so that any
+    /// value can be written as JSON.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     headers: Vec<(String, String)>,
     #[serde(flatten)]
@@ -35,8 +37,8 @@ pub struct StoredResponse {
 enum StoredBody {
     Text(String),
     Base64(String),
-    /// No body and no headers: they were longer than this many bytes, or the response was not a
-    /// whole answer (then zero).
+    /// Neither the body nor headers are stored, because together they were longer than this number
+    /// of bytes. Zero means that the response was no whole answer (status 1xx or 206).
     LongerThan(usize),
 }
 
@@ -55,8 +57,9 @@ impl StoredResponse {
         self
     }
 
-    /// Creates the stored form of a response. Its body and headers are left out if they are longer
-    /// than `limit` bytes, or if the response is not a whole answer (1xx, 206).
+    /// Creates the stored form of a handler's response, with those of its headers that are in
+    /// `kept`. Leaves the body and the headers out if they are longer than `limit` bytes together,
+    /// or if the response is no whole answer (status 1xx or 206).
     pub(crate) fn of(
         status: StatusCode,
         headers: &HeaderMap,
@@ -87,8 +90,8 @@ impl StoredResponse {
         !matches!(self.body, StoredBody::LongerThan(_))
     }
 
-    /// Returns the stored response, or `None` if it cannot be rebuilt, for example without its
-    /// body.
+    /// Rebuilds the response that was stored. Returns `None` if that is not possible, for example
+    /// because its body was too long to be stored.
     pub(crate) fn response(&self) -> Option<Response<Bytes>> {
         let mut response = Response::new(self.body.bytes()?);
         *response.status_mut() = StatusCode::from_u16(self.status).ok()?;
@@ -96,7 +99,7 @@ impl StoredResponse {
         Some(response)
     }
 
-    /// Returns the stored headers.
+    /// Returns the stored headers, or `None` if one of them is not a valid header.
     fn headers(&self) -> Option<HeaderMap> {
         let one = |(name, value): &(String, String)| {
             let bytes: Option<Vec<u8>> = value.chars().map(|c| u8::try_from(c).ok()).collect();
@@ -111,15 +114,14 @@ impl StoredResponse {
         Some(headers)
     }
 
-    /// Returns the stored status.
     pub(crate) fn status(&self) -> u16 {
         self.status
     }
 }
 
 impl StoredBody {
-    /// Encodes a body: as text that a person can read, unless JSON escapes make it more than twice
-    /// as long; otherwise in base64.
+    /// Encodes a body as text, which a person can read, or in base64 if it is not UTF-8 or if JSON
+    /// escapes would make it more than twice as long.
     fn of(bytes: &Bytes) -> Self {
         match std::str::from_utf8(bytes) {
             Ok(text) if escaped(text) <= 2 * text.len() => Self::Text(text.to_owned()),
@@ -136,7 +138,7 @@ impl StoredBody {
     }
 }
 
-/// Returns the length of a text within JSON.
+/// Returns the length in bytes that a text has as a JSON string, without the quotation marks.
 fn escaped(text: &str) -> usize {
     let one = |byte: u8| match byte {
         b'"' | b'\\' | 0x08 | b'\t' | b'\n' | 0x0c | b'\r' => 2,
@@ -216,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_else_stored_is_no_response() {
+    fn a_malformed_stored_value_is_no_response() {
         for (text, readable) in [
             (r#"{"status":200,"text":"a"}"#, true),
             (r#"{"status":20000,"text":"a"}"#, false),

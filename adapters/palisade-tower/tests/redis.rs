@@ -22,7 +22,7 @@ pub(crate) fn handle(server: &Server) -> Redlock {
 }
 
 #[tokio::test]
-async fn a_server_that_nobody_initialised_is_unavailable_and_no_conflict() {
+async fn an_uninitialised_server_is_unavailable_and_no_conflict() {
     let server = fresh(&[]);
     let node = RedisNode::new(server.url()).expect("a node");
     let second = Duration::from_secs(1);

@@ -47,7 +47,7 @@ async fn keys_of_another_form_than_is_published_are_answered_400() {
 }
 
 #[tokio::test]
-async fn a_request_of_nobody_is_answered_403() {
+async fn a_request_without_a_known_caller_is_answered_403() {
     let shop = Shop::new().await;
     let url = format!("http://{}/orders", shop.address);
     for user in [None, Some("")] {

@@ -3,19 +3,19 @@
 
 mod server;
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::Args;
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 use palisade::Election;
 use serde_json::json;
+use tokio::net::TcpListener;
 use tokio::sync::Mutex;
 
 use self::server::Pages;
 use crate::codes::{Fail, INTERNAL, USAGE};
-use crate::settings::HandleArgs;
-use crate::verbs::{Ground, SayArgs};
+use crate::verbs::{Ground, GroundArgs};
 
 /// Histogram buckets for times, in seconds. A round trip on one machine is about a millisecond;
 /// leases last from seconds to a day.
@@ -42,17 +42,15 @@ pub(crate) struct MetricsArgs {
 
 impl MetricsArgs {
     /// Creates the common parts of a verb; if `--metrics` is given, counts and serves its metrics.
-    pub(crate) fn ground(&self, handle: HandleArgs, say: SayArgs) -> Result<Ground, Fail> {
-        let Some(address) = self.metrics else { return Ground::new(handle, say) };
+    pub(crate) async fn ground(&self, args: GroundArgs) -> Result<Ground, Fail> {
+        let Some(address) = self.metrics else { return args.ground() };
         let failed = |e: std::io::Error| Fail::new(USAGE, format!("--metrics {address}: {e}"));
-        let listener = TcpListener::bind(address).map_err(failed)?;
+        let listener = TcpListener::bind(address).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        listener.set_nonblocking(true).map_err(failed)?;
-        let listener = tokio::net::TcpListener::from_std(listener).map_err(failed)?;
         // The recorder is installed first: a handle counts only in a recorder that exists when it
         // is built.
         let counted = install().map_err(|e| Fail::new(INTERNAL, format!("no metrics: {e}")))?;
-        let ground = Ground::new(handle, say)?;
+        let ground = args.ground()?;
         let url = format!("http://{address}/metrics");
         ground.say.warn("metrics", json!({ "url": url }), &format!("metrics at {url}"));
         if !address.ip().is_loopback() {

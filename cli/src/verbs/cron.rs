@@ -1,6 +1,7 @@
 //! The command `palisade cron`.
 
 use std::cell::Cell;
+use std::rc::Rc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use clap::{Args, ValueEnum};
@@ -12,12 +13,11 @@ use palisade::{Failed, RunError};
 use serde_json::{Value, json};
 
 use super::lock::environment;
-use super::{CommandArgs, SayArgs, unavailable};
+use super::{CommandArgs, GroundArgs, unavailable};
 use crate::child::{self, DIES, Ended, Held};
 use crate::codes::{Fail, NOT_ACQUIRED, USAGE};
 use crate::metrics::MetricsArgs;
 use crate::say::{escaped, plain};
-use crate::settings::HandleArgs;
 use crate::signals::Signals;
 use crate::span::Span;
 use crate::warnings;
@@ -29,9 +29,7 @@ use crate::warnings;
 #[derive(Debug, Args)]
 pub(crate) struct CronArgs {
     #[command(flatten)]
-    handle: HandleArgs,
-    #[command(flatten)]
-    say: SayArgs,
+    ground: GroundArgs,
     #[command(flatten)]
     metrics: MetricsArgs,
     /// `[seconds] minutes hours day-of-month month weekday`, or @hourly and similar
@@ -131,8 +129,8 @@ impl CronArgs {
 
     pub(crate) async fn run(self) -> Result<u8, Fail> {
         let job = self.job();
-        let json = self.say.json;
-        let ground = self.metrics.ground(self.handle, self.say)?;
+        let json = self.ground.say.json;
+        let ground = self.metrics.ground(self.ground).await?;
         warnings::show(ground.say);
         let cron = Cron::new(&ground.redlock).name(format!("cron:{}", self.name));
         if let Some(n) = self.history {
@@ -147,18 +145,18 @@ impl CronArgs {
         }
         let command = self.command.command(&ground)?;
         let job = job.grace(command.grace + DIES);
-        let (say, runs, stopping) = (ground.say, Runs::default(), Cell::new(None));
+        let (say, runs, stopping) = (ground.say, Rc::new(()), Cell::new(None));
         let work = cron.run(job, |tick| {
             let (command, name, runs, stopping) = (&command, &self.name, &runs, &stopping);
             async move {
                 if stopping.get().is_some() {
                     return Err(Failed::no_effect("this program ends"));
                 }
-                let (_run, at) = (runs.begin(), tick.unix_seconds());
+                let (_run, at) = (Rc::clone(runs), tick.unix_seconds());
                 let mut signals = Signals::new().map_err(Failed::no_effect)?;
                 let env = of_tick(name, &tick);
                 let ended = child::run(command, &env, &tick, (&mut signals, say), None).await;
-                came_to(ended.map_err(|e| {
+                tick_result(ended.map_err(|e| {
                     let text = format!("no process could be started, tick {at} waits: {e}");
                     say.warn("not_started", json!({ "tick": at, "why": e.to_string() }), &text);
                     Failed::no_effect(e)
@@ -179,7 +177,8 @@ impl CronArgs {
                 }
                 _ = look.tick(), if stopping.get().is_some() => {}
             }
-            if let Some(signal) = stopping.get().filter(|_| runs.0.get() == 0) {
+            // Each command that runs has a clone of `runs`.
+            if let Some(signal) = stopping.get().filter(|_| Rc::strong_count(&runs) == 1) {
                 // The job's loop releases its lock when it ends.
                 let (_, ()) = tokio::join!(work, ground.close());
                 return Ok(128 + signal as u8);
@@ -196,25 +195,6 @@ fn refused(e: &CronError) -> Fail {
     }
 }
 
-/// Number of commands that run.
-#[derive(Default)]
-struct Runs(Cell<u32>);
-
-impl Runs {
-    fn begin(&self) -> OneRun<'_> {
-        self.0.set(self.0.get() + 1);
-        OneRun(self)
-    }
-}
-
-struct OneRun<'a>(&'a Runs);
-
-impl Drop for OneRun<'_> {
-    fn drop(&mut self) {
-        self.0.0.set(self.0.0.get() - 1);
-    }
-}
-
 fn of_tick(name: &str, tick: &Tick) -> Vec<(&'static str, String)> {
     let mut env = environment(name, tick.fencing_token().get(), tick.remaining());
     env.push(("PALISADE_TICK", tick.unix_seconds().to_string()));
@@ -224,7 +204,7 @@ fn of_tick(name: &str, tick: &Tick) -> Vec<(&'static str, String)> {
 }
 
 /// Returns the result of a tick from the end of its command.
-fn came_to(ended: Ended) -> Result<(), Failed> {
+fn tick_result(ended: Ended) -> Result<(), Failed> {
     match ended {
         Ended::Code(0) => Ok(()),
         Ended::Code(NOT_ACQUIRED) => Err(Failed::retry("wants to be run again")),
@@ -233,7 +213,7 @@ fn came_to(ended: Ended) -> Result<(), Failed> {
         Ended::Signal(signal) => Err(Failed::unknown(format!("ended by signal {signal}"))),
         Ended::TooLong => Err(Failed::unknown("ran for too long")),
         Ended::Lost => Err(Failed::unknown("the lease was lost")),
-        Ended::Asked => Err(Failed::unknown("the next tick was due")),
+        Ended::Requested => Err(Failed::unknown("the next tick was due")),
     }
 }
 
@@ -276,7 +256,7 @@ impl Held for Tick {
     fn lost(&self) -> impl Future<Output = ()> {
         self.lost()
     }
-    async fn asked(&self) -> String {
+    async fn end_requested(&self) -> String {
         match self.cancelled().await {
             Cancelled::NextTick => "the next tick is due".to_owned(),
             other => format!("{other:?}"),

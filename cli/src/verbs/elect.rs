@@ -3,18 +3,17 @@
 use std::time::Duration;
 
 use clap::Args;
-use palisade::election::{CampaignError, Observation, TryCampaign};
-use palisade::{Advice, Election, Leadership};
-use serde_json::{Value, json};
+use palisade::election::{CampaignError, TryCampaign};
+use palisade::{Election, Leadership};
+use serde_json::json;
 
-use super::leader::{leader_json, leader_line};
+use super::leader::leader_line;
 use super::lock::environment;
-use super::{CommandArgs, Ground, SayArgs, is_nothing_there, unavailable};
+use super::{CommandArgs, GroundArgs, is_nothing_there, unavailable};
 use crate::child::{self, Ended};
 use crate::codes::{Fail, INTERNAL, NOT_ACQUIRED, USAGE};
 use crate::metrics::MetricsArgs;
-use crate::say::{Say, escaped, plain};
-use crate::settings::HandleArgs;
+use crate::say::Say;
 use crate::span::Span;
 use crate::warnings;
 
@@ -28,9 +27,7 @@ use crate::warnings;
 #[derive(Debug, Args)]
 pub(crate) struct ElectArgs {
     #[command(flatten)]
-    handle: HandleArgs,
-    #[command(flatten)]
-    say: SayArgs,
+    ground: GroundArgs,
     #[command(flatten)]
     metrics: MetricsArgs,
     /// Name of the election
@@ -55,18 +52,13 @@ pub(crate) struct ElectArgs {
     /// campaigning again
     #[arg(long)]
     once: bool,
-    /// Only print the leader on standard output: now, and at each change
-    #[arg(long, conflicts_with_all = ["value", "nonblock", "wait", "priority", "once",
-        "command", "shell"])]
-    observe: bool,
     #[command(flatten)]
     command: CommandArgs,
 }
 
 impl ElectArgs {
     pub(crate) async fn run(self) -> Result<u8, Fail> {
-        let json = self.say.json;
-        let mut ground = self.metrics.ground(self.handle, self.say)?;
+        let ground = self.metrics.ground(self.ground).await?;
         let wait = if self.nonblock { Some(Duration::ZERO) } else { self.wait.map(|Span(w)| w) };
         let election = ground.redlock.election(&self.name);
         let election = match wait {
@@ -78,9 +70,6 @@ impl ElectArgs {
             None => election,
         };
         let election = election.build()?;
-        if self.observe {
-            return observe(&election, &mut ground, json).await;
-        }
         let command = self.command.command(&ground)?;
         self.metrics.watch(&election);
         let value = self.value.unwrap_or_else(|| format!("pid {}", std::process::id()));
@@ -113,7 +102,7 @@ impl ElectArgs {
             // Resigning a leadership that was lost fails, and nothing has to be done then.
             let _ = leadership.resign().await;
             let ended = ended.map_err(|e| Fail::new(INTERNAL, format!("no process: {e}")))?;
-            if !matches!(ended, Ended::Lost | Ended::Asked) || self.once {
+            if !matches!(ended, Ended::Lost | Ended::Requested) || self.once {
                 ground.close().await;
                 return Ok(ended.code());
             }
@@ -151,60 +140,5 @@ fn refused(e: &CampaignError, code: Option<u8>) -> Fail {
         CampaignError::NoQuorum(why) => unavailable(why),
         CampaignError::TimedOut { .. } => Fail::new(code.unwrap_or(NOT_ACQUIRED), e.to_string()),
         _ => Fail::new(USAGE, e.to_string()),
-    }
-}
-
-/// Prints the leader at each change, until a signal ends the program or its reader is gone.
-async fn observe(election: &Election, ground: &mut Ground, json: bool) -> Result<u8, Fail> {
-    use tokio::io::AsyncWriteExt as _;
-    let mut observer = election.observe();
-    let mut out = tokio::io::stdout();
-    loop {
-        let seen = tokio::select! {
-            biased;
-            signal = ground.signals.next() => return Ok(128 + signal as u8),
-            seen = observer.next() => seen,
-        };
-        let Some(seen) = seen else { return Ok(0) };
-        if let Observation::Disconnected(why) = &seen
-            && why.advice() == Advice::Misconfigured
-        {
-            return Err(unavailable(why));
-        }
-        let (object, text) = shown(&seen);
-        let line = if json { escaped(&object.to_string()) } else { plain(&text) } + "\n";
-        let written = async {
-            out.write_all(line.as_bytes()).await?;
-            out.flush().await
-        };
-        tokio::select! {
-            biased;
-            signal = ground.signals.next() => return Ok(128 + signal as u8),
-            // An error means that the reader has closed standard output.
-            written = written => if written.is_err() { return Ok(0) },
-        }
-    }
-}
-
-fn shown(seen: &Observation) -> (Value, String) {
-    match seen {
-        Observation::Leader { leader, gap } => {
-            let mut object = leader_json(leader);
-            object["state"] = "leader".into();
-            object["gap"] = (*gap).into();
-            let missed = if *gap { "; more may have led since the line before" } else { "" };
-            (object, format!("{}{missed}", leader_line(leader)))
-        }
-        Observation::Vacant => (json!({ "state": "vacant" }), "nobody leads".to_owned()),
-        Observation::Disconnected(why) => {
-            let why = why.to_string();
-            let text = format!("disconnected, who leads is unknown: {why}");
-            (json!({ "state": "disconnected", "why": why }), text)
-        }
-        Observation::Resynced { gap } => {
-            let missed = if *gap { "something may have been missed" } else { "nothing was missed" };
-            (json!({ "state": "resynced", "gap": gap }), format!("connected again; {missed}"))
-        }
-        other => (json!({ "state": "other" }), format!("{other:?}")),
     }
 }

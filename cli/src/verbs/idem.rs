@@ -6,21 +6,22 @@ mod incidents;
 mod list;
 mod redrive;
 
+use std::fmt::Display;
+
 use clap::{Args, Subcommand};
 use palisade::RunError;
 use palisade::idempotency::{Resolved, Status};
-use palisade_ops::resolve;
+use palisade_ops::{Change, resolve};
 use serde_json::json;
 
-use self::change::{AuditArgs, PurgeArgs, ReleaseArgs, RerunArgs};
+use self::change::{AuditArgs, OneArgs, PurgeArgs};
 use self::incidents::{DecideArgs, IncidentsArgs};
 use self::list::ListArgs;
 use self::redrive::RedriveArgs;
 use super::once::{KeyArgs, Record, empty};
-use super::{Ground, SayArgs, unavailable};
+use super::{GroundArgs, unavailable};
 use crate::Done;
 use crate::codes::{Fail, NOT_ACQUIRED, UNAVAILABLE, USAGE};
-use crate::settings::HandleArgs;
 
 /// Lists idempotency keys, or decides about them.
 #[derive(Debug, Subcommand)]
@@ -29,10 +30,17 @@ pub(crate) enum IdemArgs {
     List(Box<ListArgs>),
     Show(Box<ShowArgs>),
     Resolve(Box<ResolveArgs>),
+    /// Lets a parked KEY run again at its next call, whatever its policy.
+    ///
+    /// For a run that had no effect, as a person has made sure. Nothing is run now.
     #[command(after_help = change::HELP)]
-    Rerun(Box<RerunArgs>),
+    Rerun(Box<OneArgs>),
+    /// Ends the claim of a run whose process is known to be dead.
+    ///
+    /// The key is then parked, or runs again, according to its policy. If the process is alive
+    /// after all, it loses its claim; effects that it had until then remain.
     #[command(after_help = change::HELP)]
-    Release(Box<ReleaseArgs>),
+    Release(Box<OneArgs>),
     #[command(after_help = change::HELP)]
     Purge(Box<PurgeArgs>),
     #[command(after_help = incidents::HELP)]
@@ -47,9 +55,7 @@ pub(crate) enum IdemArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ShowArgs {
     #[command(flatten)]
-    handle: HandleArgs,
-    #[command(flatten)]
-    say: SayArgs,
+    ground: GroundArgs,
     #[command(flatten)]
     key: KeyArgs,
 }
@@ -62,9 +68,7 @@ pub(crate) struct ShowArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ResolveArgs {
     #[command(flatten)]
-    handle: HandleArgs,
-    #[command(flatten)]
-    say: SayArgs,
+    ground: GroundArgs,
     #[command(flatten)]
     key: KeyArgs,
     /// Exit code that later calls return
@@ -79,8 +83,8 @@ impl IdemArgs {
         match self {
             Self::List(args) => args.run().await,
             Self::Show(args) => args.run().await,
-            Self::Rerun(args) => args.run().await,
-            Self::Release(args) => args.run().await,
+            Self::Rerun(args) => args.run(Change::Rerun).await,
+            Self::Release(args) => args.run(Change::Release).await,
             Self::Purge(args) => args.run().await,
             Self::Resolve(args) => args.run().await,
             Self::Incidents(args) => args.run().await,
@@ -92,7 +96,7 @@ impl IdemArgs {
 
 impl ShowArgs {
     async fn run(self) -> Result<Done, Fail> {
-        let ground = Ground::without_signals(self.handle, self.say)?;
+        let ground = self.ground.without_signals()?;
         let status = self.key.call(&ground.redlock, false)?.lookup::<Record>().await;
         let object = match status.map_err(failed)? {
             Status::Stored(record) => json!({ "state": "stored", "result": record }),
@@ -114,10 +118,10 @@ impl ShowArgs {
 
 impl ResolveArgs {
     async fn run(self) -> Result<Done, Fail> {
-        let ground = Ground::without_signals(self.handle, self.say)?;
+        let ground = self.ground.without_signals()?;
         let call = self.key.call(&ground.redlock, false)?;
         let audit = self.audit.audit()?;
-        let of = (&*ground.redlock.config().prefix, self.key.namespace(), self.key.key());
+        let of = (&*ground.redlock.config().prefix, &*self.key.namespace, &*self.key.key);
         let resolved = resolve(call, &empty(self.code), &audit).await.map_err(failed)?;
         let done = resolved == Resolved::Stored;
         change::event(ground.say, "resolve", of, &audit, done);
@@ -135,6 +139,12 @@ impl ResolveArgs {
         ground.close().await;
         Ok(Done { text, code })
     }
+}
+
+/// Returns the reasons for which no node could be read.
+fn reasons(unread: &[(impl Display, impl Display)]) -> String {
+    let each: Vec<_> = unread.iter().map(|(node, why)| format!("{node}: {why}")).collect();
+    each.join("; ")
 }
 
 fn failed(e: RunError) -> Fail {

@@ -9,11 +9,10 @@ use palisade::{Inspection, LockGuard, LockHolder, NodeView};
 use serde_json::{Value, json};
 
 use super::leader::{leader_json, leader_line};
-use super::{Ground, SayArgs, refused};
+use super::{Ground, GroundArgs, refused};
 use crate::Done;
 use crate::codes::{Fail, NOT_ACQUIRED, UNAVAILABLE, USAGE};
 use crate::say::Say;
-use crate::settings::HandleArgs;
 
 /// Prints the holder of the lock NAME, according to each node. Changes nothing.
 ///
@@ -24,9 +23,7 @@ use crate::settings::HandleArgs;
 #[derive(Debug, Args)]
 pub(crate) struct InspectArgs {
     #[command(flatten)]
-    handle: HandleArgs,
-    #[command(flatten)]
-    say: SayArgs,
+    ground: GroundArgs,
     /// Name of the lock
     name: String,
 }
@@ -42,9 +39,7 @@ pub(crate) struct InspectArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ForceArgs {
     #[command(flatten)]
-    handle: HandleArgs,
-    #[command(flatten)]
-    say: SayArgs,
+    ground: GroundArgs,
     /// Name of the lock
     name: String,
     /// Reason; `inspect` prints it as long as the lock is kept
@@ -57,8 +52,8 @@ pub(crate) struct ForceArgs {
 
 impl InspectArgs {
     pub(crate) async fn run(self) -> Result<Done, Fail> {
-        let json = self.say.json;
-        let ground = Ground::without_signals(self.handle, self.say)?;
+        let json = self.ground.say.json;
+        let ground = self.ground.without_signals()?;
         let seen = ground.mutex(&self.name, None)?.inspect().await;
         let seen = seen.map_err(|e| refused(&e, None))?;
         let known = seen.holder().is_some() || seen.is_free();
@@ -74,7 +69,7 @@ impl InspectArgs {
 
 impl ForceArgs {
     pub(crate) async fn run(self) -> Result<u8, Fail> {
-        let ground = Ground::new(self.handle, self.say)?;
+        let ground = self.ground.ground()?;
         // The guard is not renewed, so the printed end of its lease is right even if this process
         // dies.
         let mutex = ground.redlock.mutex(&self.name).auto_renew(false).build();
@@ -94,9 +89,10 @@ impl ForceArgs {
         if holder.remaining > longest {
             let left = holder.remaining;
             let text = format!(
-                "lock {:?}: {left:.1?} of its lease are left, more than max_ttl ({longest:?}): it \
-                 is taken as soon as they are fewer, which they never are while it is renewed; to \
-                 take it now use --max-ttl with the holder's setting",
+                "lock {:?}: its lease ends in {left:.1?}, later than max_ttl ({longest:?}) allows: \
+                 the lock is taken when the rest of the lease is at most max_ttl, which does not \
+                 happen while the holder renews it; to take it now, set --max-ttl to the holder's \
+                 max_ttl",
                 self.name
             );
             let fields = json!({ "name": self.name, "remaining_ms": left.as_millis(),
@@ -189,24 +185,44 @@ fn table(name: &str, seen: &Inspection, leader: Option<&Leader>) -> String {
         }
     };
     for (node, view) in &seen.nodes {
-        let view = match view {
-            NodeView::Free => "free".to_owned(),
-            NodeView::Held(holder) => line(holder),
-            NodeView::Readers { count, listed, .. } => {
-                let longest = listed.iter().map(|reader| reader.remaining).max();
-                format!("readers ({count}), for {:.1?}", longest.unwrap_or_default())
-            }
-            NodeView::Kept(left) => {
-                format!("free after a handover, and kept for {left:.1?} for who may still hold it")
-            }
-            NodeView::Foreign(Some(left)) => format!("another program's, for {left:.1?}"),
-            NodeView::Foreign(None) => "another program's, without an end".to_owned(),
-            NodeView::Unknown(why) => why.to_string(),
-            _ => String::new(),
-        };
+        let (_, view) = shown(view);
         text.extend(["\n  ", node.as_ref(), ": ", &view]);
     }
     text
+}
+
+/// Returns what a node reports, as a JSON object and in words.
+fn shown(view: &NodeView) -> (Value, String) {
+    match view {
+        NodeView::Free => (json!({ "state": "free" }), "free".to_owned()),
+        NodeView::Held(holder) => {
+            (json!({ "state": "held", "holder": holder_json(holder) }), line(holder))
+        }
+        NodeView::Readers { count, listed, .. } => {
+            let left = listed.iter().map(|reader| reader.remaining).max().unwrap_or_default();
+            let listed: Vec<_> = listed.iter().map(holder_json).collect();
+            (
+                json!({ "state": "read", "count": count, "readers": listed }),
+                format!("readers ({count}), for {left:.1?}"),
+            )
+        }
+        NodeView::Kept(left) => (
+            json!({ "state": "kept", "remaining_ms": left.as_millis() }),
+            format!("free after a handover, and kept for {left:.1?} for who may still hold it"),
+        ),
+        NodeView::Foreign(left) => {
+            let end = left.map_or("without an end".to_owned(), |left| format!("for {left:.1?}"));
+            let left = left.map(|left| left.as_millis());
+            (
+                json!({ "state": "foreign", "remaining_ms": left }),
+                format!("another program's, {end}"),
+            )
+        }
+        NodeView::Unknown(why) => {
+            (json!({ "state": "unknown", "why": why.to_string() }), why.to_string())
+        }
+        _ => (json!({}), String::new()),
+    }
 }
 
 fn holder_json(holder: &LockHolder) -> Value {
@@ -221,27 +237,10 @@ fn whole(name: &str, seen: &Inspection, leader: Option<&Leader>) -> Value {
         None if !seen.readers().is_empty() => "read",
         None => "unknown",
     };
-    let nodes = seen.nodes.iter().map(|(node, view)| match view {
-        NodeView::Free => json!({ "node": node.as_ref(), "state": "free" }),
-        NodeView::Held(holder) => {
-            json!({ "node": node.as_ref(), "state": "held", "holder": holder_json(holder) })
-        }
-        NodeView::Readers { count, listed, .. } => {
-            let listed: Vec<_> = listed.iter().map(holder_json).collect();
-            json!({ "node": node.as_ref(), "state": "read", "count": count, "readers": listed })
-        }
-        NodeView::Kept(left) => {
-            let left = left.as_millis();
-            json!({ "node": node.as_ref(), "state": "kept", "remaining_ms": left })
-        }
-        NodeView::Foreign(left) => {
-            let left = left.map(|left| left.as_millis());
-            json!({ "node": node.as_ref(), "state": "foreign", "remaining_ms": left })
-        }
-        NodeView::Unknown(why) => {
-            json!({ "node": node.as_ref(), "state": "unknown", "why": why.to_string() })
-        }
-        _ => Value::Null,
+    let nodes = seen.nodes.iter().map(|(node, view)| {
+        let (mut object, _) = shown(view);
+        object["node"] = node.as_ref().into();
+        object
     });
     json!({ "name": name, "state": state, "holder": seen.holder().as_ref().map(holder_json),
             "election": leader.map(leader_json),

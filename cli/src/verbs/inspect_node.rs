@@ -5,9 +5,9 @@ use palisade::node::Loss;
 use palisade_ops::{NodeData, nodes};
 use serde_json::{Value, json};
 
+use crate::Done;
 use crate::codes::{Fail, UNAVAILABLE};
 use crate::settings::Settings;
-use crate::{Done, block_on};
 
 /// Prints the marker of each node: its data history, quarantine, token floor, and the writes that
 /// its data may lack. Changes nothing.
@@ -23,10 +23,9 @@ pub(crate) struct InspectNodeArgs {
 }
 
 impl InspectNodeArgs {
-    pub(crate) fn run(self) -> Result<Done, Fail> {
+    pub(crate) async fn run(self) -> Result<Done, Fail> {
         let deployment = self.settings.with_file()?.deployment()?;
-        let all = block_on(nodes(&deployment)).map_err(Fail::from)?;
-        let all = all.map_err(|e| Fail::from(e.to_string()))?;
+        let all = nodes(&deployment).await?;
         let text = if self.json {
             let all: Vec<Value> = all.iter().map(node_json).collect();
             json!({ "nodes": all }).to_string()
@@ -46,12 +45,12 @@ fn node_json(node: &NodeData) -> Value {
         Ok(Some(kept)) => kept,
     };
     let data = json!({
-        "history": kept.history, "history_now": kept.history_now, "since_ms": kept.since,
-        "began_empty": kept.began_empty, "lost_everything": kept.lost_everything,
+        "history": kept.history, "history_now": node.history_now, "since_ms": kept.since,
+        "began_empty": kept.empty_for.is_some(), "lost_everything": kept.lost_everything,
         "quarantine_ms": kept.quarantine.as_millis(),
-        "quarantine_until_ms": kept.quarantine_until,
-        "quarantine_left_ms": kept.quarantine_left.as_millis(), "token_floor": kept.floor.get(),
-        "note_age_ms": kept.note_age.as_millis(),
+        "quarantine_until_ms": kept.quarantine_until(),
+        "quarantine_left_ms": kept.quarantine_left().as_millis(),
+        "token_floor": kept.floor.get(), "note_age_ms": kept.note_age().as_millis(),
         "losses": kept.losses.iter().map(loss_json).collect::<Vec<_>>(),
     });
     json!({ "node": name, "server": server, "data": data })

@@ -6,10 +6,9 @@ use clap::Args;
 use palisade::election::{Candidate, Leader, LeaderError, StepDown, StepDownError};
 use serde_json::{Value, json};
 
-use super::{Ground, SayArgs, unavailable};
+use super::{GroundArgs, unavailable};
 use crate::Done;
 use crate::codes::{Fail, NOT_ACQUIRED, REFUSED, USAGE};
-use crate::settings::HandleArgs;
 use crate::span::Span;
 
 /// Longest wait until the leader has resigned, without `-w`.
@@ -25,10 +24,8 @@ const WAIT: Duration = Duration::from_secs(30);
 #[derive(Debug, Args)]
 pub(crate) struct StepDownArgs {
     #[command(flatten)]
-    handle: HandleArgs,
-    #[command(flatten)]
-    say: SayArgs,
-    /// Name of the election
+    ground: GroundArgs,
+    /// Name of the election; that of a job of `palisade cron` is `cron:JOB:lead`
     name: String,
     /// Reason; the leader logs it
     #[arg(long, value_name = "TEXT", default_value = "")]
@@ -48,17 +45,15 @@ pub(crate) struct StepDownArgs {
 #[derive(Debug, Args)]
 pub(crate) struct CandidatesArgs {
     #[command(flatten)]
-    handle: HandleArgs,
-    #[command(flatten)]
-    say: SayArgs,
-    /// Name of the election
+    ground: GroundArgs,
+    /// Name of the election; that of a job of `palisade cron` is `cron:JOB:lead`
     name: String,
 }
 
 impl CandidatesArgs {
     pub(crate) async fn run(self) -> Result<Done, Fail> {
-        let json = self.say.json;
-        let ground = Ground::without_signals(self.handle, self.say)?;
+        let json = self.ground.say.json;
+        let ground = self.ground.without_signals()?;
         let election = ground.redlock.election(&self.name).build()?;
         let all = match election.candidates().await {
             Ok(all) => all,
@@ -102,8 +97,8 @@ fn candidate_line(c: &Candidate) -> String {
 
 impl StepDownArgs {
     pub(crate) async fn run(self) -> Result<Done, Fail> {
-        let json = self.say.json;
-        let ground = Ground::new(self.handle, self.say)?;
+        let json = self.ground.say.json;
+        let ground = self.ground.ground()?;
         let election = ground.redlock.election(&self.name).build()?;
         let wait = self.wait.map_or(WAIT, |Span(wait)| wait);
         let asked = tokio::select! {

@@ -6,31 +6,29 @@ use palisade_ops::{Held, HeldList, held};
 use serde_json::{Value, json};
 
 use super::leader::leader_json;
+use super::unread_json;
+use crate::Done;
 use crate::codes::{Fail, UNAVAILABLE};
-use crate::settings::Settings;
-use crate::{Done, block_on};
+use crate::settings::HandleArgs;
 
-/// Lists the locks and elections that are held now. Changes nothing.
+/// Lists the locks and elections that are held now: those with the prefix, or without one all.
+/// Changes nothing.
 ///
 /// It reads every server's key space in steps, which blocks no other client. Exit code 69 if a node
 /// could not be read, so that names may be missing.
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
     #[command(flatten)]
-    settings: Settings,
-    /// Only names of programs with this prefix [default: all names]
-    #[arg(long, value_name = "TEXT", env = "PALISADE_PREFIX", help_heading = "Nodes")]
-    prefix: Option<String>,
+    handle: HandleArgs,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 impl ListArgs {
-    pub(crate) fn run(self) -> Result<Done, Fail> {
-        let (deployment, prefix) = self.settings.servers(self.prefix)?;
-        let list = block_on(held(&deployment, &prefix)).map_err(Fail::from)?;
-        let list = list?;
+    pub(crate) async fn run(self) -> Result<Done, Fail> {
+        let (deployment, prefix) = self.handle.servers()?;
+        let list = held(&deployment, &prefix).await?;
         let text = if self.json { whole(&list).to_string() } else { table(&list) };
         let code = if list.unread.is_empty() { 0 } else { UNAVAILABLE };
         Ok(Done { text: text + "\n", code })
@@ -81,9 +79,8 @@ fn whole(list: &HeldList) -> Value {
             "leader": held.leader.as_ref().map(leader_json), "note": held.note,
         })
     });
-    let unread = list.unread.iter().map(|(node, why)| json!({ "node": node, "why": why }));
     json!({
         "held": held.collect::<Vec<_>>(), "nodes": list.nodes,
-        "unread": unread.collect::<Vec<_>>(),
+        "unread": unread_json(&list.unread),
     })
 }

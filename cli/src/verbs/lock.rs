@@ -9,12 +9,11 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::inspect::line;
-use super::{CommandArgs, Ground, SayArgs, is_nothing_there, refused};
+use super::{CommandArgs, Ground, GroundArgs, is_nothing_there, refused};
 use crate::child::{self, Ended};
 use crate::codes::{Fail, INTERNAL, NOT_ACQUIRED};
 use crate::metrics::MetricsArgs;
 use crate::say::Say;
-use crate::settings::HandleArgs;
 use crate::span::Span;
 use crate::warnings;
 
@@ -26,9 +25,7 @@ use crate::warnings;
 #[derive(Debug, Args)]
 pub(crate) struct LockArgs {
     #[command(flatten)]
-    handle: HandleArgs,
-    #[command(flatten)]
-    say: SayArgs,
+    ground: GroundArgs,
     #[command(flatten)]
     metrics: MetricsArgs,
     /// Name of the lock
@@ -54,7 +51,7 @@ pub(crate) struct LockArgs {
 
 impl LockArgs {
     pub(crate) async fn run(self) -> Result<u8, Fail> {
-        let ground = self.metrics.ground(self.handle, self.say)?;
+        let ground = self.metrics.ground(self.ground).await?;
         let command = self.command.command(&ground)?;
         let wait = self.wait.map(|Span(wait)| wait);
         let mutex = ground.mutex(&self.name, wait)?;

@@ -11,18 +11,19 @@ pub(crate) mod lock;
 pub(crate) mod once;
 
 use std::ffi::OsString;
+use std::fmt::Display;
 use std::time::Duration;
 
 use clap::Args;
 use palisade::error::{AcquireError, NoQuorum, NodeFault, NodeOutcome};
 use palisade::{Mutex, Redlock};
-use palisade_ops::Deployment;
-use serde_json::json;
+use palisade_ops::{Deployment, Records};
+use serde_json::{Value, json};
 
 use crate::child::Command;
 use crate::codes::{Fail, NOT_ACQUIRED, UNAVAILABLE, USAGE};
 use crate::say::Say;
-use crate::settings::{HandleArgs, Opened};
+use crate::settings::{HandleArgs, secret_variables};
 use crate::signals::Signals;
 use crate::span::Span;
 use crate::warnings;
@@ -41,6 +42,15 @@ pub(crate) struct SayArgs {
     /// Show progress, even if standard error is not a terminal
     #[arg(short, long)]
     pub(crate) verbose: bool,
+}
+
+/// The options of every verb that uses leases or keys.
+#[derive(Debug, Args)]
+pub(crate) struct GroundArgs {
+    #[command(flatten)]
+    handle: HandleArgs,
+    #[command(flatten)]
+    pub(crate) say: SayArgs,
 }
 
 /// A command to run.
@@ -99,26 +109,40 @@ pub(crate) struct Ground {
     secrets: Vec<String>,
 }
 
-impl Ground {
-    pub(crate) fn new(handle: HandleArgs, say: SayArgs) -> Result<Self, Fail> {
-        let mut ground = Self::without_signals(handle, say)?;
+impl GroundArgs {
+    pub(crate) fn ground(self) -> Result<Ground, Fail> {
+        let mut ground = self.without_signals()?;
         ground.signals = Signals::new()?;
         Ok(ground)
     }
 
     /// Creates the parts for a verb that has nothing to clean up: a signal ends the program at
     /// once, even while the reader of its output does not read.
-    pub(crate) fn without_signals(handle: HandleArgs, say: SayArgs) -> Result<Self, Fail> {
-        let say = Say::new(say.json, say.verbose);
+    pub(crate) fn without_signals(self) -> Result<Ground, Fail> {
+        let say = Say::new(self.say.json, self.say.verbose);
         warnings::keep(say);
-        let Opened { redlock, servers, secrets } = handle.open()?;
-        if servers.is_none() {
+        let settings = self.handle.settings()?;
+        let redlock = settings.redlock()?;
+        let servers = if settings.embedded {
             let text = "--embedded: this protects from no other process";
             say.progress("embedded", json!({}), text);
-        }
-        Ok(Self { redlock, servers, signals: Signals::none(), say, secrets })
+            None
+        } else {
+            Some(settings.deployment()?)
+        };
+        let secrets = secret_variables();
+        Ok(Ground { redlock, servers, signals: Signals::none(), say, secrets })
     }
 
+    /// Returns the idempotency keys of a namespace, read from the servers, and the form of
+    /// messages.
+    pub(crate) fn records(self, namespace: &str) -> Result<(Records, Say), Fail> {
+        let say = Say::new(self.say.json, self.say.verbose);
+        Ok((self.handle.records(namespace)?, say))
+    }
+}
+
+impl Ground {
     /// Returns a lock, with the longest wait of its acquisition.
     pub(crate) fn mutex(&self, name: &str, wait: Option<Duration>) -> Result<Mutex, Fail> {
         let mutex = self.redlock.mutex(name);
@@ -163,6 +187,12 @@ pub(crate) fn unavailable(why: &NoQuorum) -> Fail {
         );
     }
     Fail::new(UNAVAILABLE, text)
+}
+
+/// Returns the nodes that could not be read, each with the reason, as JSON.
+pub(crate) fn unread_json(unread: &[(impl Display, impl Display)]) -> Vec<Value> {
+    let each = unread.iter().map(|(node, why)| (node.to_string(), why.to_string()));
+    each.map(|(node, why)| json!({ "node": node, "why": why })).collect()
 }
 
 /// Returns true if no node accepts a connection.

@@ -13,12 +13,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::lock::environment;
-use super::{CommandArgs, Ground, SayArgs, unavailable};
+use super::{CommandArgs, Ground, GroundArgs, unavailable};
 use crate::capture::{Capture, Output};
 use crate::child::{self, Command, Ended};
 use crate::codes::{Fail, INTERNAL, MISMATCH, NOT_ACQUIRED, NOT_RECORDED, PARKED, USAGE};
 use crate::say::Say;
-use crate::settings::HandleArgs;
 use crate::signals::Signals;
 use crate::span::Span;
 
@@ -36,9 +35,7 @@ const KEPT: usize = 80 * 1024;
 #[derive(Debug, Args)]
 pub(crate) struct OnceArgs {
     #[command(flatten)]
-    handle: HandleArgs,
-    #[command(flatten)]
-    say: SayArgs,
+    ground: GroundArgs,
     #[command(flatten)]
     namespace: KeyArgs,
     /// Wait for at most this long if the command runs elsewhere [default: do not wait]; a signal
@@ -64,26 +61,16 @@ pub(crate) struct OnceArgs {
 pub(crate) struct KeyArgs {
     /// Name of the key
     #[arg(id = "record", value_name = "KEY")]
-    key: String,
+    pub(crate) key: String,
     /// Namespace of the keys
     #[arg(long, value_name = "NAME", default_value = "once")]
-    namespace: String,
+    pub(crate) namespace: String,
     /// Time for which results are kept
     #[arg(long, value_name = "SPAN", default_value = "1d")]
     retention: Span,
 }
 
 impl KeyArgs {
-    /// Returns the key.
-    pub(crate) fn key(&self) -> &str {
-        &self.key
-    }
-
-    /// Returns the namespace of the key.
-    pub(crate) fn namespace(&self) -> &str {
-        &self.namespace
-    }
-
     /// Returns the call of this key; with `again` it runs at least once, else at most once.
     pub(crate) fn call(&self, redlock: &Redlock, again: bool) -> Result<Call, Fail> {
         let builder = redlock.idempotency(&self.namespace).retention(self.retention.0);
@@ -106,7 +93,7 @@ pub(crate) struct Record {
 
 impl OnceArgs {
     pub(crate) async fn run(self) -> Result<u8, Fail> {
-        let ground = Ground::new(self.handle, self.say)?;
+        let ground = self.ground.ground()?;
         let command = self.command.command(&ground)?;
         let mut call = self.namespace.call(&ground.redlock, self.at_least_once)?;
         call = call.fingerprint_bytes(&request(&command.argv));
@@ -138,7 +125,7 @@ impl OnceArgs {
             () = written(&mut capture, &outcome, ground.say) => None,
             signal = ground.signals.next() => Some(128 + signal as u8),
         };
-        let code = came_to(outcome, ended.get(), self.conflict_exit_code, &ground)?;
+        let code = exit_code(outcome, ended.get(), self.conflict_exit_code, &ground)?;
         Ok(interrupted.unwrap_or(code))
     }
 }
@@ -187,7 +174,7 @@ async fn run(
 }
 
 /// Returns the exit code of the program.
-fn came_to(
+fn exit_code(
     outcome: Result<Outcome<Record>, RunError>,
     ended: Option<Ended>,
     conflict: Option<u8>,

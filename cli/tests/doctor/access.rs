@@ -48,7 +48,7 @@ fn an_operator_looks_at_the_rights_of_the_application() {
     assert_eq!(found.verdict, Error);
     // By the operator who came, for the user who was asked about.
     let mend = "--user ops --askpass ACL SETUSER app +evalsha";
-    assert!(found.mend[0].ends_with(mend), "{found:#?}");
+    assert!(found.fix[0].ends_with(mend), "{found:#?}");
     assert_eq!(report.of("permissions", &ward.server(0)).verdict, Fine);
 }
 
@@ -68,7 +68,7 @@ fn rights_of_our_own_user() {
             || ward.servers.iter().for_each(acl(less)),
             || ward.servers.iter().for_each(acl(more)),
         );
-        let mend = &report.of("permissions", &ward.server(1)).mend[0];
+        let mend = &report.of("permissions", &ward.server(1)).fix[0];
         assert!(mend.ends_with(&format!("ACL SETUSER joe {more}")), "{mend}");
     }
     let not_told = [("two-masters", Unknown, ward.name.clone())];
@@ -119,9 +119,9 @@ fn sight(ward: &Ward, bench: &Bench) {
         || assert_eq!(as_joe(&["ACL", "SETUSER", "default", "on"]), "OK"),
     );
     let found = report.of("sentinel-sight", &ward.sentinel(0));
-    assert!(found.says.contains(&ward.servers[1]), "{found:#?}");
+    assert!(found.message.contains(&ward.servers[1]), "{found:#?}");
     let set = format!("SENTINEL SET {} auth-pass", ward.name);
-    assert!(found.mend.iter().any(|m| m.contains(&set)), "{found:#?}");
+    assert!(found.fix.iter().any(|m| m.contains(&set)), "{found:#?}");
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn what_is_closed_is_unknown_and_no_fault() {
         assert_eq!(new.count(), 0, "{name}: {faults:#?}");
         for check in ["persistence", "min-replicas"] {
             let found = report.of(check, &ward.server(0));
-            let says = (found.verdict, &*found.says);
+            let says = (found.verdict, &*found.message);
             assert_eq!(says, (Unknown, "unknown (CONFIG not allowed)"), "{name}");
         }
         assert_eq!(report.of("permissions", &ward.server(0)).verdict, Unknown, "{name}");
@@ -171,7 +171,7 @@ fn the_shipped_users_are_enough_to_be_examined() {
     let wrong: Vec<_> = report.findings.iter().filter(wrong).collect();
     assert!(wrong.is_empty(), "{wrong:#?}");
     for unknown in report.all(Unknown) {
-        assert!(unknown.says.contains("not allowed"), "{unknown:#?}");
+        assert!(unknown.message.contains("not allowed"), "{unknown:#?}");
     }
     for at in groups.servers(0) {
         // Where nothing can be read of the settings, what INFO tells is known.

@@ -56,7 +56,7 @@ impl Bench {
         let report = self.found(what, expected);
         let of =
             |f: &&Finding| expected.iter().any(|(id, _, of)| f.check == *id && f.subject == *of);
-        for command in report.findings.iter().filter(of).flat_map(|f| &f.mend) {
+        for command in report.findings.iter().filter(of).flat_map(|f| &f.fix) {
             let out = Command::new("timeout").args(["10", "sh", "-c", command]).output();
             let out = out.expect("a shell");
             let said = String::from_utf8_lossy(&out.stdout);
@@ -75,11 +75,11 @@ impl Bench {
         let is_one =
             |f: &&Finding| expected.contains(&(f.check.clone(), f.verdict, f.subject.clone()));
         for finding in report.findings.iter().filter(is_one) {
-            let reported = [&finding.says, &finding.why];
+            let reported = [&finding.message, &finding.why];
             assert!(reported.iter().all(|t| !t.is_empty()), "{what}: {finding:#?}");
             let known = finding.verdict != Verdict::Unknown;
-            assert!(!known || !finding.read.is_empty(), "{what}: {finding:#?}");
-            assert!(!known || !finding.mend.is_empty(), "{what}: {finding:#?}");
+            assert!(!known || !finding.evidence.is_empty(), "{what}: {finding:#?}");
+            assert!(!known || !finding.fix.is_empty(), "{what}: {finding:#?}");
         }
         report
     }

@@ -30,7 +30,7 @@ fn files_that_cannot_be_written() {
             wait_for("a write that succeeds", || says("aof_last_write_status:ok"));
         },
     );
-    assert!(report.of("persistence", &subject).says.contains("takes no writes"));
+    assert!(report.of("persistence", &subject).message.contains("takes no writes"));
     // A file cannot take the place of a directory.
     let next = server.dir().join("appendonlydir/appendonly.aof.2.base.rdb");
     let rewrite = |status: &str| {
@@ -67,7 +67,7 @@ fn a_user_default_that_may_not_write() {
         || drop(server.cli(&["acl", "setuser", "default", "-@all"])),
         || drop(server.cli(&["acl", "setuser", "default", "+@all"])),
     );
-    assert!(report.of("aof-replay", &subject).says.contains("loses every lock"));
+    assert!(report.of("aof-replay", &subject).message.contains("loses every lock"));
     // It is as the check says, on this server: one script writes two keys.
     for (rights, kept) in [("+@all", "2"), ("-@all", "0")] {
         server.cli(&["acl", "setuser", "default", rights]);
@@ -97,6 +97,6 @@ fn a_server_that_was_restarted() {
     let report = patient().arg("--no-trial").examine();
     let found = report.of("data-loss", &of);
     assert_eq!(found.verdict, Info, "{found:#?}");
-    assert!(found.says.starts_with("lost at most "), "{found:#?}");
-    assert!(found.says.contains("accept_loss"), "{found:#?}");
+    assert!(found.message.starts_with("lost at most "), "{found:#?}");
+    assert!(found.message.contains("accept_loss"), "{found:#?}");
 }

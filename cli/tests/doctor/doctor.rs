@@ -16,10 +16,10 @@ pub(crate) struct Finding {
     pub(crate) check: String,
     pub(crate) subject: String,
     pub(crate) verdict: Verdict,
-    pub(crate) says: String,
-    pub(crate) read: String,
+    pub(crate) message: String,
+    pub(crate) evidence: String,
     pub(crate) why: String,
-    pub(crate) mend: Vec<String>,
+    pub(crate) fix: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord)]

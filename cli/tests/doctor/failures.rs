@@ -27,7 +27,7 @@ fn a_replica_dies_and_a_master_is_replaced() {
     let patient = ward.patient().arg("--no-trial");
     wait_for("a new master and nothing wrong", || {
         let report = patient.examine();
-        let master = &report.of("two-masters", &ward.name).read;
+        let master = &report.of("two-masters", &ward.name).evidence;
         !master.ends_with(&ward.servers[0]) && report.findings.iter().all(|f| f.verdict < Warning)
     });
 }

@@ -23,7 +23,7 @@ fn clocks_versions_and_lag() {
         || lab.proxies[1].edit(shift_time(2)),
         || lab.proxies[1].honest(),
     );
-    let says = &report.of("clock-skew", &at(1)).says;
+    let says = &report.of("clock-skew", &at(1)).message;
     assert!(says.contains("19") || says.contains("20"), "{says}");
     bench.exactly(
         "a master some seconds behind, which is beyond clock_error",
@@ -119,7 +119,7 @@ fn addresses_that_lead_nowhere_or_to_oneself() {
     assert_eq!((&*errors[0].check, &errors[0].subject), ("announced-address", &subject));
     let (_, port) = master.rsplit_once(':').expect("host:port");
     let monitor = format!("SENTINEL MONITOR {} {ip} {port} 2", ward.name);
-    assert!(errors[0].mend.iter().any(|m| m.ends_with(&monitor)), "{:#?}", errors[0]);
+    assert!(errors[0].fix.iter().any(|m| m.ends_with(&monitor)), "{:#?}", errors[0]);
 }
 
 fn subject_of(ward: &Ward, port: u16) -> String {

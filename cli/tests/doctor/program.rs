@@ -44,10 +44,10 @@ fn json_holds_every_field() {
     let all = json["findings"].as_array().unwrap();
     assert!(all.len() > 30, "{}", all.len());
     for finding in all {
-        for name in ["check", "subject", "verdict", "says", "read", "why"] {
+        for name in ["check", "subject", "verdict", "message", "evidence", "why"] {
             assert!(finding[name].is_string(), "{name}: {finding}");
         }
-        assert!(finding["mend"].is_array() && !finding["why"].as_str().unwrap().is_empty());
+        assert!(finding["fix"].is_array() && !finding["why"].as_str().unwrap().is_empty());
     }
     // The worst comes first.
     let order = ["error", "warning", "unknown", "info", "fine"];

@@ -93,7 +93,7 @@ fn disks(ward: &Ward, bench: &Bench) {
         ward.set(1, "appendonly", "no");
     });
     let (host, port) = ward.servers[1].rsplit_once(':').expect("host:port");
-    let mend = &report.of("persistence", &ward.server(1)).mend;
+    let mend = &report.of("persistence", &ward.server(1)).fix;
     assert_eq!(mend[0], format!("redis-cli -h {host} -p {port} CONFIG SET appendonly yes"));
     let both = |append: &str, save: &str| {
         ward.set(1, "appendonly", append);
@@ -174,7 +174,7 @@ fn settings_of_sentinels() {
         || ward.tell(1, "failover-timeout", "180000"),
     );
     let (host, port) = ward.sentinels[1].rsplit_once(':').expect("host:port");
-    let mend = &report.of("sentinel-times", &ward.sentinel(1)).mend[0];
+    let mend = &report.of("sentinel-times", &ward.sentinel(1)).fix[0];
     let set = format!("SENTINEL SET {} failover-timeout 15000", ward.name);
     assert_eq!(*mend, format!("redis-cli -h {host} -p {port} {set}"));
     let tell_all = |name: &str, value: &str| (0..3).for_each(|i| ward.tell(i, name, value));

@@ -16,7 +16,7 @@ fn a_group_grants_until_a_setting_forbids_it() {
     assert_eq!(trial().verdict, Fine, "{:#?}", trial());
     ward.set(0, "min-replicas-to-write", "0");
     let found = trial();
-    assert_eq!((found.verdict, found.says.contains("a setting is changed")), (Error, true));
+    assert_eq!((found.verdict, found.message.contains("a setting is changed")), (Error, true));
     ward.set(0, "min-replicas-to-write", "1");
     assert_eq!(trial().verdict, Fine, "{:#?}", trial());
     // More replicas than there are: every write is refused.
@@ -40,7 +40,7 @@ fn a_node_that_nobody_has_used_is_left_as_it_is_until_it_is_marked() {
     assert!(report.findings.iter().all(|f| f.check != "trial"), "{report:#?}");
     assert_eq!(server.cli(&["DBSIZE"]), "0", "who examines marks nothing");
     let mend = format!("palisade init --new --node {}  # if it never had any data", server.url());
-    assert_eq!(found.mend, [mend.as_str()]);
+    assert_eq!(found.fix, [mend.as_str()]);
     // As a shell does, without the comment.
     let args = mend.split(' ').skip(1).take_while(|word| *word != "#");
     let args: Vec<&str> = args.filter(|word| !word.is_empty()).collect();
@@ -59,7 +59,7 @@ fn a_node_in_quarantine_says_so_until_it_ends() {
     keep(&server, 5_000, 60_000);
     let found = patient.examine().of("trial", &subject).clone();
     assert_eq!(found.verdict, Warning, "{found:#?}");
-    assert!(found.says.contains("grants nothing yet"), "{found:#?}");
+    assert!(found.message.contains("grants nothing yet"), "{found:#?}");
     // It ends by itself.
     crate::lab::wait_for("the end of the quarantine", || {
         patient.examine().of("trial", &subject).verdict == Fine
@@ -88,7 +88,7 @@ fn a_quarantine_that_is_longer_than_asked_for() {
     let found = report.of("quarantine-long", &subject);
     assert_eq!(found.verdict, Warning, "{found:#?}");
     for words in ["for 90s", "75s longer", "gets shorter in 3"] {
-        assert!(found.says.contains(words), "{words} in {found:#?}");
+        assert!(found.message.contains(words), "{words} in {found:#?}");
     }
     assert_eq!(patient("90").of("quarantine-long", &subject).verdict, Fine);
 }

@@ -31,7 +31,7 @@ fn lone(server: &Server) -> Deployment {
 }
 
 fn group(groups: &Groups) -> Deployment {
-    groups.operated().groups(groups.sentinels(0), [groups.name(0)])
+    groups.operated().node(groups.url(0))
 }
 
 /// Long enough for anything that happens by itself but for a quarantine.

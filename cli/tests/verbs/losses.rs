@@ -248,43 +248,6 @@ fn force_release_is_ended_while_it_waits_and_says_what_may_be_closed() {
 }
 
 #[test]
-fn an_observer_says_that_it_knows_nothing_and_when_it_knows_again() {
-    let mut ground = Ground::new();
-    let watch = ground.spawn(&["elect", "a", "--observe", "--json"]);
-    std::thread::sleep(Duration::from_millis(300));
-    ground.server.kill();
-    std::thread::sleep(Duration::from_secs(2));
-    ground.server.restart();
-    // A server that restarted may have forgotten a leader: it says nothing for a lease and more.
-    std::thread::sleep(Duration::from_secs(4));
-    watch.signal("TERM");
-    let seen = watch.end(SOON);
-    let lines = seen.out.lines().map(|l| serde_json::from_str::<serde_json::Value>(l).unwrap());
-    let lines: Vec<_> = lines.collect();
-    let states: Vec<_> = lines.iter().map(|l| l["state"].as_str().unwrap()).collect();
-    assert_eq!(states, ["vacant", "disconnected", "resynced", "vacant"], "{}", seen.out);
-    assert!(lines[1]["why"].as_str().is_some_and(|why| !why.is_empty()));
-    assert_eq!(lines[2]["gap"], true, "somebody may have led: {}", seen.out);
-}
-
-#[test]
-fn an_observer_says_who_leads_and_that_nobody_does() {
-    let ground = Ground::new();
-    let watch = ground.spawn(&["elect", "a", "--observe", "--json"]);
-    std::thread::sleep(Duration::from_millis(300));
-    let run = ground.run(&["elect", "a", "--value", "here", "--", "sleep", "0.5"]);
-    assert_eq!(run.code, 0, "{}", run.err);
-    std::thread::sleep(Duration::from_millis(500));
-    watch.signal("TERM");
-    let seen = watch.end(SOON);
-    assert_eq!(seen.code, 143);
-    let lines = seen.out.lines().map(|l| serde_json::from_str::<serde_json::Value>(l).unwrap());
-    let states: Vec<_> = lines.map(|l| l["state"].as_str().unwrap().to_owned()).collect();
-    assert_eq!(states, ["vacant", "leader", "vacant"], "{}", seen.out);
-    assert!(seen.out.contains("\"here\""));
-}
-
-#[test]
 fn a_leader_campaigns_again_while_no_server_is_there_and_leads_when_it_is_back() {
     let mut ground = Ground::new();
     let script = "echo $$ >pid; echo $PALISADE_FENCING_TOKEN >>terms; exec sleep 60";

@@ -26,8 +26,8 @@
 //! subject, so each is tested on made-up facts. A new check needs:
 //!
 //! 1. A `Check` in the file of its subject, with its function. The function returns
-//!    `Finding::fine(read)`, or `Finding::error | warning | info(says, read)` with
-//!    `.mend([command])`; its error is the reason for which the facts are unknown. Commands to
+//!    `Finding::fine(evidence)`, or `Finding::error | warning | info(message, evidence)` with
+//!    `.fix([command])`; its error is the reason for which the facts are unknown. Commands to
 //!    paste are made by `by_hand` and `set`. `unreachable` reports servers that could not be
 //!    reached; other checks are not called for those. A check examines what no client reports by
 //!    itself: what a client refuses is judged by the client's own code (`refused`, `min-replicas`,
@@ -48,7 +48,7 @@ mod trial;
 use std::time::Duration;
 
 pub use self::report::{Finding, Report, Verdict};
-use super::facts::{self, Facts, Marker, is_plain};
+use super::facts::{self, Facts, is_plain};
 use super::{Deployment, gather};
 use palisade::Config;
 use palisade::ConfigError;
@@ -61,7 +61,7 @@ pub fn checks() -> impl Iterator<Item = &'static str> {
 
 /// An examination: the deployment, and the settings that its application uses.
 #[derive(Clone, Debug)]
-#[must_use = "nothing is asked before `examine`"]
+#[must_use = "a doctor examines nothing before `examine` is called"]
 pub struct Doctor {
     deployment: Deployment,
     max_ttl: Duration,
@@ -141,7 +141,7 @@ impl Doctor {
         if self.trial && facts.any_reached() {
             // A new deployment is skipped: a lock would make it look used, and `init` would refuse
             // it.
-            let new = facts.masters().filter(|(_, s)| s.marker.ok() == Some(&Marker::Absent));
+            let new = facts.masters().filter(|(_, s)| s.marker == Ok(None));
             let new = new.map(|(name, _)| name).collect();
             facts.trials = plan.run(&new).await;
         }

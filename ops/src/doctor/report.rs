@@ -50,26 +50,26 @@ pub struct Finding {
     pub verdict: Verdict,
     /// The fault, or the reason for which the facts are unknown, in one sentence. Empty if there is
     /// no fault.
-    pub says: String,
+    pub message: String,
     /// The values that were read.
-    pub read: String,
+    pub evidence: String,
     /// The reason for which the finding matters, with what was measured.
     pub why: &'static str,
     /// Commands that correct the fault, one per entry, with the addresses and values of this
     /// deployment.
-    pub mend: Vec<String>,
+    pub fix: Vec<String>,
 }
 
 impl Finding {
-    fn new(verdict: Verdict, says: impl Into<String>, read: impl Into<String>) -> Self {
+    fn new(verdict: Verdict, message: impl Into<String>, evidence: impl Into<String>) -> Self {
         // `checks::run` fills in `check` and `why`, and `on` the subject.
-        let (says, read, subject) = (says.into(), read.into(), String::new());
-        Self { check: "", subject, verdict, says, read, why: "", mend: Vec::new() }
+        let (message, evidence, subject) = (message.into(), evidence.into(), String::new());
+        Self { check: "", subject, verdict, message, evidence, why: "", fix: Vec::new() }
     }
 
     /// Creates a finding without a fault; `read` contains the values.
-    pub(crate) fn fine(read: impl Into<String>) -> Self {
-        Self::new(Verdict::Fine, "", read)
+    pub(crate) fn fine(evidence: impl Into<String>) -> Self {
+        Self::new(Verdict::Fine, "", evidence)
     }
 
     /// Creates a finding for facts that could not be read; `why` is the reason.
@@ -77,16 +77,16 @@ impl Finding {
         Self::new(Verdict::Unknown, format!("unknown ({why})"), "")
     }
 
-    pub(crate) fn error(says: impl Into<String>, read: impl Into<String>) -> Self {
-        Self::new(Verdict::Error, says, read)
+    pub(crate) fn error(message: impl Into<String>, evidence: impl Into<String>) -> Self {
+        Self::new(Verdict::Error, message, evidence)
     }
 
-    pub(crate) fn warning(says: impl Into<String>, read: impl Into<String>) -> Self {
-        Self::new(Verdict::Warning, says, read)
+    pub(crate) fn warning(message: impl Into<String>, evidence: impl Into<String>) -> Self {
+        Self::new(Verdict::Warning, message, evidence)
     }
 
-    pub(crate) fn info(says: impl Into<String>, read: impl Into<String>) -> Self {
-        Self::new(Verdict::Info, says, read)
+    pub(crate) fn info(message: impl Into<String>, evidence: impl Into<String>) -> Self {
+        Self::new(Verdict::Info, message, evidence)
     }
 
     /// Sets the subject of the finding.
@@ -95,8 +95,8 @@ impl Finding {
     }
 
     /// Adds the commands that correct the fault.
-    pub(crate) fn mend(mut self, commands: impl IntoIterator<Item = String>) -> Self {
-        self.mend.extend(commands);
+    pub(crate) fn fix(mut self, commands: impl IntoIterator<Item = String>) -> Self {
+        self.fix.extend(commands);
         self
     }
 }
@@ -118,9 +118,9 @@ impl Report {
         let clean = |text: String| secrets.sentence(&text, SENTENCE_MAX);
         let cleaned = |f: Finding| Finding {
             subject: clean(f.subject),
-            says: clean(f.says),
-            read: clean(f.read),
-            mend: f.mend.iter().map(|command| secrets.sentence(command, COMMAND_MAX)).collect(),
+            message: clean(f.message),
+            evidence: clean(f.evidence),
+            fix: f.fix.iter().map(|command| secrets.sentence(command, COMMAND_MAX)).collect(),
             ..f
         };
         let mut findings: Vec<Finding> = findings.into_iter().map(cleaned).collect();

@@ -43,12 +43,12 @@ fn entry(f: &mut fmt::Formatter<'_>, together: &[&Finding]) -> fmt::Result {
     let mut rest = together;
     while let Some(finding) = rest.first() {
         // Subjects with the same sentence share one entry.
-        let alike = |x: &&&Finding| x.says == finding.says && x.read == finding.read;
+        let alike = |x: &&&Finding| x.message == finding.message && x.evidence == finding.evidence;
         let n = rest.iter().take_while(alike).count();
         let subjects: Vec<_> = rest[..n].iter().map(|x| x.subject.as_str()).collect();
-        wrapped(f, 9, &format!("{}: {}", subjects.join(", "), finding.says))?;
-        if !finding.read.is_empty() {
-            wrapped(f, 11, &format!("read: {}", finding.read))?;
+        wrapped(f, 9, &format!("{}: {}", subjects.join(", "), finding.message))?;
+        if !finding.evidence.is_empty() {
+            wrapped(f, 11, &format!("read: {}", finding.evidence))?;
         }
         rest = &rest[n..];
     }
@@ -56,7 +56,7 @@ fn entry(f: &mut fmt::Formatter<'_>, together: &[&Finding]) -> fmt::Result {
         wrapped(f, 9, &format!("why: {}", first.why))?;
     }
     let mut printed = BTreeSet::new();
-    for command in together.iter().flat_map(|x| &x.mend) {
+    for command in together.iter().flat_map(|x| &x.fix) {
         if printed.insert(command) {
             // A command is never wrapped, because people paste it.
             writeln!(f, "         $ {command}")?;
@@ -93,8 +93,8 @@ mod tests {
     fn findings_come_first_and_equal_ones_share_an_entry() {
         let with = |f: Finding, check, why| Finding { check, why, ..f };
         let weak = |at: &str| {
-            let mend = [format!("redis-cli -h {at} CONFIG SET x 1")];
-            with(Finding::error("x is off", "x 0").mend(mend).on(at), "x-off", "it hurts")
+            let fix = [format!("redis-cli -h {at} CONFIG SET x 1")];
+            with(Finding::error("x is off", "x 0").fix(fix).on(at), "x-off", "it hurts")
         };
         let findings = vec![
             with(Finding::fine("all").on("a"), "y", "never shown"),

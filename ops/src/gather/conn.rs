@@ -4,8 +4,8 @@
 use redis::{Cmd, FromRedisValue, RedisResult, Value};
 use tokio::time::{Instant, timeout_at};
 
-use super::super::facts::{Fields, Read};
-use palisade::internal::{self, Endpoint, Line, Secrets, said};
+use super::super::facts::{Fields, Read, Unread};
+use palisade::internal::{self, Endpoint, Line, Secrets, error_text};
 
 /// An open connection, with the deadline of its requests.
 pub(crate) struct Conn {
@@ -19,7 +19,7 @@ impl Conn {
         // This deadline ends every wait, so the connection has no time-out itself.
         match timeout_at(until, internal::open(at)).await {
             Ok(Ok(line)) => Ok(Self { line, until }),
-            Ok(Err(e)) => Err(said(&e, &at.secrets())),
+            Ok(Err(e)) => Err(error_text(&e, &at.secrets())),
             Err(_) => Err(LATE.to_owned()),
         }
     }
@@ -30,33 +30,44 @@ impl Conn {
     }
 
     /// Sends a command and returns its answer. A refusal contains `what` as the command's name.
-    pub(crate) async fn ask(&self, command: &Cmd, what: &str) -> Read<Value> {
+    pub(crate) async fn execute(&self, command: &Cmd, what: &str) -> Read<Value> {
         let mut handle = self.line.clone();
         let sent = async { handle.send_packed_command(command).await };
         match timeout_at(self.until, sent).await {
             Ok(answer) => answered(answer.and_then(Value::extract_error), what, self.secrets()),
-            Err(_) => Read::Failed(LATE.to_owned()),
+            Err(_) => Err(Unread::Failed(LATE.to_owned())),
         }
     }
 
-    /// Sends a command as [`Self::ask`] does, and converts the answer to a value of type `T`.
+    /// Sends a command as [`Self::execute`] does, and converts the answer to a value of type `T`.
     pub(crate) async fn read<T: FromRedisValue>(
         &self,
         command: &Cmd,
         what: &str,
     ) -> Result<T, String> {
-        match self.ask(command, what).await {
-            Read::Got(value) => {
-                redis::from_redis_value(value).map_err(|_| format!("{what}: answer not understood"))
-            }
-            Read::Closed(why) | Read::Failed(why) => Err(why),
-        }
+        let value = self.execute(command, what).await?;
+        redis::from_redis_value(value).map_err(|_| format!("{what}: answer not understood"))
     }
 
-    /// Sends a command as [`Self::ask`] does, after splitting it at spaces.
-    pub(crate) async fn say(&self, command: &str, what: &str) -> Read<Value> {
-        self.ask(&split(command), what).await
+    /// Sends a command as [`Self::execute`] does, after splitting it at spaces, and parses the
+    /// answer. An answer that cannot be parsed counts as failed.
+    pub(crate) async fn query<T>(
+        &self,
+        command: &str,
+        what: &str,
+        parse: impl FnOnce(&Value) -> Option<T>,
+    ) -> Read<T> {
+        parsed(&self.execute(&split(command), what).await?, what, parse)
     }
+}
+
+/// Parses an answer; one that cannot be parsed counts as failed.
+pub(crate) fn parsed<T>(
+    value: &Value,
+    what: &str,
+    parse: impl FnOnce(&Value) -> Option<T>,
+) -> Read<T> {
+    parse(value).ok_or_else(|| Unread::Failed(format!("{what}: answer not understood")))
 }
 
 fn split(command: &str) -> Cmd {
@@ -71,30 +82,15 @@ fn split(command: &str) -> Cmd {
 const LATE: &str = "no answer before the deadline";
 
 fn answered(answer: RedisResult<Value>, what: &str, secrets: &Secrets) -> Read<Value> {
-    match answer {
-        Ok(value) => Read::Got(value),
-        Err(e) => {
-            let lower = e.detail().unwrap_or_default().to_ascii_lowercase();
-            let unknown = lower.contains("unknown command") || lower.contains("unknown subcommand");
-            if e.code() == Some("NOPERM") || unknown {
-                Read::Closed(format!("{what} not allowed"))
-            } else {
-                Read::Failed(said(&e, secrets))
-            }
+    answer.map_err(|e| {
+        let lower = e.detail().unwrap_or_default().to_ascii_lowercase();
+        let unknown = lower.contains("unknown command") || lower.contains("unknown subcommand");
+        if e.code() == Some("NOPERM") || unknown {
+            Unread::Closed(format!("{what} not allowed"))
+        } else {
+            Unread::Failed(error_text(&e, secrets))
         }
-    }
-}
-
-impl<T> Read<T> {
-    /// Converts the answer; an answer that cannot be converted counts as failed.
-    pub(crate) fn then<U>(self, what: &str, read: impl FnOnce(&T) -> Option<U>) -> Read<U> {
-        match self {
-            Self::Got(value) => read(&value)
-                .map_or_else(|| Read::Failed(format!("{what}: answer not understood")), Read::Got),
-            Self::Closed(why) => Read::Closed(why),
-            Self::Failed(why) => Read::Failed(why),
-        }
-    }
+    })
 }
 
 /// Returns the value's text without control characters. Secrets are replaced later, in the report:

@@ -7,7 +7,7 @@ pub(super) mod conn;
 #[cfg(test)]
 mod fuzz;
 mod sentinel;
-mod server;
+pub(super) mod server;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -53,10 +53,10 @@ impl Gather<'_> {
     async fn group(&self, login: &GroupLogin) -> Group {
         let mut sentinels = self.sentinels(login, &login.sentinels, true).await;
         // A Sentinel that listens on several addresses is queried at one of them only.
-        let ids: BTreeSet<&String> = sentinels.iter().filter_map(|s| s.id.ok()).collect();
+        let ids: BTreeSet<&String> = sentinels.iter().filter_map(|s| s.id.as_ref().ok()).collect();
         let is_new = |f: &&Fields| f.get("runid").is_none_or(|id| !ids.contains(id));
         let mut named =
-            Named::by(&sentinels, |s| s.others.ok().into_iter().flatten().filter(is_new).collect());
+            Named::by(&sentinels, |s| s.others.iter().flatten().filter(is_new).collect());
         named.votes.retain(|at, _| !login.sentinels.contains(at));
         let (new, mut skipped) = named.split(SENTINELS_MAX);
         sentinels.extend(self.sentinels(login, &new, false).await);
@@ -86,12 +86,10 @@ impl Gather<'_> {
         login: &GroupLogin,
         sentinels: &[Sentinel],
     ) -> (Vec<Server>, Vec<String>) {
-        let masters = Named::by(sentinels, |s| s.master.ok().into_iter().collect());
+        let masters = Named::by(sentinels, |s| s.master.iter().collect());
         let (mut all, mut few) = masters.split(1);
-        let named = Named::by(sentinels, |s| {
-            let replicas = s.replicas.ok().into_iter().flatten();
-            s.master.ok().into_iter().chain(replicas).collect()
-        });
+        let named =
+            Named::by(sentinels, |s| s.master.iter().chain(s.replicas.iter().flatten()).collect());
         let (most, rest) = named.split(SERVERS_MAX);
         all.extend(most);
         few.extend(rest);

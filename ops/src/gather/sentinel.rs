@@ -3,8 +3,8 @@
 use redis::Value;
 use tokio::time::Instant;
 
-use super::super::facts::{Fields, Read, Sentinel};
-use super::conn::{Conn, fields, text};
+use super::super::facts::{Fields, Sentinel, Unread, unreached};
+use super::conn::{Conn, fields, parsed, text};
 use palisade::internal::Endpoint;
 
 /// Sends all requests about this master; their answers have to arrive before the deadline `until`.
@@ -16,7 +16,7 @@ pub(super) async fn ask(
     master: &str,
     until: Instant,
 ) -> Sentinel {
-    let mut sentinel = Sentinel::unasked(at.to_owned(), given, hand);
+    let mut sentinel = Sentinel::unreached(at.to_owned(), given, hand);
     let conn = match Conn::open(&target, until).await {
         Ok(conn) => conn,
         Err(why) => {
@@ -27,25 +27,28 @@ pub(super) async fn ask(
     sentinel.reached = Ok(());
     let conn = &conn;
     // The command is not split at spaces, because the user chose the master's name.
-    let question = |what: &'static str| async move {
+    let about = |what: &'static str| async move {
         let command = redis::cmd("SENTINEL").arg(what).arg(master).take();
-        conn.ask(&command, &format!("SENTINEL {what}")).await
+        conn.execute(&command, &format!("SENTINEL {what}")).await
     };
     let (id, facts, replicas, others, quorum) = tokio::join!(
-        conn.say("SENTINEL MYID", "SENTINEL MYID"),
-        question("MASTER"),
-        question("REPLICAS"),
-        question("SENTINELS"),
-        question("CKQUORUM"),
+        conn.query("SENTINEL MYID", "SENTINEL MYID", text),
+        about("MASTER"),
+        about("REPLICAS"),
+        about("SENTINELS"),
+        about("CKQUORUM"),
     );
-    sentinel.id = id.then("SENTINEL MYID", text);
-    sentinel.master = facts.then("SENTINEL MASTER", fields);
-    sentinel.replicas = replicas.then("SENTINEL REPLICAS", list);
-    sentinel.others = others.then("SENTINEL SENTINELS", list);
-    sentinel.quorum = match quorum.then("SENTINEL CKQUORUM", text) {
+    sentinel.id = id;
+    sentinel.master = facts.and_then(|answer| parsed(&answer, "SENTINEL MASTER", fields));
+    sentinel.replicas = replicas.and_then(|answer| parsed(&answer, "SENTINEL REPLICAS", list));
+    sentinel.others = others.and_then(|answer| parsed(&answer, "SENTINEL SENTINELS", list));
+    let quorum = quorum.and_then(|answer| parsed(&answer, "SENTINEL CKQUORUM", text));
+    sentinel.quorum = match quorum {
         // CKQUORUM reports a missing quorum as an error, and that error is the answer.
-        Read::Failed(why) if why.starts_with("NOQUORUM") || why.starts_with("NOGOODSLAVE") => {
-            Read::Got(why)
+        Err(Unread::Failed(why))
+            if why.starts_with("NOQUORUM") || why.starts_with("NOGOODSLAVE") =>
+        {
+            Ok(why)
         }
         other => other,
     };
@@ -53,18 +56,17 @@ pub(super) async fn ask(
 }
 
 impl Sentinel {
-    pub(crate) fn unasked(at: String, given: bool, hand: String) -> Self {
-        let not = || "not reached".to_owned();
+    pub(crate) fn unreached(at: String, given: bool, hand: String) -> Self {
         Self {
             at,
             given,
             hand,
-            reached: Err(not()),
-            id: Read::Failed(not()),
-            master: Read::Failed(not()),
-            replicas: Read::Failed(not()),
-            others: Read::Failed(not()),
-            quorum: Read::Failed(not()),
+            reached: unreached().map_err(String::from),
+            id: unreached(),
+            master: unreached(),
+            replicas: unreached(),
+            others: unreached(),
+            quorum: unreached(),
         }
     }
 }

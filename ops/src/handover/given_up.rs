@@ -3,32 +3,23 @@
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use super::super::{masters, script};
-use super::{HandedOver, Handover};
-use palisade::internal::Endpoint;
+use super::super::masters;
+use super::super::script::{self, Kind, Refusal};
+use super::{Closed, HandedOver, Handover};
 
 /// Progress of a handover since its closing.
 #[derive(Clone, Debug)]
 pub(super) enum Shut {
     /// The closing was sent, and its answer is not known.
     Asked,
-    Closed(Shutter),
+    Closed(Closed),
     /// The last step was sent to this server: it may have continued already.
-    Finishing(Shutter),
+    Finishing(Closed),
     /// The server has continued.
     Done {
         at: String,
         closed: Duration,
     },
-}
-
-/// A server that is closed, with its marker.
-#[derive(Clone, Debug)]
-pub(super) struct Shutter {
-    pub(super) target: Endpoint,
-    pub(super) marker: String,
-    /// True for a replica that was promoted.
-    pub(super) is_new: bool,
 }
 
 impl Handover {
@@ -46,41 +37,38 @@ impl Handover {
     /// # Cancellation safety
     /// If the future is dropped at an await, the server opens by itself after `closed_for`.
     pub async fn give_up(&self) -> Option<HandedOver> {
-        let (shutter, is_last) = match self.shut(None)? {
+        let (closed, is_last) = match self.shut(None)? {
             Shut::Asked => {
                 let why = format!("the closing was not answered{}", self.opens_itself());
                 return Some(HandedOver::Refused(why));
             }
             Shut::Done { at, closed } => return Some(HandedOver::Done { at, closed }),
-            Shut::Closed(shutter) => (shutter, false),
-            Shut::Finishing(shutter) => (shutter, true),
+            Shut::Closed(closed) => (closed, false),
+            Shut::Finishing(closed) => (closed, true),
         };
-        let why = match self.reopen(&shutter).await {
+        let why = match self.reopen(&closed).await {
             Ok(()) => "it is open again".to_owned(),
             // The server is no longer closed, or could not be reached: the last step may have been
             // executed.
             Err(why) if is_last => return Some(HandedOver::Unknown(unanswered(&why))),
             Err(why) => why,
         };
-        Some(if shutter.is_new { HandedOver::FellBack(why) } else { HandedOver::Refused(why) })
+        Some(if closed.is_new { HandedOver::FellBack(why) } else { HandedOver::Refused(why) })
     }
 
     /// Opens a server that is closed.
-    pub(super) async fn reopen(
-        &self,
-        Shutter { target, marker, .. }: &Shutter,
-    ) -> Result<(), String> {
-        let opened = match masters::open(target, &self.deployment).await {
-            Ok(conn) => script::run(&conn, script::OPEN, &[marker]).await,
-            Err(why) => Err(script::Refusal::Failed(why)),
+    pub(super) async fn reopen(&self, closed: &Closed) -> Result<(), String> {
+        let opened = match masters::open(&closed.target, &self.deployment).await {
+            Ok(conn) => script::run(&conn, script::OPEN, &[&closed.marker]).await,
+            Err(why) => Err(Refusal::failed(why)),
         };
         match opened {
             Ok(_) => Ok(()),
-            Err(script::Refusal::Failed(why)) => {
+            Err(Refusal { kind: Kind::Failed, why }) => {
                 let most = self.closed_for;
                 Err(format!("not opened ({why}): it opens by itself, {most:?} after it was closed"))
             }
-            Err(refusal) => Err(refusal.reason()),
+            Err(refusal) => Err(refusal.why),
         }
     }
 }

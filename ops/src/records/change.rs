@@ -8,8 +8,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::facts::{Seen, facts};
-use super::{Nodes, PAGE, Records, Select};
-use crate::masters::Master;
+use super::{KeyState, NodeSeen, Nodes, PAGE, Records, Select};
+use crate::masters::{Master, find_masters};
 use palisade::ConfigError;
 use palisade::idempotency::{Call, Resolved, RunError};
 use palisade::internal::{MARKER, check_name, key_of};
@@ -193,7 +193,9 @@ impl Purge {
     /// an age after which no copy of a request can come: longer than any redelivery, retry or
     /// replay by hand takes, plus two `clock_error`.
     pub fn older_than(age: Duration) -> Self {
-        Self { select: Select::all().older_than(age).stored(), unfinished: false }
+        let states = vec![KeyState::Stored];
+        let select = Select { states, older_than: age, ..Select::default() };
+        Self { select, unfinished: false }
     }
 
     /// Selects records with a result, of any age. A copy of such a request that comes later runs
@@ -204,13 +206,16 @@ impl Purge {
 
     /// Also selects keys whose attempts left no result. The nodes then have no record that such an
     /// attempt may have taken effect. Keys whose claim runs are never purged.
-    pub fn unfinished_too(self) -> Self {
-        Self { select: self.select.lapsed(), unfinished: true }
+    pub fn unfinished_too(mut self) -> Self {
+        self.select.states.push(KeyState::Lapsed);
+        self.unfinished = true;
+        self
     }
 
     /// Limits the number of keys.
-    pub fn limit(self, keys: usize) -> Self {
-        Self { select: self.select.limit(keys), ..self }
+    pub fn limit(mut self, keys: usize) -> Self {
+        self.select.limit = Some(keys);
+        self
     }
 }
 
@@ -273,7 +278,7 @@ impl Records {
     /// again is safe.
     pub async fn purge(&self, purge: &Purge, audit: &Audit) -> Result<Purged, ConfigError> {
         let list = self.list(&purge.select).await?;
-        let mut nodes = self.nodes().await?;
+        let mut nodes = find_masters(&self.deployment).await?;
         let keys: Vec<String> = list.keys.into_iter().map(|facts| facts.key).collect();
         let mut done = Vec::with_capacity(keys.len());
         for keys in keys.chunks(PAGE) {
@@ -291,38 +296,14 @@ impl Records {
         keys: &[String],
         audit: &Audit,
     ) -> Vec<KeyChange> {
-        let mut seen = self.seen(nodes, keys).await;
-        let n = seen.len();
+        let seen = self.seen(nodes, keys).await;
         let is_meant = |(i, key): (usize, &String)| {
-            let seen: Vec<&Seen> = seen.iter().flatten().filter_map(|s| s[i].as_ref()).collect();
-            seen.is_empty() || purge.select.takes(&facts(key.clone(), &seen, n))
+            let records: Vec<&Seen> = seen.iter().flatten().filter_map(|s| s[i].as_ref()).collect();
+            records.is_empty() || purge.select.takes(&facts(key.clone(), &records, seen.len()))
         };
         let meant: Vec<bool> = keys.iter().enumerate().map(is_meant).collect();
-        let of = |meant: &[bool], yes| {
-            let of = keys.iter().zip(meant).filter(move |(_, meant)| **meant == yes);
-            of.map(|(key, _)| key.clone()).collect::<Vec<_>>()
-        };
-        let (used, keys) = (of(&meant, false), of(&meant, true));
-        for seen in seen.iter_mut().flatten() {
-            let mut meant = meant.iter();
-            seen.retain(|_| meant.next() == Some(&true));
-        }
         let change = (Change::Purge, purge.unfinished);
-        let mut done = self.change_as_seen(nodes, &seen, change, &keys, audit).await;
-        let refused = |(node, master): &(String, Result<Master, String>)| {
-            let change = match master {
-                Ok(_) => NodeChange::Refused("it was used since it was listed; list again"),
-                Err(why) => NodeChange::Unreachable(why.clone()),
-            };
-            (node.clone(), change)
-        };
-        done.extend(used.into_iter().map(|key| {
-            let nodes = nodes.0.iter().map(refused).collect();
-            let changed = KeyChange { change: change.0, key, audit: audit.clone(), nodes };
-            changed.log(self);
-            changed
-        }));
-        done
+        self.change_as_seen(nodes, (&seen, &meant), change, keys, audit).await
     }
 
     async fn change_one(
@@ -332,27 +313,29 @@ impl Records {
         audit: &Audit,
     ) -> Result<KeyChange, ConfigError> {
         check_name("key", key)?;
-        let (mut nodes, keys) = (self.nodes().await?, [key.to_owned()]);
+        let (mut nodes, keys) = (find_masters(&self.deployment).await?, [key.to_owned()]);
         let seen = self.seen(&mut nodes, &keys).await;
-        let changed = self.change_as_seen(&nodes, &seen, (change, false), &keys, audit).await;
+        let seen = (&*seen, &[true][..]);
+        let changed = self.change_as_seen(&nodes, seen, (change, false), &keys, audit).await;
         let none =
             || KeyChange { change, key: key.to_owned(), audit: audit.clone(), nodes: Vec::new() };
         Ok(changed.into_iter().next().unwrap_or_else(none))
     }
 
-    /// Changes the records that are still as they were read.
+    /// Changes the records that are still as they were read. Of each key `meant` has whether it is
+    /// to be changed; the others count as changed by another attempt.
     async fn change_as_seen(
         &self,
         nodes: &Nodes,
-        seen: &[Option<Vec<Option<Seen>>>],
+        (seen, meant): (&[NodeSeen], &[bool]),
         (change, unfinished): (Change, bool),
         keys: &[String],
         audit: &Audit,
     ) -> Vec<KeyChange> {
-        let asks = nodes.0.iter().zip(seen).map(|((_, master), seen)| async move {
+        let asks = nodes.iter().zip(seen).map(|((_, master), seen)| async move {
             match (master, seen) {
                 (Ok(master), Some(seen)) => {
-                    self.tell(master, (change, unfinished), keys, seen).await
+                    self.tell(master, (change, unfinished), keys, (seen, meant)).await
                 }
                 (Err(why), _) => Err(why.clone()),
                 (Ok(_), None) => Err("not read".to_owned()),
@@ -367,7 +350,7 @@ impl Records {
                 };
                 (node.clone(), change)
             };
-            let nodes = nodes.0.iter().zip(&answers).map(said).collect();
+            let nodes = nodes.iter().zip(&answers).map(said).collect();
             let changed = KeyChange { change, key: key.clone(), audit: audit.clone(), nodes };
             changed.log(self);
             changed
@@ -380,7 +363,7 @@ impl Records {
         master: &Master,
         (change, unfinished): (Change, bool),
         keys: &[String],
-        seen: &[Option<Seen>],
+        (seen, meant): (&[Option<Seen>], &[bool]),
     ) -> Result<Vec<NodeChange>, String> {
         let conn = master.open(&self.deployment).await?;
         let mut command = redis::cmd("EVAL");
@@ -389,8 +372,10 @@ impl Records {
             command.arg(format!("{}{key}", self.begins));
         }
         command.arg(change.word()).arg(u8::from(unfinished));
-        for seen in seen {
-            command.arg(seen.as_ref().map_or("", |seen| &seen.fence));
+        for (seen, meant) in seen.iter().zip(meant) {
+            // No record has the ballot `used`, so it is not changed.
+            let ballot = seen.as_ref().map_or("", |seen| &seen.fence);
+            command.arg(if *meant { ballot } else { "used" });
         }
         let words: Vec<String> = conn.read(&command, "EVAL").await?;
         let words: Option<Vec<_>> = words.iter().map(|word| said(word)).collect();
@@ -405,7 +390,7 @@ fn said(word: &str) -> Option<NodeChange> {
         "done" => NodeChange::Done,
         "as it is" => NodeChange::AsItIs,
         "none" => NodeChange::Absent,
-        "changed" => NodeChange::Refused("another attempt came in between; look again"),
+        "changed" => NodeChange::Refused("it was used since it was read; look again"),
         "running" => NodeChange::Refused("its claim runs; wait for its end, or release it first"),
         "settling" => NodeChange::Refused(
             "soon after a handover its claim may still run; wait a moment, or release it first",

@@ -10,6 +10,8 @@ pub struct KeyFacts {
     pub key: String,
     /// State of the key, combined from all nodes.
     pub state: KeyState,
+    /// Time until the lease of a claim that runs ends, if it is not renewed.
+    pub remaining: Option<Duration>,
     /// Number of attempts that are known to have begun and were not taken back.
     pub attempts: u32,
     /// Time since the last claim was granted, by its fencing token. Its error is at most twice
@@ -35,16 +37,26 @@ pub enum KeyState {
     /// Fewer nodes have a result; the next call settles it without running the handler.
     Unsettled,
     /// A claim runs.
-    Running {
-        /// Time until its lease ends if it is not renewed.
-        remaining: Duration,
-    },
+    Running,
     /// An attempt began and left no result: with `at_most_once` the key is parked. Store its result
     /// by [`Call::resolve`](palisade::idempotency::Call::resolve), or let it run again by
     /// [`Records::rerun`](super::Records::rerun).
     Lapsed,
     /// Every attempt was taken back: the next call runs as the first one.
     Free,
+}
+
+impl KeyState {
+    /// Returns the state as one word, as the program `palisade` prints it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Stored => "stored",
+            Self::Unsettled => "unsettled",
+            Self::Running => "running",
+            Self::Lapsed => "lapsed",
+            Self::Free => "free",
+        }
+    }
 }
 
 /// The record of a key on one node.
@@ -69,7 +81,7 @@ pub(super) fn facts(key: String, seen: &[&Seen], n: usize) -> KeyFacts {
     let state = if results > n / 2 {
         KeyState::Stored
     } else if !remaining.is_zero() {
-        KeyState::Running { remaining }
+        KeyState::Running
     } else if results > 0 {
         KeyState::Unsettled
     } else if attempts > 0 {
@@ -81,6 +93,7 @@ pub(super) fn facts(key: String, seen: &[&Seen], n: usize) -> KeyFacts {
     KeyFacts {
         key,
         state,
+        remaining: (state == KeyState::Running).then_some(remaining),
         attempts,
         age: seen.iter().map(|s| s.age).min().unwrap_or_default(),
         forgotten: state != KeyState::Stored && current <= n / 2,
@@ -119,14 +132,16 @@ mod tests {
         for (cells, state) in [
             ("d1 d1 d1", KeyState::Stored),
             ("d1 d1 r5", KeyState::Stored),
-            ("d1 r5 r3", KeyState::Running { remaining: Duration::from_secs(5) }),
+            ("d1 r5 r3", KeyState::Running),
             ("d1 l1", KeyState::Unsettled),
-            ("r5", KeyState::Running { remaining: Duration::from_secs(5) }),
+            ("r5", KeyState::Running),
             ("l1 l2 l0", KeyState::Lapsed),
             ("l0 l0", KeyState::Free),
         ] {
             assert_eq!(of(cells).state, state, "{cells}");
         }
+        assert_eq!(of("d1 r5 r3").remaining, Some(Duration::from_secs(5)));
+        assert_eq!(of("d1 d1 r5").remaining, None);
         assert_eq!((of("l1 l2").attempts, of("l1 l2").nodes), (2, 2));
         assert_eq!(of("l3 l2").age, Duration::from_secs(2));
     }

@@ -18,9 +18,9 @@ pub use self::change::{Audit, Change, KeyChange, NodeChange, Purge, Purged, reso
 pub use self::facts::{KeyFacts, KeyState};
 use self::facts::{Seen, facts};
 use super::Deployment;
-use super::gather::conn::{Conn, raw};
-use super::init::{escaped, scan_for};
-use super::masters::{self, Absent, Found, Master};
+use super::gather::conn::raw;
+use super::masters::{Master, find_masters};
+use super::scan::{Scan, escaped};
 use palisade::ConfigError;
 use palisade::internal::{DECISIONS, MARKER, check_namespace, check_prefix, of_record, record_key};
 
@@ -41,13 +41,17 @@ pub struct Records {
 
 /// A selection of keys. A key has to meet every condition that is set.
 #[derive(Clone, Debug, Default)]
-#[must_use = "it only says what to look for"]
 pub struct Select {
-    states: Vec<&'static str>,
-    forgotten: bool,
-    older_than: Duration,
-    expires_within: Option<Duration>,
-    limit: Option<usize>,
+    /// The states that are selected; empty: all.
+    pub states: Vec<KeyState>,
+    /// True to select only keys with attempts that may be forgotten ([`KeyFacts::forgotten`]).
+    pub forgotten: bool,
+    /// Smallest [age](KeyFacts::age) of the last claim.
+    pub older_than: Duration,
+    /// Longest time until one of the key's records expires.
+    pub expires_within: Option<Duration>,
+    /// Largest number of keys.
+    pub limit: Option<usize>,
 }
 
 /// Result of [`Records::list`].
@@ -66,77 +70,20 @@ pub struct KeyList {
 }
 
 impl Select {
-    /// Selects every key.
-    pub fn all() -> Self {
-        Self::default()
-    }
-
-    fn state(mut self, state: &'static str) -> Self {
-        self.states.push(state);
-        self
-    }
-
-    /// Selects keys whose claim runs, besides those of the other states that are selected.
-    pub fn running(self) -> Self {
-        self.state("running")
-    }
-
-    /// Selects keys whose earlier attempt left no result, besides those of the other states that
-    /// are selected.
-    pub fn lapsed(self) -> Self {
-        self.state("lapsed")
-    }
-
-    /// Selects keys with a result, besides those of the other states that are selected.
-    pub fn stored(self) -> Self {
-        self.state("stored")
-    }
-
-    /// Restricts the selection to keys with attempts that may be forgotten
-    /// ([`KeyFacts::forgotten`]).
-    pub fn forgotten(self) -> Self {
-        Self { forgotten: true, ..self }
-    }
-
-    /// Restricts the selection to keys whose last claim is at least this [old](KeyFacts::age).
-    pub fn older_than(self, age: Duration) -> Self {
-        Self { older_than: age, ..self }
-    }
-
-    /// Restricts the selection to keys that have a record which expires within this time.
-    pub fn expires_within(self, span: Duration) -> Self {
-        Self { expires_within: Some(span), ..self }
-    }
-
-    /// Limits the number of keys.
-    pub fn limit(self, keys: usize) -> Self {
-        Self { limit: Some(keys), ..self }
-    }
-
     fn takes(&self, key: &KeyFacts) -> bool {
-        (self.states.is_empty() || self.states.contains(&key.state.word()))
+        (self.states.is_empty() || self.states.contains(&key.state))
             && (!self.forgotten || key.forgotten)
             && key.age >= self.older_than
             && self.expires_within.is_none_or(|span| key.expires_in <= span)
     }
 }
 
-impl KeyState {
-    /// Returns the state as one word, as the program `palisade` prints it.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Stored => "stored",
-            Self::Unsettled => "unsettled",
-            Self::Running { .. } => "running",
-            Self::Lapsed => "lapsed",
-            Self::Free => "free",
-        }
-    }
-}
-
 /// The nodes during one listing or change: each with its master, or the reason for which it has
 /// none.
-struct Nodes(Vec<(String, Result<Master, String>)>);
+type Nodes = Vec<(String, Result<Master, String>)>;
+
+/// A node's records of some keys; `None` for a node that could not be read.
+type NodeSeen = Option<Vec<Option<Seen>>>;
 
 impl Records {
     /// Creates the records of this namespace. Prefix and namespace are those of the handles that
@@ -177,18 +124,19 @@ impl Records {
     /// # Cancellation safety
     /// The function only reads.
     pub async fn list(&self, select: &Select) -> Result<KeyList, ConfigError> {
-        let mut nodes = self.nodes().await?;
+        let mut nodes = find_masters(&self.deployment).await?;
         let (mut found, mut more) = (BTreeMap::new(), false);
-        'nodes: for at in 0..nodes.0.len() {
-            let mut cursor = "0".to_owned();
-            while let Ok(master) = nodes.0[at].1.clone() {
-                let page = match self.page(&master, &cursor).await {
-                    Ok((next, keys)) => {
-                        cursor = next;
-                        keys
-                    }
+        'nodes: for at in 0..nodes.len() {
+            let Ok(master) = nodes[at].1.clone() else { continue };
+            let pattern = format!("{}*", escaped(&self.begins));
+            let mut scan = Scan::new(&self.deployment, &master, Some(pattern));
+            // A node that fails while the keys of a page are read is not asked for the next page.
+            while nodes[at].1.is_ok() {
+                let page = match scan.next().await {
+                    Ok(Some((_, keys))) => self.named(&keys),
+                    Ok(None) => break,
                     Err(why) => {
-                        nodes.0[at].1 = Err(why);
+                        nodes[at].1 = Err(why);
                         break;
                     }
                 };
@@ -205,13 +153,10 @@ impl Records {
                         found.insert(facts.key.clone(), facts);
                     }
                 }
-                if cursor == "0" {
-                    break;
-                }
             }
         }
-        let n = nodes.0.len();
-        let unread = nodes.0.into_iter().filter_map(|(node, read)| Some((node, read.err()?)));
+        let n = nodes.len();
+        let unread = nodes.into_iter().filter_map(|(node, read)| Some((node, read.err()?)));
         Ok(KeyList {
             keys: found.into_values().collect(),
             unread: unread.collect(),
@@ -220,28 +165,13 @@ impl Records {
         })
     }
 
-    async fn nodes(&self) -> Result<Nodes, ConfigError> {
-        let (_, found) = masters::find_masters(&self.deployment).await?;
-        let node = |Found { node, master }: Found| {
-            let master = master.map_err(|absent| match absent {
-                Absent::Refused(why) | Absent::Unreachable(why) => why,
-            });
-            (node, master)
-        };
-        Ok(Nodes(found.into_iter().map(node).collect()))
-    }
-
-    /// Returns the next cursor and one page of keys on a server, as callers give them.
-    async fn page(&self, master: &Master, from: &str) -> Result<(String, Vec<String>), String> {
-        let pattern = format!("{}*", escaped(&self.begins));
-        // Each page gets its own connection, and so the whole time-out.
-        let conn = master.open(&self.deployment).await?;
-        let (next, keys) = scan_for(&conn, from, Some(&pattern)).await?;
+    /// Returns keys of a server as callers give them.
+    fn named(&self, keys: &[Vec<u8>]) -> Vec<String> {
         let named = |key: &Vec<u8>| {
             let key = String::from_utf8_lossy(key);
             key.strip_prefix(&self.begins).map(str::to_owned)
         };
-        Ok((next, keys.iter().filter_map(named).collect()))
+        keys.iter().filter_map(named).collect()
     }
 
     /// Returns the facts about these keys. A node that fails is marked as unread and not queried
@@ -251,7 +181,7 @@ impl Records {
             return Vec::new();
         }
         let all = self.seen(nodes, &keys).await;
-        let n = nodes.0.len();
+        let n = nodes.len();
         let of = |(i, key): (usize, String)| {
             let seen: Vec<&Seen> = all.iter().flatten().filter_map(|s| s[i].as_ref()).collect();
             (!seen.is_empty()).then(|| facts(key, &seen, n))
@@ -260,36 +190,19 @@ impl Records {
     }
 
     /// Returns each node's records of these keys; `None` for a node that cannot be read.
-    async fn seen(&self, nodes: &mut Nodes, keys: &[String]) -> Vec<Option<Vec<Option<Seen>>>> {
-        let asks = nodes.0.iter().map(|(_, master)| async move {
-            let Ok(master) = master else { return None };
-            let conn = match master.open(&self.deployment).await {
-                Ok(conn) => conn,
-                Err(why) => return Some(Err(why)),
-            };
-            Some(self.ask(&conn, master, keys).await)
+    async fn seen(&self, nodes: &mut Nodes, keys: &[String]) -> Vec<NodeSeen> {
+        let asks = nodes.iter().map(|(_, master)| async move {
+            self.ask(master.as_ref().map_err(Clone::clone)?, keys).await
         });
-        let answers = join_all(asks).await;
-        let mut all = Vec::with_capacity(answers.len());
-        for (answer, (_, master)) in answers.into_iter().zip(&mut nodes.0) {
-            all.push(match answer {
-                Some(Ok(seen)) => Some(seen),
-                Some(Err(why)) => {
-                    *master = Err(why);
-                    None
-                }
-                None => None,
-            });
-        }
-        all
+        let answers = join_all(asks).await.into_iter().zip(nodes);
+        let note = |(answer, (_, master)): (Result<_, String>, &mut (_, Result<_, String>))| {
+            answer.map_err(|why| *master = Err(why)).ok()
+        };
+        answers.map(note).collect()
     }
 
-    async fn ask(
-        &self,
-        conn: &Conn,
-        master: &Master,
-        keys: &[String],
-    ) -> Result<Vec<Option<Seen>>, String> {
+    async fn ask(&self, master: &Master, keys: &[String]) -> Result<Vec<Option<Seen>>, String> {
+        let conn = master.open(&self.deployment).await?;
         let mut command = redis::cmd("EVAL");
         command.arg(READ).arg(keys.len() + 1).arg(MARKER);
         for key in keys {
@@ -323,12 +236,11 @@ pub async fn namespaces(
     prefix: &str,
 ) -> Result<(BTreeSet<String>, Vec<(String, String)>), ConfigError> {
     check_prefix(prefix)?;
-    let (_, found) = masters::find_masters(deployment).await?;
     let (mut all, mut unread) = (BTreeSet::new(), Vec::new());
-    for Found { node, master } in found {
+    for (node, master) in find_masters(deployment).await? {
         let read = match master {
             Ok(master) => namespaces_on(deployment, &master, prefix, &mut all).await,
-            Err(Absent::Refused(why) | Absent::Unreachable(why)) => Err(why),
+            Err(why) => Err(why),
         };
         unread.extend(read.err().map(|why| (node, why)));
     }
@@ -341,11 +253,8 @@ async fn namespaces_on(
     prefix: &str,
     all: &mut BTreeSet<String>,
 ) -> Result<(), String> {
-    let (pattern, mut cursor) = (format!("{}*", escaped(prefix)), "0".to_owned());
-    loop {
-        // Each page gets its own connection, and so the whole time-out.
-        let conn = master.open(deployment).await?;
-        let (next, keys) = scan_for(&conn, &cursor, Some(&pattern)).await?;
+    let mut scan = Scan::new(deployment, master, Some(format!("{}*", escaped(prefix))));
+    while let Some((_, keys)) = scan.next().await? {
         for key in keys {
             let key = String::from_utf8_lossy(&key);
             let Some((mut namespace, name)) = of_record(prefix, &key) else { continue };
@@ -356,11 +265,8 @@ async fn namespaces_on(
                 all.insert(namespace.to_owned());
             }
         }
-        if next == "0" {
-            return Ok(());
-        }
-        cursor = next;
     }
+    Ok(())
 }
 
 fn seen(record: Value) -> Option<Seen> {

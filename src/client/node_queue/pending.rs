@@ -16,7 +16,7 @@ use crate::token::OwnerToken;
 /// until the node confirms them.
 #[derive(Debug, Default)]
 pub(crate) struct Load {
-    asked: AtomicUsize,
+    unanswered: AtomicUsize,
     owed: AtomicUsize,
 }
 
@@ -29,7 +29,7 @@ impl Load {
 
     /// Returns true if no request is queued or in flight, and none is to be repeated.
     pub(crate) fn is_idle(&self) -> bool {
-        self.asked.load(Ordering::SeqCst) == 0 && self.owed() == 0
+        self.unanswered.load(Ordering::SeqCst) == 0 && self.owed() == 0
     }
 }
 
@@ -72,7 +72,7 @@ pub(crate) struct Pending {
     /// that the node holds nothing of the attempt.
     attempt: Option<Arc<ReplyCollector>>,
     /// Entry in the queue's [`Load`] until the request has its answer.
-    asked: Option<Counted>,
+    unanswered: Option<Counted>,
     /// Entry in the queue's [`Load`] until the request need not be repeated any more.
     owed: Option<Counted>,
 }
@@ -106,7 +106,7 @@ impl Pending {
 
     fn silent(op: Op, deadline: Moment, node: usize) -> Self {
         let (reply_to, attempt, owed_until) = (None, None, None);
-        Self { op, deadline, node, reply_to, owed_until, attempt, asked: None, owed: None }
+        Self { op, deadline, node, reply_to, owed_until, attempt, unanswered: None, owed: None }
     }
 
     /// Makes the request owed: if the node does not answer, it is repeated until `until`.
@@ -117,7 +117,7 @@ impl Pending {
 
     /// Counts the request as unfinished work of a queue.
     pub(super) fn count(&mut self, load: &Arc<Load>) {
-        self.asked = Some(Counted::new(load, |load| &load.asked));
+        self.unanswered = Some(Counted::new(load, |load| &load.unanswered));
         self.owed = self.owed_until.map(|_| Counted::new(load, |load| &load.owed));
     }
 
@@ -150,8 +150,8 @@ impl Pending {
         self.reply_to.as_ref().map_or(Durability::Primary, |replies| replies.level())
     }
 
-    /// Splits off the part of the request that is repeated without a caller; `None` if the request
-    /// is not owed.
+    /// Splits off a copy of the op that is repeated until the node answers it, also after the
+    /// caller has gone (an owed op, such as a release). Returns `None` for other requests.
     pub(super) fn take_owed(&mut self) -> Option<Self> {
         let until = self.owed_until.take()?;
         let mut owed = Self::silent(self.op.clone(), self.deadline, self.node).owed(until);

@@ -71,11 +71,11 @@ impl PendingReleases {
 
 /// Owners of requests that got no answer, each with the time, in µs by the node's clock, until
 /// which these requests may take effect. If there are more than `MOST` owners, their entries are
-/// replaced by `everybody`, which holds for every owner until the latest of these times.
+/// replaced by `all_owners`, which holds for every owner until the latest of these times.
 #[derive(Debug, Default)]
 pub(super) struct InDoubt {
     owners: HashMap<OwnerToken, u64>,
-    everybody: Option<u64>,
+    all_owners: Option<u64>,
 }
 
 impl InDoubt {
@@ -85,7 +85,7 @@ impl InDoubt {
         *until = not_after.max(*until);
         if self.owners.len() > MOST {
             let all = self.owners.drain().map(|(_, until)| until);
-            self.everybody = all.chain(self.everybody).max();
+            self.all_owners = all.chain(self.all_owners).max();
         }
     }
 
@@ -93,13 +93,13 @@ impl InDoubt {
     /// effect any more.
     pub(super) fn known(&mut self, micros: u64) {
         self.owners.retain(|_, until| *until >= micros);
-        self.everybody = self.everybody.filter(|until| *until >= micros);
+        self.all_owners = self.all_owners.filter(|until| *until >= micros);
     }
 
     /// Returns how long an unanswered request of this owner may still take effect, now that the
     /// node's clock shows `micros`; `None` if there is no such request.
     pub(super) fn lasts(&self, owner: &OwnerToken, micros: u64) -> Option<Duration> {
-        let until = self.owners.get(owner).copied().max(self.everybody)?;
+        let until = self.owners.get(owner).copied().max(self.all_owners)?;
         let left = until.checked_sub(micros)?;
         // One millisecond is added, so that the next answer certainly comes after that time.
         Some(Duration::from_micros(left) + Duration::from_millis(1))
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn doubts_about_very_many_are_one_about_everybody() {
+    fn doubts_about_very_many_owners_become_one_about_all() {
         let mut in_doubt = InDoubt::default();
         for i in 0..3 * MOST as u128 {
             in_doubt.about(OwnerToken::from_random(i), 1_000 + i as u64);
@@ -198,10 +198,10 @@ mod tests {
         }
         let last = 1_000 + 3 * MOST as u64 - 1;
         for owner in [0, 7, 5 * MOST as u128].map(OwnerToken::from_random) {
-            assert!(in_doubt.lasts(&owner, 1_000).is_some(), "nobody is forgotten");
+            assert!(in_doubt.lasts(&owner, 1_000).is_some(), "no owner is left out");
         }
         in_doubt.known(last + 1);
-        assert!(in_doubt.owners.is_empty() && in_doubt.everybody.is_none(), "it ends");
+        assert!(in_doubt.owners.is_empty() && in_doubt.all_owners.is_none(), "it ends");
         assert_eq!(in_doubt.lasts(&OwnerToken::from_random(0), last + 1), None);
     }
 }

@@ -37,7 +37,8 @@ impl Worker {
     /// Judges the answer to a batch, and posts the replies to their callers. Returns futures that
     /// post the remaining replies, which count only once replicas have the grants.
     pub(super) fn settle(&mut self, answered: Answered) -> Vec<BoxFuture<'static, ()>> {
-        let Answered { asked, greeting, replies, deadline, not_after, sent, received } = answered;
+        let Answered { requests, greeting, replies, deadline, not_after, sent, received } =
+            answered;
         if let Some(timed) = greeting {
             self.observe(&timed);
         }
@@ -62,7 +63,7 @@ impl Worker {
         };
         let (mut unconfirmed, mut count) = (Unconfirmed::new(), Count::default());
         let shows = replies.items.iter().flatten().any(Reply::shows_result);
-        for (mut pending, reply) in asked.into_iter().zip(replies.items) {
+        for (mut pending, reply) in requests.into_iter().zip(replies.items) {
             let reply = match reply {
                 // A node may put off an op only if its answer shows at least one result.
                 Ok(Reply::Deferred) if shows && pending.op.shows_result() => {

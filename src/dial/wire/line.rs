@@ -52,7 +52,7 @@ impl Request {
 }
 
 /// Id of the request that loads the script; no caller waits for its answer.
-const NOBODY: u64 = u64::MAX;
+const NO_REQUEST: u64 = u64::MAX;
 
 pub(super) struct Line {
     socket: Box<dyn Socket>,
@@ -230,7 +230,7 @@ impl Line {
             request.batch = None;
             self.unsent.push_front(request);
         }
-        self.unsent.push_front(Request::new(NOBODY, (self.load)(), 1, None));
+        self.unsent.push_front(Request::new(NO_REQUEST, (self.load)(), 1, None));
         true
     }
 }

@@ -67,7 +67,7 @@ async fn each_request_gets_its_own_answer_also_when_another_one_reads() {
 }
 
 #[tokio::test]
-async fn the_answer_to_what_was_given_up_is_nobodys() {
+async fn the_answer_to_an_abandoned_request_is_dropped() {
     let (wire, mut server) = pair();
     let (a, b) = (send(&wire, "a", None), send(&wire, "b", None));
     // The first request is the reader, and is dropped when it has been woken to read.
@@ -91,7 +91,7 @@ async fn the_end_is_noticed_although_nothing_was_asked() {
 }
 
 #[tokio::test]
-async fn an_end_that_nobody_watched_for_is_seen_before_anything_is_sent() {
+async fn an_unobserved_end_is_noticed_before_anything_is_sent() {
     let (wire, server) = pair();
     drop(server);
     assert!(wire.send(b"late".to_vec(), 1, None).is_none(), "certainly not executed");
@@ -167,7 +167,7 @@ async fn a_script_that_cannot_be_loaded_is_missing_once_and_for_all() {
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_read_holds_up_nobody_but_its_own() {
+async fn a_server_that_does_not_read_delays_only_its_own_callers() {
     let (wire, mut server) = pair();
     let large = wire.send(vec![b'x'; 3 << 16], 1, None).unwrap();
     let small = send(&wire, "end", None);

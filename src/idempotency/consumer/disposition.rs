@@ -100,11 +100,11 @@ impl Rules {
     /// of earlier failures of its handler.
     pub fn disposition<T>(
         &self,
-        came_to: &Result<Outcome<T>, RunError>,
+        outcome: &Result<Outcome<T>, RunError>,
         failures: u32,
     ) -> Disposition {
         use DeadLetterReason as R;
-        match came_to {
+        match outcome {
             Ok(Outcome::Executed { .. } | Outcome::Replayed(_) | Outcome::NotKept) => {
                 Disposition::Ack
             }

@@ -17,19 +17,19 @@ const REPORT: Duration = Duration::from_secs(60);
 /// What the result of a delivery's call shows about the nodes: whether an operator has initialised
 /// them.
 #[derive(Debug)]
-pub(super) enum Past {
+pub(super) enum Deployment {
     /// It is unknown whether the nodes are initialised, for example because too few nodes answered
     /// or no call was made.
-    Unsaid,
+    Unknown,
     /// The nodes are not initialised. The text is that of `RunError::NotInitialised`.
     Uninitialised(String),
     /// The nodes are initialised, because they answered whether the handler may run.
-    Asked,
+    Initialised,
 }
 
-impl Past {
-    pub(super) fn of<T>(came_to: &Result<Outcome<T>, RunError>) -> Self {
-        match came_to {
+impl Deployment {
+    pub(super) fn of<T>(outcome: &Result<Outcome<T>, RunError>) -> Self {
+        match outcome {
             Err(e @ RunError::NotInitialised { .. }) => Self::Uninitialised(e.to_string()),
             Err(
                 RunError::Config { .. }
@@ -37,8 +37,8 @@ impl Past {
                 | RunError::NoQuorum { .. }
                 | RunError::NotRecorded(_),
             )
-            | Ok(Outcome::InFlight { .. }) => Self::Unsaid,
-            Ok(_) | Err(RunError::Handler { .. }) => Self::Asked,
+            | Ok(Outcome::InFlight { .. }) => Self::Unknown,
+            Ok(_) | Err(RunError::Handler { .. }) => Self::Initialised,
         }
     }
 }
@@ -97,11 +97,11 @@ impl Gate {
     }
 
     /// Shuts or opens the gate by what the result of a delivery shows about the nodes.
-    pub(super) fn judge(&mut self, past: &Past) {
-        match past {
-            Past::Unsaid => {}
-            Past::Uninitialised(why) => self.shut(why),
-            Past::Asked => self.open(),
+    pub(super) fn judge(&mut self, deployment: &Deployment) {
+        match deployment {
+            Deployment::Unknown => {}
+            Deployment::Uninitialised(why) => self.shut(why),
+            Deployment::Initialised => self.open(),
         }
     }
 

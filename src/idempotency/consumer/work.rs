@@ -13,7 +13,7 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::consume::KeyOf;
-use super::gate::{Gate, Past};
+use super::gate::{Deployment, Gate};
 use super::hold::Holding;
 use super::sessions::Sessions;
 use super::{
@@ -30,7 +30,7 @@ const SETTLE: Duration = Duration::from_secs(30);
 
 /// Reason for which the loop of a consumer ends.
 enum End {
-    Asked,
+    Requested,
     Stopped(String),
     Broken(BrokerError),
 }
@@ -38,9 +38,10 @@ enum End {
 /// Result of handling one delivery.
 struct Settled {
     disposition: Disposition,
-    /// True if the broker confirmed that the delivery is settled.
+    /// True if the broker confirmed that the delivery is settled. RabbitMQ does not answer an
+    /// acknowledgement, so there it only means that the acknowledgement was sent.
     confirmed: bool,
-    past: Past,
+    deployment: Deployment,
 }
 
 /// The state of one run of a consumer.
@@ -120,7 +121,7 @@ impl<'a, B: Broker, H: Handler<B::Delivery>> Work<'a, B, H> {
         self.sessions.close().await;
         let ended = self.ended;
         match end {
-            End::Asked => Ok(ended),
+            End::Requested => Ok(ended),
             End::Stopped(why) => Err(ConsumeError::Stopped { why, ended }),
             End::Broken(error) => Err(ConsumeError::Broker { error, ended }),
         }
@@ -151,7 +152,7 @@ impl<'a, B: Broker, H: Handler<B::Delivery>> Work<'a, B, H> {
             }
             tokio::select! {
                 biased;
-                () = stop.as_mut() => return (Ok(Vec::new()), Some(End::Asked)),
+                () = stop.as_mut() => return (Ok(Vec::new()), Some(End::Requested)),
                 Some(done) = tasks.join_next(), if !tasks.is_empty() => {
                     if let Some(why) = ended.note(done, gate) {
                         return (Ok(Vec::new()), Some(End::Stopped(why)));
@@ -165,7 +166,7 @@ impl<'a, B: Broker, H: Handler<B::Delivery>> Work<'a, B, H> {
         loop {
             tokio::select! {
                 biased;
-                () = stop.as_mut(), if end.is_none() => end = Some(End::Asked),
+                () = stop.as_mut(), if end.is_none() => end = Some(End::Requested),
                 // The fetch is polled to its end even if the consumer has to stop, so that the
                 // messages that it took are known and can be returned to the broker.
                 fetched = &mut fetch => {
@@ -188,7 +189,7 @@ impl ConsumerReport {
     /// Counts a delivery that was handled. Returns the reason for which the consumer has to stop,
     /// if there is one.
     fn note(&mut self, done: Result<Settled, JoinError>, gate: &mut Gate) -> Option<String> {
-        let Settled { disposition, confirmed, past } = match done {
+        let Settled { disposition, confirmed, deployment } = match done {
             Ok(settled) => settled,
             Err(e) => {
                 tracing::error!(target: "palisade::consumer", error = %e, "a delivery was dropped");
@@ -196,7 +197,7 @@ impl ConsumerReport {
                 return None;
             }
         };
-        gate.judge(&past);
+        gate.judge(&deployment);
         match &disposition {
             _ if !confirmed => self.unsettled += 1,
             Disposition::Ack => self.acked += 1,
@@ -226,34 +227,34 @@ impl<D: Delivery, H: Handler<D>> Task<D, H> {
         // because no panic may leave a delivery unsettled. `AssertUnwindSafe`: state that the panic
         // left inconsistent is not used again here.
         let judged = AssertUnwindSafe(self.judged(before)).catch_unwind().await;
-        let (disposition, failures, past) = judged.unwrap_or_else(|panic| {
+        let (disposition, failures, deployment) = judged.unwrap_or_else(|panic| {
             let what = format!("its delivery panicked: {}", panic_text(&*panic));
             let disposition = self.rules.after_failure(before, None, &what);
-            (disposition, before.saturating_add(1), Past::Unsaid)
+            (disposition, before.saturating_add(1), Deployment::Unknown)
         });
         let confirmed = settle(&*self.delivery, &disposition, failures).await;
-        Settled { disposition, confirmed, past }
+        Settled { disposition, confirmed, deployment }
     }
 
     /// Makes the call of the delivery. Returns what to do with the delivery, how often its handler
     /// has failed by now, and what the call showed about the nodes.
-    async fn judged(&self, before: u32) -> (Disposition, u32, Past) {
+    async fn judged(&self, before: u32) -> (Disposition, u32, Deployment) {
         let call = match self.call() {
             Ok(call) => call,
             Err(why) => {
                 let why = DeadLetter::new(DeadLetterReason::Unreadable, why);
-                return (Disposition::Park(why), before, Past::Unsaid);
+                return (Disposition::Park(why), before, Deployment::Unknown);
             }
         };
         let (rules, holding, key) = (&self.rules, &self.holding, Arc::clone(&call.key));
-        let came_to = tokio::select! {
+        let outcome = tokio::select! {
             biased;
-            came_to = self.run(call) => came_to,
+            outcome = self.run(call) => outcome,
             never = beat(&*self.delivery) => match never {},
         };
-        let failed = matches!(came_to, Err(RunError::Handler { .. }));
-        let mut disposition = rules.disposition(&came_to, before);
-        match &came_to {
+        let failed = matches!(outcome, Err(RunError::Handler { .. }));
+        let mut disposition = rules.disposition(&outcome, before);
+        match &outcome {
             Ok(Outcome::Parked(parked)) if rules.holds(parked) => {
                 disposition = Disposition::Retry(holding.hold(&key, parked));
             }
@@ -265,7 +266,7 @@ impl<D: Delivery, H: Handler<D>> Task<D, H> {
         if let Disposition::Park(letter) = &mut disposition {
             letter.key = check_name("key", &key).is_ok().then(|| key.to_string());
         }
-        (disposition, before.saturating_add(u32::from(failed)), Past::of(&came_to))
+        (disposition, before.saturating_add(u32::from(failed)), Deployment::of(&outcome))
     }
 
     fn call(&self) -> Result<Call, String> {
@@ -320,7 +321,7 @@ async fn beat<D: Delivery>(delivery: &D) -> Infallible {
 async fn give_back<D: Delivery>(delivery: D) -> Settled {
     let again = Disposition::Retry(Duration::ZERO);
     let confirmed = settle(&delivery, &again, delivery.failures()).await;
-    Settled { disposition: again, confirmed, past: Past::Unsaid }
+    Settled { disposition: again, confirmed, deployment: Deployment::Unknown }
 }
 
 /// Settles the delivery. Returns true if the broker confirmed that. Otherwise the broker delivers

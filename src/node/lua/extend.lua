@@ -7,7 +7,7 @@
 if kind == 'X' then
   local owner, ttl = ARGV[a + 1], ARGV[a + 2]
   local value = look(KEYS[k + 1], '22')
-  if value and value ~= owner and not is_nobodys(value) then return put(NOT_OWNER) end
+  if value and value ~= owner and not is_ownerless(value) then return put(NOT_OWNER) end
   if not may_extend(ARGV[a + 6]) then return put(QUARANTINED) end
   local fence = stored(KEYS[k + 2])
   if not fence then return put(WRONG_TYPE) end

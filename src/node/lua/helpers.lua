@@ -68,9 +68,3 @@ local function has_room(size)
   b.room = room - size
   return true
 end
-
--- If the batch's deadline has passed, only ops that undo (release, unclaim) still run.
-if b.late and not find('DQMGu', kind, 1, true) then
-  for _ = 1, count or 1 do put(LATE) end
-  return
-end

@@ -21,7 +21,7 @@ if kind == 'I' then
     end
     return
   end
-  if not value or is_nobodys(value) and value ~= KEPT then return put(ABSENT) end
+  if not value or is_ownerless(value) and value ~= KEPT then return put(ABSENT) end
   local meta = look(KEYS[k + 3], most)
   meta = type(meta) == 'string' and #meta <= most and meta
   if meta and not has_room(#meta) then return end

@@ -17,7 +17,7 @@ end
 
 -- Returns true if a lock's value is no owner token: the lock is kept, or reserved (wake.lua). No
 -- owner token begins with six dashes.
-local function is_nobodys(value)
+local function is_ownerless(value)
   return type(value) == 'string' and find(value, '^%-%-%-%-%-%-[%-%xr]') and #value == 22
 end
 

@@ -14,7 +14,7 @@ if kind == 'D' or kind == 'Q' then
       put(DONE)
     else
       value = value or look(lock, '22') -- release.lua found only strings
-      put(value and not is_nobodys(value) and NOT_OWNER or ABSENT)
+      put(value and not is_ownerless(value) and NOT_OWNER or ABSENT)
     end
   end
   return

@@ -36,7 +36,7 @@ if find('AVWT', kind, 1, true) then
   local given
   if kind == 'T' and left <= 0 then
     local value, ms = look(KEYS[k + 1], '22'), call('PTTL', KEYS[k + 1])
-    if (value == ARGV[a + 5] or value == ARGV[a + 7]) and not is_nobodys(value)
+    if (value == ARGV[a + 5] or value == ARGV[a + 7]) and not is_ownerless(value)
       and ms >= 0 and ms <= tonumber(ARGV[a + 3]) then
       if not stored(KEYS[k + 2]) then return put(WRONG_TYPE) end
       given = call('SET', KEYS[k + 1], ARGV[a + 5], 'PX', ARGV[a + 3])

@@ -5,7 +5,7 @@
 -- Puts  DONE | NOT_OWNER | ABSENT
 if kind == 'M' then
   local value = look(KEYS[k + 1], '22')
-  if value ~= ARGV[a + 1] and is_nobodys(value) then value = false end
+  if value ~= ARGV[a + 1] and is_ownerless(value) then value = false end
   if value and value ~= ARGV[a + 1] then return put(NOT_OWNER) end
   if value and is_meta(KEYS[k + 3]) then call('DEL', KEYS[k + 3]) end
   release(k, a - 2, 1, 2, nil, wake, b.now_us)

@@ -44,7 +44,7 @@ if find('SHG', kind, 1, true) then
       return put(value and DONE or ABSENT)
     end
     if value or is_foreign then
-      return put(is_nobodys(value) and ABSENT or NOT_OWNER)
+      return put(is_ownerless(value) and ABSENT or NOT_OWNER)
     end
     local gone = call('ZREM', lock, owner)
     bury()
@@ -57,7 +57,7 @@ if find('SHG', kind, 1, true) then
   till = digits(math.ceil(b.now_us / 1000) + till)
 
   if kind == 'H' then
-    if is_foreign or value and value ~= owner and not is_nobodys(value) then
+    if is_foreign or value and value ~= owner and not is_ownerless(value) then
       return put(NOT_OWNER)
     end
     if not may_extend(ARGV[a + 4]) then return put(QUARANTINED) end

@@ -55,7 +55,7 @@ impl MemoryNode {
             // Id of the data history that `reborn` begins.
             let history_id = state.seed.wrapping_add(state.lives + 1);
             if let Some(marker) = &mut state.data.marker {
-                marker.go_on(history_id, now);
+                marker.continue_in(history_id, now);
             }
         });
     }

@@ -17,9 +17,6 @@ const PLACES: usize = 64;
 /// Longest waiting time that counts for a handle's place in the queue of a lock.
 const WAITED_MAX: Duration = Duration::from_secs(3600);
 
-/// Longest time for which a released lock is reserved for the first handle in its queue.
-const RESERVED_MAX: Duration = Duration::from_millis(50);
-
 /// Time after its last request for which an exclusive waiter keeps out readers that began to wait
 /// later (readers 9).
 const FRESH: Duration = Duration::from_secs(3);
@@ -199,7 +196,7 @@ impl Entry {
             Some(LockMode::Exclusive) => vec![self.queue.remove(0)],
             Some(LockMode::Shared) => self.first_readers(h),
         };
-        let needs = woken.iter().map(|waiter| waiter.place.needs.min(RESERVED_MAX)).max();
+        let needs = woken.iter().map(|waiter| waiter.place.needs.min(Place::RESERVED_MAX)).max();
         let needs = needs.filter(|needs| !needs.is_zero());
         self.reserved = needs.zip(woken.first()).map(|(needs, first)| {
             let value = match first.mode {

@@ -146,7 +146,7 @@ impl Marker {
         let may =
             holds && self.history_id != history_id && now.saturating_add(nanos(apart)) <= till;
         if may {
-            self.go_on(history_id, now);
+            self.continue_in(history_id, now);
         }
         may
     }
@@ -154,7 +154,7 @@ impl Marker {
     /// Continues in the data history `history_id` without a quarantine, because the data are
     /// certainly complete.
     #[cfg(feature = "test-util")]
-    pub(super) fn go_on(&mut self, history_id: u64, now: u64) {
+    pub(super) fn continue_in(&mut self, history_id: u64, now: u64) {
         self.history_id = history_id;
         self.handover = Some(Handover::Settling(now.saturating_add(nanos(self.quarantine))));
     }

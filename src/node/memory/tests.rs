@@ -426,19 +426,19 @@ fn after_a_handover_what_was_in_use_is_kept_for_twice_the_clock_error() {
     node.hand_over();
     assert!(!node.close(TTL), "it would forget that it settles");
     hand.pass(NANO);
-    let asked = [acquire("lock", 2, 0), claim("key", 2, MAX_TTL)];
+    let ops = [acquire("lock", 2, 0), claim("key", 2, MAX_TTL)];
     let inspect = Op::Inspect { keys: LockKeys::new("lock"), wait: false };
     for (left, past) in [(APART, APART.saturating_sub(NANO)), (NANO, NANO)] {
-        let said: Vec<Reply> = asked.iter().map(|op| ask(&node, op.clone())).collect();
+        let replies: Vec<Reply> = ops.iter().map(|op| ask(&node, op.clone())).collect();
         let held = Reply::Held { remaining: Some(left), foreign: false };
-        assert_eq!(said, [held, Reply::InFlight { remaining: left }]);
+        assert_eq!(replies, [held, Reply::InFlight { remaining: left }]);
         let Reply::Holder(Some(kept)) = ask(&node, inspect.clone()) else { panic!("not shown") };
         assert_eq!((kept.owner, kept.remaining), (Some(OwnerToken::KEPT), Some(left)));
         hand.pass(past);
     }
     assert_eq!(ask(&node, inspect), Reply::Holder(None), "shown although it is free");
-    fence(&ask(&node, asked[0].clone()));
-    assert!(matches!(ask(&node, asked[1].clone()), Reply::Claimed { attempt: 2, .. }));
+    fence(&ask(&node, ops[0].clone()));
+    assert!(matches!(ask(&node, ops[1].clone()), Reply::Claimed { attempt: 2, .. }));
     let ended = ask(&node, claim("earlier", 2, MAX_TTL));
     assert!(matches!(ended, Reply::Claimed { attempt: 2, .. }), "its holder had ended it");
     hand.pass(MAX_TTL.saturating_sub(APART + 2 * NANO));

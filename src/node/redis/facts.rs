@@ -88,7 +88,7 @@ pub(super) async fn introduce(
     let secrets = at.secrets();
     let hello = wire.ask(&[at.hello()]);
     let settled = wire.ask(&at.settle_in());
-    let looked = look(wire, &secrets, min_replicas_facts);
+    let facts = look(wire, &secrets, min_replicas_facts);
     let loaded = wire.ask(&[script::load()]);
     // All requests have been sent. If the server refuses several, the first refusal is reported as
     // the cause.
@@ -99,7 +99,7 @@ pub(super) async fn introduce(
     for database in settled.await.map_err(connecting)?.into_iter().skip(2) {
         database.extract_error().map_err(connecting)?;
     }
-    let facts = looked.await?;
+    let facts = facts.await?;
     first(loaded.await).map_err(connecting)?;
     Ok(facts)
 }

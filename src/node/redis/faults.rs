@@ -7,8 +7,8 @@ use std::io;
 use redis::{ErrorKind, RedisError};
 
 use super::script;
+use crate::dial::error_text::{error_text, refusal};
 use crate::dial::frames::Excess;
-use crate::dial::said::{refusal, said};
 use crate::error::{Cause, NodeError, NodeFault};
 use crate::shown::Secrets;
 use crate::tls;
@@ -24,7 +24,7 @@ pub(crate) fn opening(e: &RedisError, with_tls: bool, secrets: &Secrets) -> Node
     };
     match hint {
         Some(hint) => {
-            NodeError::not_executed(known.fault(), format!("{hint}: {}", said(e, secrets)))
+            NodeError::not_executed(known.fault(), format!("{hint}: {}", error_text(e, secrets)))
                 .because(cause(e, secrets))
         }
         None => known,
@@ -60,7 +60,7 @@ fn while_connecting(e: &RedisError, secrets: &Secrets) -> NodeError {
     });
     if e.detail().is_some_and(|d| d.starts_with("unknown command")) {
         let words =
-            format!("{}; at least 6.2.7 is needed, and no command renamed", said(e, secrets));
+            format!("{}; at least 6.2.7 is needed, and no command renamed", error_text(e, secrets));
         return NodeError::not_executed(NodeFault::Unsupported, words);
     }
     NodeError::not_executed(fault, words(fault, e, secrets))
@@ -70,16 +70,16 @@ fn while_connecting(e: &RedisError, secrets: &Secrets) -> NodeError {
 fn words(fault: NodeFault, e: &RedisError, secrets: &Secrets) -> String {
     match fault {
         NodeFault::Auth => {
-            format!("{}; set this node's `username` and `password`", said(e, secrets))
+            format!("{}; set this node's `username` and `password`", error_text(e, secrets))
         }
         NodeFault::NoPermission => {
             let what = lacking(e).unwrap_or_else(|| "what is missing".to_owned());
-            let said = said(e, secrets);
+            let text = error_text(e, secrets);
             format!(
-                "{said}; allow this user {what} (least rights: users-data.acl in sentinel-conf)"
+                "{text}; allow this user {what} (least rights: users-data.acl in sentinel-conf)"
             )
         }
-        _ => said(e, secrets),
+        _ => error_text(e, secrets),
     }
 }
 
@@ -129,15 +129,17 @@ fn while_calling(e: &RedisError, secrets: &Secrets) -> NodeError {
         // Unlike `BUSY`, by which a server refuses because another script runs, this code
         // (`UNKILLABLE`, for example) does not tell whether our script ran.
         Some(NodeFault::Server) if !refused_at_the_door(e) => {
-            NodeError::maybe_executed(NodeFault::Server, said(e, secrets))
+            NodeError::maybe_executed(NodeFault::Server, error_text(e, secrets))
         }
         Some(fault) => NodeError::not_executed(fault, words(fault, e, secrets)),
         None => match e.kind() {
             ErrorKind::AuthenticationFailed => {
-                NodeError::not_executed(NodeFault::Auth, said(e, secrets))
+                NodeError::not_executed(NodeFault::Auth, error_text(e, secrets))
             }
-            ErrorKind::Io => NodeError::maybe_executed(NodeFault::Disconnected, said(e, secrets)),
-            _ => NodeError::maybe_executed(NodeFault::Protocol, said(e, secrets)),
+            ErrorKind::Io => {
+                NodeError::maybe_executed(NodeFault::Disconnected, error_text(e, secrets))
+            }
+            _ => NodeError::maybe_executed(NodeFault::Protocol, error_text(e, secrets)),
         },
     }
 }

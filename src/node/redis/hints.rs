@@ -26,8 +26,8 @@ use tokio::time::{sleep, timeout};
 use super::session::ask;
 use crate::dial;
 use crate::dial::endpoint::Endpoint;
+use crate::dial::error_text::error_text;
 use crate::dial::frames::Limits;
-use crate::dial::said::said;
 use crate::node::NodeSignal;
 use crate::op::{IfHeld, Op, Place};
 
@@ -71,18 +71,18 @@ struct Line {
 
 /// Keys for which a hint was requested and has not come, each with its callers.
 #[derive(Debug, Default)]
-struct Awaited(Mutex<HashMap<Arc<str>, Asked>>);
+struct Awaited(Mutex<HashMap<Arc<str>, HintRequest>>);
 
 /// Callers that requested a hint for one key: whether any watches it, and the handles that wait in
 /// its queue.
 #[derive(Debug, Default)]
-struct Asked {
+struct HintRequest {
     watched: bool,
     waiters: Vec<u64>,
 }
 
 impl Awaited {
-    fn keys(&self) -> MutexGuard<'_, HashMap<Arc<str>, Asked>> {
+    fn keys(&self) -> MutexGuard<'_, HashMap<Arc<str>, HintRequest>> {
         // The map can be used even if a thread panicked while it held the mutex: each change is one
         // statement, or an unfinished one only costs hints.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -94,13 +94,13 @@ impl Awaited {
             if keys.len() >= AWAITED_MAX {
                 keys.clear();
             }
-            keys.insert(key.into(), Asked::default());
+            keys.insert(key.into(), HintRequest::default());
         }
-        let Some(asked) = keys.get_mut(key) else { return };
+        let Some(request) = keys.get_mut(key) else { return };
         match waiter {
-            None => asked.watched = true,
-            Some(waiter) if asked.waiters.contains(&waiter) => {}
-            Some(waiter) if asked.waiters.len() < HANDLES_MAX => asked.waiters.push(waiter),
+            None => request.watched = true,
+            Some(waiter) if request.waiters.contains(&waiter) => {}
+            Some(waiter) if request.waiters.len() < HANDLES_MAX => request.waiters.push(waiter),
             Some(_) => {}
         }
     }
@@ -113,15 +113,15 @@ impl Awaited {
         let key = std::str::from_utf8(key).ok()?;
         let mut keys = self.keys();
         let key = Arc::clone(keys.get_key_value(key)?.0);
-        let asked = keys.get_mut(&key)?;
+        let request = keys.get_mut(&key)?;
         match waiter {
-            None if std::mem::take(&mut asked.watched) => {}
-            None => asked.waiters.clear(),
+            None if std::mem::take(&mut request.watched) => {}
+            None => request.waiters.clear(),
             Some(waiter) => {
-                asked.waiters.swap_remove(asked.waiters.iter().position(|w| *w == waiter)?);
+                request.waiters.swap_remove(request.waiters.iter().position(|w| *w == waiter)?);
             }
         }
-        if asked.waiters.is_empty() && !asked.watched {
+        if request.waiters.is_empty() && !request.watched {
             keys.remove(&key);
         }
         Some(key)
@@ -140,19 +140,19 @@ impl Hints {
     /// Registers the hints that these ops request. Must be called within a tokio runtime, before
     /// the ops are sent.
     pub(super) fn expect(&self, ops: &[Op]) {
-        let mut asked = ops.iter().filter_map(awaited).peekable();
-        if asked.peek().is_none() {
+        let mut expected = ops.iter().filter_map(awaited).peekable();
+        if expected.peek().is_none() {
             return;
         }
-        for (key, place) in asked.clone() {
+        for (key, place) in expected.clone() {
             let waiter = place.map(|place| place.waiter);
             self.line.awaited.add(key, waiter);
             if let Some(waiter) = waiter {
                 self.line.join(waiter);
             }
         }
-        let asked = asked.map(|(key, _)| key);
-        if self.line.settled.load(Ordering::Acquire) || !self.line.note(asked) {
+        let keys = expected.map(|(key, _)| key);
+        if self.line.settled.load(Ordering::Acquire) || !self.line.note(keys) {
             return;
         }
         let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
@@ -252,7 +252,7 @@ impl Line {
                 Ok(Err(e)) if !e.is_io_error() && !e.is_timeout() => {
                     // The server refused the subscription, as without the permission for the
                     // channel. The waiters then ask again when their timers end.
-                    let error = said(&e, &self.endpoint.secrets());
+                    let error = error_text(&e, &self.endpoint.secrets());
                     tracing::debug!(%error, "no release hints from this server");
                     return self.settle();
                 }
@@ -336,16 +336,16 @@ mod tests {
 
     #[test]
     fn waiters_from_before_the_subscription_are_woken_once() {
-        let (events, mut heard) = broadcast::channel(EARLY_MAX);
+        let (events, mut signals) = broadcast::channel(EARLY_MAX);
         let hints = Hints::new(Endpoint::parse("redis://localhost").unwrap(), events);
         let keys: Vec<String> = (0..EARLY_MAX + 2).map(|i| format!("k{i}")).collect();
         assert!(hints.line.note(keys.iter().map(String::as_str)));
         hints.line.settle();
         for key in &keys[2..] {
-            assert_eq!(heard.try_recv(), Ok(NodeSignal::Changed(key.as_str().into())));
+            assert_eq!(signals.try_recv(), Ok(NodeSignal::Changed(key.as_str().into())));
         }
-        assert!(!hints.line.note(["later"].into_iter()), "it is heard of by the server's word");
-        assert!(heard.try_recv().is_err());
+        assert!(!hints.line.note(["later"].into_iter()), "it is signals of by the server's word");
+        assert!(signals.try_recv().is_err());
     }
 
     fn hint(key: &str) -> PushInfo {
@@ -354,7 +354,7 @@ mod tests {
 
     #[test]
     fn a_request_gets_one_hint_and_unrequested_hints_are_dropped() {
-        let (events, mut heard) = broadcast::channel(16);
+        let (events, mut signals) = broadcast::channel(16);
         let awaited = Arc::<Awaited>::default();
         let listen = listener(events, &awaited, Arc::default());
         for round in 0..3 {
@@ -363,8 +363,8 @@ mod tests {
                 listen(hint(&format!("foreign {i}"))).unwrap();
                 listen(hint("mine")).unwrap();
             }
-            assert_eq!(heard.try_recv(), Ok(NodeSignal::Changed("mine".into())), "{round}");
-            assert!(heard.try_recv().is_err(), "a flood is passed on to everybody");
+            assert_eq!(signals.try_recv(), Ok(NodeSignal::Changed("mine".into())), "{round}");
+            assert!(signals.try_recv().is_err(), "a flood is passed on to everybody");
         }
     }
 
@@ -394,7 +394,7 @@ mod tests {
         fn fuzz_a_push_is_a_hint_or_nothing(
             data in proptest::collection::vec(any_value(), 0..4),
         ) {
-            let (events, mut heard) = broadcast::channel(4);
+            let (events, mut signals) = broadcast::channel(4);
             let awaited = Arc::<Awaited>::default();
             if let Some(Value::BulkString(key)) = data.get(1)
                 && let Ok(key) = std::str::from_utf8(key)
@@ -403,7 +403,7 @@ mod tests {
             }
             let listen = listener(events, &awaited, Arc::default());
             listen(PushInfo { kind: PushKind::Message, data: data.clone() }).unwrap();
-            match heard.try_recv() {
+            match signals.try_recv() {
                 Ok(NodeSignal::Changed(key) | NodeSignal::Turn { key, .. }) => {
                     prop_assert_eq!(&data[1], &text(&key));
                 }

@@ -6,7 +6,7 @@ pub(crate) mod encode;
 pub(crate) mod facts;
 pub(crate) mod faults;
 mod hints;
-pub(crate) mod min_replicas;
+pub(crate) mod read_max_lag;
 pub(crate) mod script;
 pub(crate) mod seen;
 pub(crate) mod session;
@@ -22,13 +22,13 @@ use self::encode::GroupTerms;
 use self::facts::ServerFacts;
 use super::link::{self, Link, LinkOptions, Resolver};
 use super::min_replicas::{Group, Judge};
+use super::min_replicas_rule::{MinReplicas, MinReplicasRule, check_min_replicas};
 use super::{BoxFuture, LockNode, NodeSignal};
 use crate::dial::endpoint::Endpoint;
 use crate::durability::{BarrierPoint, Durability};
 use crate::env::{Env, SystemEnv};
 use crate::error::{ConfigError, NodeError};
 use crate::op::{Batch, Replies, TimedFacts};
-use crate::sentinel::min_replicas::{MinReplicas, MinReplicasRule, check_min_replicas};
 use crate::time::Moment;
 
 /// Longest permitted `failover_window`: one day, the same limit as for a lease.
@@ -351,7 +351,8 @@ impl Resolver for Fixed {
         facts: &ServerFacts,
         events: &broadcast::Sender<NodeSignal>,
     ) -> Result<(), NodeError> {
-        self.judge.accept(at, facts, Group::default(), events)
+        // A lone server has no others whose settings would be read, so the time does not matter.
+        self.judge.accept(at, facts, (Group::default(), Moment::default()), events)
     }
 
     fn is_tls(&self) -> bool {

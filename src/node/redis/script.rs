@@ -18,7 +18,7 @@ const TEXT: &str = concat!(
     lua!("history" "batch"),
     "end\n",
     "local function rare(b, kind, k, a, count, rest, found, release, wake)\n",
-    lua!("helpers"),
+    lua!("helpers" "late"),
     "if find('AVWTDQMRXISHG', kind, 1, true) then\n",
     lua!("locks" "refuse" "missed" "release_meta" "raise" "extend" "inspect" "shared"),
     "end\n",

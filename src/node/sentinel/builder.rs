@@ -11,7 +11,7 @@ use crate::dial::endpoint::Endpoint;
 use crate::env::{Env, SystemEnv};
 use crate::error::ConfigError;
 use crate::node::link::{Link, LinkOptions};
-use crate::sentinel::min_replicas::{MinReplicas, check_min_replicas};
+use crate::node::min_replicas_rule::{MinReplicas, check_min_replicas};
 #[cfg(feature = "tls")]
 use crate::tls::Tls;
 

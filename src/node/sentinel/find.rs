@@ -14,13 +14,13 @@ use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
 use crate::node::link::Resolver;
 use crate::node::min_replicas::{Group, Judge};
+use crate::node::min_replicas_rule::MinReplicas;
 use crate::node::redis::barrier::replicas::{Known, Place};
 use crate::node::redis::encode::GroupTerms;
 use crate::node::redis::facts::ServerFacts;
 use crate::node::{BoxFuture, FailoverTimes, NodeSignal};
 use crate::sentinel::address::Address;
 use crate::sentinel::ask::Inquiry;
-use crate::sentinel::min_replicas::MinReplicas;
 use crate::sentinel::watch::Watch;
 use crate::time::Moment;
 
@@ -31,13 +31,13 @@ pub(super) struct Finder {
     like: Endpoint,
     judge: Judge,
     env: Arc<dyn Env>,
-    looked: Mutex<Looked>,
+    last_master: Mutex<LastMaster>,
 }
 
 /// What was last read about the group: the identity of the master that was judged, and the
 /// replicas.
 #[derive(Clone, Default)]
-struct Looked {
+struct LastMaster {
     run_id: Option<Arc<str>>,
     replid: Option<Arc<str>>,
     /// Every replica that any Sentinel named when the replicas were last asked for.
@@ -59,19 +59,19 @@ impl Finder {
             like: settings.data.endpoint(),
             judge: Judge::new(settings.name.clone(), settings.rule),
             env,
-            looked: Mutex::default(),
+            last_master: Mutex::default(),
         }
     }
 
     pub(super) fn status(&self) -> SentinelStatus {
         let seen = self.watch.seen();
-        let (looked, judged) = (self.looked().clone(), self.judge.last());
+        let (master, judged) = (self.last_master().clone(), self.judge.last());
         SentinelStatus {
             name: self.name.clone(),
             master: seen.master.as_ref().map(|m| m.at.to_string()),
             epoch: seen.master.as_ref().and_then(|m| m.epoch),
-            run_id: looked.run_id,
-            replication_id: looked.replid,
+            run_id: master.run_id,
+            replication_id: master.replid,
             sentinels_known: seen.known,
             sentinels_reachable: seen.reachable,
             min_replicas: judged.facts,
@@ -93,9 +93,9 @@ impl Finder {
         }
     }
 
-    fn looked(&self) -> MutexGuard<'_, Looked> {
+    fn last_master(&self) -> MutexGuard<'_, LastMaster> {
         // No code that holds the mutex panics, and every value in it is always complete.
-        self.looked.lock().unwrap_or_else(PoisonError::into_inner)
+        self.last_master.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -131,18 +131,18 @@ impl Resolver for Finder {
         facts: &ServerFacts,
         events: &broadcast::Sender<NodeSignal>,
     ) -> Result<(), NodeError> {
-        let mut looked = self.looked();
-        looked.run_id = Some(facts.run_id.clone());
-        looked.replid = Some(facts.replid.as_str().into());
-        drop(looked);
-        self.judge.accept(at, facts, self.group(), events)
+        let mut master = self.last_master();
+        master.run_id = Some(facts.run_id.clone());
+        master.replid = Some(facts.replid.as_str().into());
+        drop(master);
+        self.judge.accept(at, facts, (self.group(), self.env.now()), events)
     }
 
     fn follow_up(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             let replicas = self.watch.replicas().await;
             let place = |r: &Address| Place::new(r.host(), r.port());
-            self.looked().replicas = replicas.reported.iter().map(place).collect();
+            self.last_master().replicas = replicas.reported.iter().map(place).collect();
             // Under any other policy the failover window (L) is a setting of the user, and the
             // servers' lags do not matter.
             if self.judge.rule().policy == MinReplicas::Require {
@@ -160,7 +160,7 @@ impl Resolver for Finder {
                           `sentinel|master` to this client, or ask for Replicas(k)";
             return Err(NodeError::maybe_executed(NodeFault::NoPermission, detail));
         };
-        let mut named = self.looked().replicas.clone();
+        let mut named = self.last_master().replicas.clone();
         // A Sentinel that does not know of the last failover yet may list the new master as a
         // replica.
         if let Some(master) = master {

@@ -7,10 +7,10 @@ use std::time::Duration;
 use crate::dial::endpoint::Endpoint;
 use crate::error::ConfigError;
 use crate::name::check_name;
+use crate::node::min_replicas_rule::MinReplicasRule;
 use crate::sentinel::address::Address;
 use crate::sentinel::conn::Access;
 use crate::sentinel::discovery::SENTINELS_MAX;
-use crate::sentinel::min_replicas::MinReplicasRule;
 use crate::tls::Tls;
 
 /// All settings of a Sentinel node. The type does not implement `Debug`, because it holds

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::NodeError;
-use crate::sentinel::min_replicas::MinReplicasFacts;
+use crate::node::min_replicas_rule::MinReplicasFacts;
 
 /// Snapshot of what a [`SentinelNode`](super::SentinelNode) knows about its group.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -133,7 +133,7 @@ fn claims(n: usize, events: &str) -> String {
         assert!(!matches!(step, Step::Decided(_)), "before {event}: {step:?} in {events}");
         let (what, when) = event.rsplit_once('@').expect("an event has a time");
         step = match what.split_once(':') {
-            Some((node, said)) => machine.on_reply(at(when), num(node) as usize, &reply(said)),
+            Some((node, answer)) => machine.on_reply(at(when), num(node) as usize, &reply(answer)),
             None => machine.on_time(at(when)),
         };
     }
@@ -149,8 +149,8 @@ fn completes(n: usize, events: &str) -> String {
     let mut now = Moment::default();
     let mut step = machine.on_time(now);
     for event in events.split_whitespace() {
-        if let Some((node, said)) = event.split_once(':') {
-            step = machine.on_reply(now, num(node) as usize, &reply(said));
+        if let Some((node, answer)) = event.split_once(':') {
+            step = machine.on_reply(now, num(node) as usize, &reply(answer));
             continue;
         }
         if event == "end" {
@@ -205,10 +205,10 @@ fn looks(n: usize, events: &str) -> String {
     let mut found = machine.on_time(Moment::default());
     for event in events.split_whitespace() {
         assert!(!matches!(found, Progress::Decided(_)), "decided before {event} in {events}");
-        let (node, said) = event.split_once(':').unwrap_or((event, ""));
+        let (node, answer) = event.split_once(':').unwrap_or((event, ""));
         found = match event {
             "end" => machine.on_time(Moment::default() + ms("100")),
-            _ => machine.on_reply(Moment::default(), num(node) as usize, &seen(said)),
+            _ => machine.on_reply(Moment::default(), num(node) as usize, &seen(answer)),
         };
     }
     let found = match found {
@@ -273,11 +273,11 @@ fn the_losses_of_all_nodes_that_do_not_remember_are_named() {
         promise.forgotten.map(|f| f.losses.iter().map(|loss| loss.to).collect::<Vec<_>>())
     };
     let with = |losses: &[u64]| {
-        let mut said = reply("forgot=7/1");
-        if let Ok(Reply::Claimed { losses: named, .. }) = &mut said {
+        let mut answer = reply("forgot=7/1");
+        if let Ok(Reply::Claimed { losses: named, .. }) = &mut answer {
             *named = losses.iter().map(|to| Loss::between(1, *to)).collect();
         }
-        said
+        answer
     };
     let knows = || reply("grant=7/1");
     assert_eq!(named([with(&[5, 6]), with(&[6, 9]), knows()]), Some(vec![5, 6, 9]));
@@ -291,21 +291,21 @@ fn the_largest_fence_that_was_granted_is_known() {
     let (start, end) = (Moment::default(), Moment::default() + ms("100"));
     let mut machine = Record::new(3, start, end, ms("60"), raise());
     assert_eq!(machine.largest(), None);
-    for (node, said) in ["grant=9/1", "forgot=7/1", "inflight=50"].into_iter().enumerate() {
-        machine.on_reply(start, node, &reply(said));
+    for (node, answer) in ["grant=9/1", "forgot=7/1", "inflight=50"].into_iter().enumerate() {
+        machine.on_reply(start, node, &reply(answer));
         assert_eq!(machine.largest(), Some(9));
     }
 }
 
 #[test]
 fn a_refusal_of_a_result_is_looked_into_once() {
-    let said = |words: &[&str]| {
+    let refusals = |words: &[&str]| {
         let mut machine = Complete::new(3, raise(), Moment::default() + ms("100"));
-        for (node, said) in words.iter().enumerate() {
-            machine.on_reply(Moment::default(), node, &reply(said));
+        for (node, answer) in words.iter().enumerate() {
+            machine.on_reply(Moment::default(), node, &reply(answer));
         }
         [machine.take_refusal(), machine.take_refusal()]
     };
-    assert_eq!(said(&["done", "fault"]), [false, false]);
-    assert_eq!(said(&["done", "other"]), [true, false]);
+    assert_eq!(refusals(&["done", "fault"]), [false, false]);
+    assert_eq!(refusals(&["done", "other"]), [true, false]);
 }

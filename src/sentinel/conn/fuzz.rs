@@ -97,7 +97,7 @@ fn fuzz_corpus_is_never_a_vote() {
     for (line, json) in corpus(include_str!("../../../tests/corpus/sentinel.txt")) {
         let [facts, address, peers] = [0, 1, 2].map(|i| answer(&json[i]));
         let got = judged(facts, address, peers, &Secrets::default());
-        assert!(matches!(got, Said::Failed(..)), "sentinel.txt:{line}: {got:?}");
+        assert!(matches!(got, SentinelReply::Failed(..)), "sentinel.txt:{line}: {got:?}");
     }
 }
 
@@ -109,11 +109,11 @@ fn what_is_valid_is_read() {
         Ok(valid_peers()),
         &Secrets::default(),
     );
-    let Said::Master { at, facts: Some(facts), peers } = got else { panic!("{got:?}") };
+    let SentinelReply::Master { at, facts: Some(facts), peers } = got else { panic!("{got:?}") };
     assert_eq!((at.to_string().as_str(), facts.epoch, peers.len()), ("10.0.0.1:6379", 3, 2));
     let may_not = || Err(error("NOPERM no"));
     let got = judged(may_not(), Ok(list(["10.0.0.1", "6379"])), may_not(), &Secrets::default());
-    assert!(matches!(got, Said::Master { facts: None, .. }), "{got:?}");
+    assert!(matches!(got, SentinelReply::Master { facts: None, .. }), "{got:?}");
 }
 
 proptest! {
@@ -122,7 +122,7 @@ proptest! {
     #[test]
     fn fuzz_a_vote_says_what_stands_there([facts, address, peers] in parts()) {
         let got = judged(facts.clone(), address.clone(), peers.clone(), &Secrets::default());
-        let Said::Master { at, facts: read, peers: found } = got else { return Ok(()) };
+        let SentinelReply::Master { at, facts: read, peers: found } = got else { return Ok(()) };
         let stands = names(&address.unwrap()).unwrap();
         prop_assert_eq!((at.host(), at.port()), (stands.0.as_str(), stands.1));
         match (read, facts) {
@@ -152,8 +152,8 @@ proptest! {
             .iter()
             .zip(all.clone())
             .map(|(from, [f, a, p])| {
-                let said = judged(f, a, p, &Secrets::default());
-                Answer { from: from.clone(), id: None, said }
+                let reply = judged(f, a, p, &Secrets::default());
+                Answer { from: from.clone(), id: None, reply }
             })
             .collect();
         machine.learn(&answers);
@@ -199,8 +199,8 @@ proptest! {
 
     #[test]
     fn fuzz_any_error_is_typed(words in "[A-Z]{0,12}( [ -~]{0,24})?") {
-        let (_, said) = trouble(&error(&words), &Secrets::default());
-        prop_assert!(!said.is_empty());
+        let (_, detail) = trouble(&error(&words), &Secrets::default());
+        prop_assert!(!detail.is_empty());
     }
 
     #[test]

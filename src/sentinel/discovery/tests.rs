@@ -13,8 +13,8 @@ fn answer(line: &str) -> Answer {
     let who = words.next().unwrap();
     let (name, id) = who.split_once('=').map_or((who, None), |(n, i)| (n, Some(i.into())));
     let from = Address::new(name, 26379).unwrap();
-    let failed = |t| Said::Failed(t, "why".into());
-    let said = match words.next().unwrap() {
+    let failed = |t| SentinelReply::Failed(t, "why".into());
+    let reply = match words.next().unwrap() {
         "master" => {
             let at = words.next().unwrap().parse().unwrap();
             let mut facts = None;
@@ -46,9 +46,9 @@ fn answer(line: &str) -> Answer {
                     _ => panic!("unknown word {word}"),
                 }
             }
-            Said::Master { at, facts, peers }
+            SentinelReply::Master { at, facts, peers }
         }
-        "null" => Said::Unknown,
+        "null" => SentinelReply::Unknown,
         "timeout" => failed(Trouble::Timeout),
         "refused" => failed(Trouble::Unreachable),
         "plain" => failed(Trouble::NotSentinel),
@@ -57,7 +57,7 @@ fn answer(line: &str) -> Answer {
         "strange" => failed(Trouble::Strange),
         other => panic!("unknown answer {other}"),
     };
-    Answer { from, id, said }
+    Answer { from, id, reply }
 }
 
 fn shown(decision: &Result<Master, NodeError>) -> String {
@@ -93,7 +93,9 @@ fn run(file: &str, text: &str) -> usize {
             let list = list.split_whitespace();
             machine = Discovery::new(list.map(|s| Address::new(s, 26379).unwrap()).collect());
         } else if let Some(expected) = line.strip_prefix("=>") {
-            if let Some(first) = answers.iter().find(|a| !matches!(a.said, Said::Failed(..))) {
+            if let Some(first) =
+                answers.iter().find(|a| !matches!(a.reply, SentinelReply::Failed(..)))
+            {
                 machine.first_replier(&first.from.clone());
             }
             machine.learn(&answers);
@@ -182,8 +184,10 @@ proptest! {
         if let Ok(master) = Discovery::new(list.to_vec()).decide(&answers) {
             let mut namers: Vec<_> = answers
                 .iter()
-                .filter(|a| matches!(&a.said, Said::Master { at, .. } if *at == master.at))
-                .map(|a| &a.from)
+                .filter_map(|a| match &a.reply {
+                    SentinelReply::Master { at, .. } if *at == master.at => Some(&a.from),
+                    _ => None,
+                })
                 .collect();
             namers.sort();
             namers.dedup();

@@ -75,7 +75,7 @@ async fn a_new_key_is_claimed(b: Bench) {
 
 async fn a_repeated_claim_gets_the_same_answer(b: Bench) {
     let (r, a) = (b.key(), b.owner());
-    let claimed = |said: Reply| match said {
+    let claimed = |reply: Reply| match reply {
         Reply::Claimed { fence, attempt, record, .. } => (fence, attempt, record),
         other => b.broken("an unused key is claimed, by a repeat too", &other),
     };

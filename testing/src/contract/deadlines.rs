@@ -22,9 +22,9 @@ async fn what_comes_in_time_is_executed(b: Bench) {
     let facts = b.facts().await;
     let later = NotAfter { server: facts.identity, micros: facts.node_micros + 60_000_000 };
     let (k, a) = (b.lock(), b.owner());
-    let said = b.send_until(vec![acquire(&k, a, LONG)], Some(later)).await;
-    let granted = matches!(said.items[0], Ok(Reply::Granted { .. }));
-    b.check(granted, "before its deadline a batch is executed", &said.items);
+    let replies = b.send_until(vec![acquire(&k, a, LONG)], Some(later)).await;
+    let granted = matches!(replies.items[0], Ok(Reply::Granted { .. }));
+    b.check(granted, "before its deadline a batch is executed", &replies.items);
 }
 
 async fn what_comes_late_is_not_executed(b: Bench) {
@@ -43,13 +43,13 @@ async fn what_comes_late_is_not_executed(b: Bench) {
         extend_claim(&known, a, ballot, LONG),
         complete(&known, a, ballot, b"v"),
     ];
-    let said = b.send_until(ops, Some(over)).await;
-    for item in &said.items {
+    let replies = b.send_until(ops, Some(over)).await;
+    for item in &replies.items {
         let refused =
             item.as_ref().is_err_and(|e| e.fault() == NodeFault::PastDeadline && !e.is_ambiguous());
         b.check(refused, "after its deadline it is a fault that took no effect", item);
     }
-    let clock = said.facts.map(|f| f.node_micros);
+    let clock = replies.facts.map(|f| f.node_micros);
     b.check(clock > Some(past), "the refusal reports the node's clock", &clock);
     b.expect(inspect(&k), Reply::Holder(None), "nothing was granted").await;
     absent(&b, &r, "nothing was claimed").await;
@@ -60,10 +60,10 @@ async fn a_deadline_by_the_clock_of_another_server_is_over(b: Bench) {
     let (k, a) = (b.lock(), b.owner());
     let elsewhere = NotAfter { server: "another server".into(), micros: later };
     let ops = vec![release(&k, a), acquire(&k, a, LONG)];
-    let said = b.send_until(ops, Some(elsewhere)).await;
-    b.check(said.items[0].is_ok(), "a release is right at any time", &said.items);
-    let refused = said.items[1].as_ref().is_err_and(|e| e.fault() == NodeFault::PastDeadline);
-    b.check(refused, "by another server's clock it is over", &said.items);
+    let replies = b.send_until(ops, Some(elsewhere)).await;
+    b.check(replies.items[0].is_ok(), "a release is right at any time", &replies.items);
+    let refused = replies.items[1].as_ref().is_err_and(|e| e.fault() == NodeFault::PastDeadline);
+    b.check(refused, "by another server's clock it is over", &replies.items);
     b.expect(inspect(&k), Reply::Holder(None), "nothing was granted").await;
 }
 
@@ -72,7 +72,7 @@ async fn releases_are_executed_at_any_time(b: Bench) {
     b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
     let ops = vec![release(&k, a), acquire(&k, b.owner(), LONG)];
     let over = NotAfter { server: b.facts().await.identity, micros: 1 };
-    let said = b.send_until(ops, Some(over)).await;
-    b.check(said.items[0] == Ok(Reply::Done), "a release is right at any time", &said.items);
+    let replies = b.send_until(ops, Some(over)).await;
+    b.check(replies.items[0] == Ok(Reply::Done), "a release is right at any time", &replies.items);
     b.expect(inspect(&k), Reply::Holder(None), "it was executed, and what was late was not").await;
 }

@@ -129,8 +129,8 @@ async fn a_node_that_takes_over_knows_every_key(b: Bench) {
         let knows = remembers(b.key(), born).await;
         b.check(knows == knew, "what was remembered is remembered", &(born, knew, knows));
     }
-    let said = b.ask(claim(&done, b.owner(), LONG)).await;
-    b.check(matches!(said, Reply::Completed(_)), "results are shown", &said);
+    let reply = b.ask(claim(&done, b.owner(), LONG)).await;
+    b.check(matches!(reply, Reply::Completed(_)), "results are shown", &reply);
 }
 
 async fn a_lock_that_may_still_be_held_is_kept_for_a_while(b: Bench) {

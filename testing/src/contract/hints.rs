@@ -35,7 +35,7 @@ pub(super) const HUSH: Duration = Duration::from_millis(200);
 
 /// Returns the next event about the lock: the handle whose turn it is, or `Some(None)` for a hint
 /// to all who watch. Returns `None` if there is no such event for a while.
-pub(super) async fn heard(events: &mut Receiver<NodeSignal>, key: &str) -> Option<Option<u64>> {
+pub(super) async fn next_hint(events: &mut Receiver<NodeSignal>, key: &str) -> Option<Option<u64>> {
     let wait = async {
         loop {
             match events.recv().await {
@@ -83,12 +83,12 @@ async fn a_release_wakes_the_longest_waiter_and_no_other(b: Bench) {
         // The first waiter repeats its request, and keeps its place.
         b.ask(acquire_waiting(&k, b.owner(), WAITERS[0])).await;
         b.expect(release(&k, a), Reply::Done, "the owner releases").await;
-        got = vec![heard(&mut events, k.lock()).await];
+        got = vec![next_hint(&mut events, k.lock()).await];
         // A waiter that does not need its turn gives it back, which wakes the next one. If the
         // release comes too late, it releases a free lock, which wakes the next one, too.
         for waiter in [1, 2, 3] {
             b.ask(release(&k, OwnerToken::reserved_for(waiter))).await;
-            got.push(timeout(HUSH, heard(&mut events, k.lock())).await.unwrap_or(None));
+            got.push(timeout(HUSH, next_hint(&mut events, k.lock())).await.unwrap_or(None));
         }
         if got == [Some(Some(1)), Some(Some(2)), Some(Some(3)), None] {
             return;
@@ -106,7 +106,7 @@ async fn release_wakes_a_waiter(b: Bench) {
         let mut events = b.events();
         let (k, a) = awaited(&b, &WAITERS[..1]).await;
         b.expect(release(&k, a), Reply::Done, "the owner releases").await;
-        if heard(&mut events, k.lock()).await.is_some() {
+        if next_hint(&mut events, k.lock()).await.is_some() {
             return;
         }
         sleep(Duration::from_millis(200)).await;
@@ -121,7 +121,7 @@ async fn release_wakes_an_inspector(b: Bench) {
         b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
         b.ask(inspect_waiting(&k)).await;
         b.expect(release(&k, a), Reply::Done, "the owner releases").await;
-        if heard(&mut events, k.lock()).await.is_some() {
+        if next_hint(&mut events, k.lock()).await.is_some() {
             return;
         }
         sleep(Duration::from_millis(200)).await;
@@ -143,7 +143,8 @@ async fn release_wakes_who_watches_and_who_waits(b: Bench) {
             }
             b.expect(release(&k, a), Reply::Done, "the owner releases").await;
             got.clear();
-            while let Some(hint) = timeout(HUSH, heard(&mut events, k.lock())).await.unwrap_or(None)
+            while let Some(hint) =
+                timeout(HUSH, next_hint(&mut events, k.lock())).await.unwrap_or(None)
             {
                 got.push(hint);
             }
@@ -163,11 +164,11 @@ async fn the_end_of_a_claim_wakes_who_waits_for_it(b: Bench) {
             let mut events = b.events();
             let t = b.granted(claim(&r, a, LONG), "an unused key is claimed").await;
             let waits = Claim { wait: true, ..claim_terms(&r, c, LONG, None, false) };
-            let said = b.ask(Op::Claim(waits)).await;
-            b.check(matches!(said, Reply::InFlight { .. }), "a running claim keeps off", &said);
+            let reply = b.ask(Op::Claim(waits)).await;
+            b.check(matches!(reply, Reply::InFlight { .. }), "a running claim keeps off", &reply);
             let end = if gives_back { unclaim(&r, a) } else { complete(&r, a, t, b"ok") };
             b.expect(end, Reply::Done, "the owner ends its claim").await;
-            woken = heard(&mut events, &r).await.is_some();
+            woken = next_hint(&mut events, &r).await.is_some();
             if woken {
                 break;
             }
@@ -184,7 +185,7 @@ async fn new_metadata_wakes_an_inspector(b: Bench) {
         let t = b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
         b.ask(inspect_waiting(&k)).await;
         b.expect(extend_saying(&k, a, t, b"news"), Reply::Done, "the owner speaks").await;
-        if heard(&mut events, k.lock()).await.is_some() {
+        if next_hint(&mut events, k.lock()).await.is_some() {
             return;
         }
         sleep(Duration::from_millis(200)).await;
@@ -205,7 +206,7 @@ async fn metadata_wakes_an_inspector_once_and_only_if_it_is_new(b: Bench) {
         for text in [&b"same"[..], b"news"] {
             b.expect(extend_saying(&k, a, t, text), Reply::Done, "the owner speaks").await;
             let mut hints = 0;
-            while timeout(HUSH, heard(&mut events, k.lock())).await.is_ok_and(|h| h.is_some()) {
+            while timeout(HUSH, next_hint(&mut events, k.lock())).await.is_ok_and(|h| h.is_some()) {
                 hints += 1;
             }
             got.push(hints);
@@ -232,7 +233,7 @@ async fn a_run_wakes_the_waiter_of_one_of_its_locks(b: Bench) {
         };
         let got = b.all(held.iter().map(release).collect()).await;
         b.check(got.iter().all(|r| *r == Reply::Done), "all of a run are released", &got);
-        if heard(&mut events, awaited.lock()).await.is_some() {
+        if next_hint(&mut events, awaited.lock()).await.is_some() {
             return;
         }
         sleep(Duration::from_millis(200)).await;

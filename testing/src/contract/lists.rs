@@ -8,7 +8,7 @@ use palisade::node::spi::{
 use tokio::time::timeout;
 
 use super::bench::{Bench, LONG, SHORT};
-use super::hints::{HUSH, TRIES, heard, listening};
+use super::hints::{HUSH, TRIES, listening, next_hint};
 use super::{Case, list};
 
 pub(super) fn cases() -> Vec<Case> {
@@ -16,7 +16,7 @@ pub(super) fn cases() -> Vec<Case> {
         Nothing: the_list_shows_who_is_in_it_in_order_of_arrival,
         Nothing: an_entry_is_replaced_by_its_owner_and_taken_out_by_it_alone,
         Nothing: an_entry_that_is_not_written_again_is_gone_after_its_ttl,
-        Nothing: a_full_list_takes_nobody_until_somebody_leaves,
+        Nothing: a_full_list_takes_no_candidate_until_one_leaves,
         Nothing: what_an_entry_says_comes_back_byte_for_byte,
         Nothing: a_list_that_is_only_read_is_not_made,
         Nothing: news_of_an_entry_reach_those_who_wrote_one,
@@ -89,7 +89,7 @@ async fn an_entry_that_is_not_written_again_is_gone_after_its_ttl(b: Bench) {
     b.check(owners(&got) == [c, a], "who was gone comes last", &got);
 }
 
-async fn a_full_list_takes_nobody_until_somebody_leaves(b: Bench) {
+async fn a_full_list_takes_no_candidate_until_one_leaves(b: Bench) {
     let (key, all) = (b.key(), (0..MAX_LISTED).map(|_| b.owner()).collect::<Vec<_>>());
     b.all(all.iter().map(|owner| write(&key, *owner, LONG, b"here")).collect()).await;
     let late = b.owner();
@@ -131,10 +131,10 @@ async fn news_of_an_entry_reach_those_who_wrote_one(b: Bench) {
         let (key, (a, c)) = (b.key(), b.owners());
         shown(&b, write(&key, a, LONG, b"here")).await;
         shown(&b, write(&key, c, LONG, b"too")).await;
-        let quiet = timeout(HUSH, heard(&mut events, &key)).await.unwrap_or(None);
+        let quiet = timeout(HUSH, next_hint(&mut events, &key)).await.unwrap_or(None);
         let Op::Enlist(entry) = write(&key, c, LONG, b"preferred") else { return };
         shown(&b, Op::Enlist(Enlist { news: true, ..entry })).await;
-        got = vec![quiet, heard(&mut events, &key).await];
+        got = vec![quiet, next_hint(&mut events, &key).await];
         if got == [None, Some(None)] {
             return;
         }

@@ -51,8 +51,8 @@ async fn a_result_is_shown_to_old_requests_too(b: Bench) {
     let t = b.granted(claim(&r, a, LONG), "an unused key is claimed").await;
     b.expect(complete(&r, a, t, b"v"), Reply::Done, "the claimant completes").await;
     let terms = claim_terms(&r, c, LONG, None, false);
-    let said = b.ask(Op::Claim(Claim { created: Some(1), ..terms })).await;
-    b.check(matches!(said, Reply::Completed(_)), "a result is shown to every caller", &said);
+    let reply = b.ask(Op::Claim(Claim { created: Some(1), ..terms })).await;
+    b.check(matches!(reply, Reply::Completed(_)), "a result is shown to every caller", &reply);
 }
 
 async fn keys_born_after_a_loss_are_remembered(b: Bench) {
@@ -195,7 +195,7 @@ async fn a_result_is_reported_in_quarantine(b: Bench) {
     // A server that writes to its disk once a second may have lost the result.
     let kept = b.ask(lookup(&r)).await;
     if matches!(kept, Reply::Record { state: Some(state), .. } if state.record.is_some()) {
-        let said = b.ask(claim(&r, c, LONG)).await;
-        b.check(matches!(said, Reply::Completed(_)), "a result is shown in quarantine", &said);
+        let reply = b.ask(claim(&r, c, LONG)).await;
+        b.check(matches!(reply, Reply::Completed(_)), "a result is shown in quarantine", &reply);
     }
 }

@@ -7,7 +7,7 @@ use tokio::time::sleep;
 
 use super::bench::{Bench, LONG, SHORT};
 use super::handover::{handed_over, slowly};
-use super::hints::{HUSH, TRIES, awaited, heard, listening};
+use super::hints::{HUSH, TRIES, awaited, listening, next_hint};
 use super::ops::{
     RESERVED, acquire, acquire_at, acquire_waiting, extend, inspect, raise, release, shared,
 };
@@ -401,7 +401,7 @@ async fn woken(
     k: &LockKeys,
 ) -> Vec<u64> {
     let mut all = Vec::new();
-    while let Ok(Some(hint)) = tokio::time::timeout(HUSH, heard(events, k.lock())).await {
+    while let Ok(Some(hint)) = tokio::time::timeout(HUSH, next_hint(events, k.lock())).await {
         all.extend(hint);
     }
     all.sort_unstable();

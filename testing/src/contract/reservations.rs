@@ -19,7 +19,7 @@ pub(super) fn cases() -> Vec<Case> {
         Nothing: a_reservation_is_no_holder,
         Nothing: a_reservation_that_is_given_back_passes_to_the_next,
         Nothing: a_reservation_is_over_soon,
-        Nothing: a_lock_that_nobody_waits_for_is_not_reserved,
+        Nothing: a_lock_without_waiters_is_not_reserved,
         Nothing: a_lock_is_not_reserved_for_who_watches,
     ]
 }
@@ -126,7 +126,7 @@ async fn a_reservation_is_over_soon(b: Bench) {
     b.until("a reservation is over by itself", acquire(&k, b.owner(), LONG), free).await;
 }
 
-async fn a_lock_that_nobody_waits_for_is_not_reserved(b: Bench) {
+async fn a_lock_without_waiters_is_not_reserved(b: Bench) {
     let (k, a) = (b.lock(), b.owner());
     b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
     let got = b.all(vec![release(&k, a), acquire(&k, b.owner(), LONG)]).await;

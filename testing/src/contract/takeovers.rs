@@ -17,13 +17,13 @@ use super::{Case, list};
 pub(super) fn cases() -> Vec<Case> {
     list![
         Nothing: a_lock_is_taken_from_its_owner,
-        Nothing: a_lock_is_taken_from_nobody_else,
+        Nothing: a_lock_is_taken_only_from_the_named_owner,
         Nothing: a_free_lock_is_granted_to_who_would_take_it,
         Nothing: those_who_wait_go_on_waiting,
         Nothing: a_closing_is_never_shortened,
         Nothing: a_renewal_in_between_is_respected,
         Nothing: who_took_a_lock_takes_it_again_from_itself,
-        Nothing: a_reservation_is_taken_from_nobody,
+        Nothing: a_reservation_cannot_be_taken_over,
         HandOver: a_held_lock_is_taken_while_a_node_settles,
         RestartKeeping: nothing_is_taken_in_quarantine,
     ]
@@ -106,7 +106,7 @@ async fn who_took_a_lock_takes_it_again_from_itself(b: Bench) {
     b.check(left > LONG / 2, "and shortens nothing", &left);
 }
 
-async fn a_reservation_is_taken_from_nobody(b: Bench) {
+async fn a_reservation_cannot_be_taken_over(b: Bench) {
     let mut events = b.events();
     listening(&b, &mut events).await;
     let (k, a) = awaited(&b, &WAITERS).await;
@@ -135,7 +135,7 @@ async fn a_held_lock_is_taken_while_a_node_settles(b: Bench) {
     b.check(owned_by(&got[5], OwnerToken::KEPT), "and shown as that", &got);
 }
 
-async fn a_lock_is_taken_from_nobody_else(b: Bench) {
+async fn a_lock_is_taken_only_from_the_named_owner(b: Bench) {
     let (k, (a, c)) = (b.lock(), b.owners());
     let fence = b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
     b.expect(extend_saying(&k, a, fence, b"its meta"), Reply::Done, "the owner speaks").await;

@@ -247,7 +247,7 @@ async fn wrong_lists_of_candidates_are_caught() {
             all.push(last);
         }
     };
-    let full = "a_full_list_takes_nobody_until_somebody_leaves";
+    let full = "a_full_list_takes_no_candidate_until_one_leaves";
     caught("has room without end", as_is, adds, full).await;
     let keeps = |op: &mut Op| {
         if let Op::Enlist(enlist) = op {

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use palisade::Settings;
 use palisade_ops::Deployment;
 use palisade_ops::doctor::{Doctor, Report, Verdict};
 
@@ -16,9 +17,12 @@ fn closed() -> Fake {
 }
 
 async fn examine(sentinels: &[&Fake], within: Duration) -> Report {
-    let at = sentinels.iter().map(|s| s.at.clone());
-    let deployment = Deployment::new().groups(at, [NAME]).password(PASSWORD);
-    let deployment = deployment.sentinel_password(PASSWORD).timeout(within);
+    let at: Vec<_> = sentinels.iter().map(|s| s.at.as_str()).collect();
+    let group = format!("sentinel://{}/{NAME}", at.join(","));
+    let mut settings = Settings::new([group]);
+    settings.password = Some(PASSWORD.into());
+    settings.sentinel_password = Some(PASSWORD.into());
+    let deployment = Deployment::of(settings).timeout(within);
     Doctor::new(deployment).trial(false).examine().await.expect("it makes sense")
 }
 
@@ -42,12 +46,12 @@ async fn one_sentinel_alone_does_not_say_where_to_log_in() {
         assert_eq!(lured.connections(), 0, "nobody was to be visited at the address {i}");
         let text = report.to_json();
         assert!(text.contains(&lured.at), "{i} is listed: {report}");
-        let commands = report.findings.iter().flat_map(|f| &f.mend);
+        let commands = report.findings.iter().flat_map(|f| &f.fix);
         let (_, port) = lured.at.rsplit_once(':').expect("host:port");
         let bad: Vec<_> = commands.filter(|m| m.contains(port) || m.contains("touch")).collect();
         assert!(bad.is_empty(), "{bad:?}");
     }
-    let skipped = |f: &&palisade_ops::doctor::Finding| f.says.contains("not examined");
+    let skipped = |f: &&palisade_ops::doctor::Finding| f.message.contains("not examined");
     let skipped = report.findings.iter().find(skipped).expect("it is said");
     assert_eq!((skipped.check, skipped.verdict), ("unreachable", Verdict::Unknown));
     // The server that the two other Sentinels name was examined.

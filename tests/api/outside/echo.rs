@@ -3,8 +3,8 @@
 use std::fmt::{Debug, Write as _};
 use std::time::Duration;
 
-use palisade::Redlock;
 use palisade::node::{RedisNode, SentinelNode, spi::LockNode};
+use palisade::{Redlock, Settings};
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::support::fake::{Fake, bulk};
@@ -110,13 +110,17 @@ async fn shown(node: impl LockNode + Debug) -> String {
 async fn examined(at: &str) -> String {
     use palisade_ops::Deployment;
     use palisade_ops::doctor::Doctor;
-    let login = |d: Deployment| {
-        let d = d.username(USER).password(PASSWORD).timeout(Duration::from_millis(500));
-        d.sentinel_username(USER).sentinel_password(PASSWORD)
+    let login = |url: String| {
+        let mut settings = Settings::new([url]);
+        settings.username = Some(USER.into());
+        settings.password = Some(PASSWORD.into());
+        settings.sentinel_username = Some(USER.into());
+        settings.sentinel_password = Some(PASSWORD.into());
+        Deployment::of(settings).timeout(Duration::from_millis(500))
     };
     let mut all = String::new();
-    let lone = login(Deployment::new().node(format!("redis://{at}")));
-    let group = login(Deployment::new().groups([at], ["orders"]));
+    let lone = login(format!("redis://{at}"));
+    let group = login(format!("sentinel://{at}/orders"));
     for deployment in [lone, group] {
         let report = Doctor::new(deployment).examine().await.unwrap();
         writeln!(all, "{report}\n{}", report.to_json()).unwrap();

@@ -35,10 +35,10 @@ async fn one_noisy_sentinel_is_one_question_a_second() {
     let server = Server::start(&[]);
     let scene = scene(&server).await;
     scene.sentinels[2].flood(Duration::from_millis(10));
-    let before = scene.sentinels[0].asked("SENTINEL MASTER");
+    let before = scene.sentinels[0].received("SENTINEL MASTER");
     tokio::time::sleep(Duration::from_secs(5)).await;
-    let asked = scene.sentinels[0].asked("SENTINEL MASTER") - before;
-    assert!((1..=7).contains(&asked), "{asked} questions in five seconds");
+    let rounds = scene.sentinels[0].received("SENTINEL MASTER") - before;
+    assert!((1..=7).contains(&rounds), "{rounds} questions in five seconds");
     drop(scene.redlock.mutex("still").build().unwrap().acquire().await.expect("a grant"));
 }
 
@@ -67,8 +67,8 @@ async fn a_failover_is_noticed_through_the_noise_of_another_sentinel() {
 async fn the_master_that_a_round_has_named_is_not_asked_for_again() {
     let (old, new) = (Server::start(&[]), Server::start(&[]));
     let scene = scene(&old).await;
-    let asked = || scene.sentinels.each_ref().map(|s| s.asked("SENTINEL MASTER"));
-    let before = asked();
+    let rounds = || scene.sentinels.each_ref().map(|s| s.received("SENTINEL MASTER"));
+    let before = rounds();
     {
         let mut view = scene.view.lock().unwrap();
         (view.master, view.epoch) = (new.addr(), 1);
@@ -81,7 +81,7 @@ async fn the_master_that_a_round_has_named_is_not_asked_for_again() {
         assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", scene.node.status());
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    let after = asked();
+    let after = rounds();
     let rounds = [0, 1, 2].map(|i| after[i] - before[i]);
     assert_eq!(rounds, [1; 3], "one round decides and connects");
 }

@@ -206,10 +206,10 @@ async fn an_expectation_changes_no_answer_and_no_key() {
         let b = forgets.send(LONG, ops("full")).await;
         long += forgets.shown.load(SeqCst) - at;
         rounds += 1;
-        let said = |replies: &Replies| -> Vec<String> {
+        let items = |replies: &Replies| -> Vec<String> {
             replies.items.iter().map(|reply| timeless(reply, start)).collect()
         };
-        assert_eq!(said(&a), said(&b), "round {round}: {:?}", ops("side"));
+        assert_eq!(items(&a), items(&b), "round {round}: {:?}", ops("side"));
     }
     assert!(short > 10, "{short} of {rounds} batches were answered the short way");
     assert_eq!(long, rounds, "each that expects nothing takes the long way");
@@ -303,7 +303,7 @@ async fn a_length_that_others_asked_for_unseen_is_noticed() {
 }
 
 #[tokio::test]
-async fn a_length_is_agreed_on_as_long_as_somebody_asks_for_it() {
+async fn a_length_is_agreed_on_as_long_as_a_client_requests_it() {
     let server = Server::start(&[]);
     let node = acquainted(&server, SHORT).await;
     let agreed = || server.cli(&["get", "palisade:generation"])[82..95].to_owned();

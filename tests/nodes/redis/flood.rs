@@ -111,8 +111,8 @@ async fn flooded(name: impl Fn(u64) -> String + Send + 'static) -> u64 {
     let (begun, before) = (Instant::now(), scripts(&server));
     let loud = median(&waits, "free", ROUNDS).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let asked = scripts(&server) - before;
-    let hints = heard(&mut events);
+    let requests = scripts(&server) - before;
+    let hints = count_hints(&mut events);
     let seconds = begun.elapsed().as_secs_f64();
     assert!(publisher.sent() > 2_000, "it was no flood: {}", publisher.sent());
     drop(publisher);
@@ -122,13 +122,13 @@ async fn flooded(name: impl Fn(u64) -> String + Send + 'static) -> u64 {
         waiter.await.unwrap().expect("who waits is served in the end");
     }
     assert!(loud < quiet * 40, "{loud:?} instead of {quiet:?}");
-    let asked = asked.saturating_sub(2 * ROUNDS as u64);
-    assert!((asked as f64) < 130.0 * seconds + 20.0, "asked {asked} times in {seconds} s");
+    let requests = requests.saturating_sub(2 * ROUNDS as u64);
+    assert!((requests as f64) < 130.0 * seconds + 20.0, "{requests} requests in {seconds} s");
     hints
 }
 
 /// Returns the number of hints, including those that came too fast to be read.
-fn heard(events: &mut Receiver<NodeSignal>) -> u64 {
+fn count_hints(events: &mut Receiver<NodeSignal>) -> u64 {
     let mut hints = 0;
     loop {
         match events.try_recv() {

@@ -94,7 +94,7 @@ async fn tenant(server: &Server) -> redis::aio::MultiplexedConnection {
 }
 
 /// Sends the op between two others, and asserts that these are answered as usual.
-async fn spoils_nobody_else(node: &RedisNode, op: Op, what: &str) -> Result<Reply, NodeError> {
+async fn send_between_others(node: &RedisNode, op: Op, what: &str) -> Result<Reply, NodeError> {
     let (a, b) = (owner(), owner());
     let ops = vec![acquire("before", a), op.clone(), Op::Claim(claim("behind", b))];
     let got = batch(node, LONG, ops, Duration::from_secs(5)).await.items;
@@ -147,7 +147,7 @@ async fn a_forged_field_of_a_record_spoils_its_own_op_only() {
                     }
                     put(&mut con, &[b"HSET", b"r", field.as_bytes(), value]).await;
                     let what = format!("{field}={}", value.escape_ascii());
-                    let _ = spoils_nobody_else(&node, op, &what).await;
+                    let _ = send_between_others(&node, op, &what).await;
                 }
             }
         }
@@ -188,7 +188,7 @@ async fn a_value_of_any_type_under_any_key_of_an_op_spoils_that_op_only() {
                     let words = [&[value[0], key.as_bytes()], &value[1..]].concat();
                     put(&mut con, &words).await;
                     let what = format!("{key}: {value:?}, held: {held}");
-                    let got = spoils_nobody_else(&node, op.clone(), &what).await;
+                    let got = send_between_others(&node, op.clone(), &what).await;
                     if key == "k" && matches!(op, Op::Acquire { .. }) && value[1] != mine {
                         let foreign = matches!(got, Ok(Reply::Held { foreign: true, .. }));
                         assert!(foreign, "{what}: {got:?}");
@@ -221,7 +221,7 @@ async fn a_list_of_candidates_that_is_none_spoils_its_own_op_only() {
         let ttl = Duration::from_secs(60);
         let entry = Some(b"x"[..].into());
         let enlist = Enlist { key: "e".into(), owner: me, ttl, entry, news: false };
-        let got = spoils_nobody_else(&node, Op::Enlist(enlist), &list).await;
+        let got = send_between_others(&node, Op::Enlist(enlist), &list).await;
         assert_eq!(fault(got).0, NodeFault::Server, "{list}");
         assert_eq!(server.cli(&["get", "e"]), list, "it was written over");
     }
@@ -239,7 +239,7 @@ async fn a_huge_value_is_not_carried_around() {
     put(&mut con, &[b"SET", b"l", me.as_str().as_bytes()]).await;
     put(&mut con, &[b"SET", b"{l}:fence", b"7"]).await;
     for op in about_lock("k", me).into_iter().take(7) {
-        let got = spoils_nobody_else(&node, op.clone(), "huge lock").await;
+        let got = send_between_others(&node, op.clone(), "huge lock").await;
         match op {
             Op::Acquire { .. } => assert!(matches!(got, Ok(Reply::Held { foreign: true, .. }))),
             Op::Inspect { .. } => {
@@ -252,7 +252,7 @@ async fn a_huge_value_is_not_carried_around() {
     server.cli(&["rename", "k", "{l}:meta"]);
     server.cli(&["pexpire", "{l}:meta", "60000"]);
     let look = Op::Inspect { keys: LockKeys::new("l"), wait: false };
-    let got = spoils_nobody_else(&node, look, "huge metadata").await;
+    let got = send_between_others(&node, look, "huge metadata").await;
     let Ok(Reply::Holder(Some(holder))) = got else { panic!("{got:?}") };
     assert_eq!((holder.owner, holder.meta), (Some(me), None));
     server.cli(&["del", "{l}:meta"]);
@@ -262,7 +262,7 @@ async fn a_huge_value_is_not_carried_around() {
     put(&mut con, &fields).await;
     put(&mut con, &[b"HSET", b"r", b"val", &vec![b'x'; 12 << 20]]).await;
     for op in about_record("r", me).into_iter().take(5) {
-        let got = spoils_nobody_else(&node, op, "huge result").await;
+        let got = send_between_others(&node, op, "huge result").await;
         assert!(!matches!(got, Ok(Reply::Completed(_))), "{got:?}");
     }
     assert_stayed(&mut events);

@@ -61,7 +61,7 @@ async fn met(server: &Server, node: &RedisNode, marker: &str) -> (Facts, String)
 }
 
 #[tokio::test]
-async fn a_marker_that_nobody_can_have_written_counts_as_lost_whichever_field_it_is() {
+async fn an_impossible_marker_counts_as_lost_whichever_field_it_is() {
     let server = Server::start(&[]);
     let node = RedisNode::new(server.url()).unwrap();
     facts(&node, TERMS).await;

@@ -410,7 +410,7 @@ async fn until_up_in(node: &RedisNode, terms: Terms, op: Op) -> Result<Reply, No
 }
 
 #[tokio::test]
-async fn nobody_there_is_unreachable_at_once_and_not_executed() {
+async fn a_closed_port_is_unreachable_at_once_and_not_executed() {
     let node = RedisNode::new(format!("redis://127.0.0.1:{}", free_port())).unwrap();
     for _ in 0..3 {
         let got = one(&node, LONG, acquire("k", owner())).await;

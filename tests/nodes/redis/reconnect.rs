@@ -74,7 +74,7 @@ async fn an_impatient_request_does_not_cost_others_their_connection() {
 
 /// A quarantine runs from the moment of the reconnect, and not from the first request after it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_restarted_server_is_marked_although_nobody_asks_for_anything() {
+async fn a_restarted_server_is_marked_without_any_request() {
     let mut server = Server::start(&["--appendonly", "yes", "--appendfsync", "always"]);
     let node = RedisNode::builder(server.url()).trust_fresh(true).build().unwrap();
     let redlock = Redlock::builder().node(node).ttl(TTL).max_ttl(TTL).build().unwrap();

@@ -216,8 +216,8 @@ async fn nodes(server: &Server, once: bool) -> (MemoryNode, RedisNode, Terms) {
     let memory = MemoryNode::builder().quarantined().build();
     // The node's floor must be in the past when the first token is drawn.
     let begun = Terms { max_ttl: NONE, clock_error: NONE };
-    let asked = Batch { terms: begun, not_after: None, known_since: None, ops: Vec::new() };
-    memory.call(asked, SystemEnv.now() + Duration::from_secs(60)).await;
+    let batch = Batch { terms: begun, not_after: None, known_since: None, ops: Vec::new() };
+    memory.call(batch, SystemEnv.now() + Duration::from_secs(60)).await;
     facts(&node, begun).await;
     tokio::time::sleep(20 * NONE).await;
     (memory, node, Terms { max_ttl: NONE, ..LONG })
@@ -245,10 +245,10 @@ async fn history(server: &Server, seed: u64) -> Result<(), String> {
             0 => {
                 let taken = memory.set_foreign("b", SPANS[0]);
                 let ms = SPANS[0].as_millis().to_string();
-                let said = server.cli(&["set", "b", "a stranger's", "nx", "px", &ms]);
+                let reply = server.cli(&["set", "b", "a stranger's", "nx", "px", &ms]);
                 log.push(format!("a stranger's lock: {taken}"));
-                if taken != (said == "OK") {
-                    return Err(format!("{}\n  memory {taken}\n  redis {said}", log.join("\n")));
+                if taken != (reply == "OK") {
+                    return Err(format!("{}\n  memory {taken}\n  redis {reply}", log.join("\n")));
                 }
             }
             1 => {
@@ -268,9 +268,9 @@ async fn history(server: &Server, seed: u64) -> Result<(), String> {
             there.push(b);
         }
         let deadline = SystemEnv.now() + Duration::from_secs(60);
-        let asked = |ops| Batch { terms, not_after: None, known_since: None, ops };
-        let a = memory.call(asked(here.clone()), deadline).await;
-        let b = redis.call(asked(there), deadline).await;
+        let batch = |ops| Batch { terms, not_after: None, known_since: None, ops };
+        let a = memory.call(batch(here.clone()), deadline).await;
+        let b = redis.call(batch(there), deadline).await;
         for ((op, a), b) in here.iter().zip(&a.items).zip(&b.items) {
             log.push(format!("{op:?}\n    {a:?}"));
             if !are_alike(a, b) {
@@ -278,8 +278,8 @@ async fn history(server: &Server, seed: u64) -> Result<(), String> {
             }
         }
         let (Some(a), Some(b)) = (a.facts, b.facts) else { return Err("no facts".into()) };
-        let said = |f: &Facts| (f.new_history, f.marker_missing, f.began, f.losses.len());
-        if round > 0 && said(&a) != said(&b) || a.quarantine.abs_diff(b.quarantine) > APART {
+        let data = |f: &Facts| (f.new_history, f.marker_missing, f.began, f.losses.len());
+        if round > 0 && data(&a) != data(&b) || a.quarantine.abs_diff(b.quarantine) > APART {
             return Err(format!("{}\n  memory {a:?}\n  redis {b:?}", log.join("\n")));
         }
         if ends {

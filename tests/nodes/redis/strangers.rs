@@ -61,7 +61,7 @@ async fn a_fence_that_is_none_opens_no_lock_that_is_to_be_taken() {
 
 /// This also holds on an only node, and however often the acquire is tried.
 #[tokio::test]
-async fn a_fence_of_tomorrow_keeps_nobody_out_until_tomorrow() {
+async fn a_fence_of_tomorrow_keeps_no_caller_out_until_tomorrow() {
     let server = Server::start(&[]);
     let builder = palisade::Redlock::builder().node(fresh(&server)).ttl(Duration::from_secs(2));
     let redlock = builder.clock_error(Duration::from_millis(100)).build().unwrap();

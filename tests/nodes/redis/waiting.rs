@@ -44,7 +44,7 @@ async fn hinted(events: &mut tokio::sync::broadcast::Receiver<NodeSignal>) -> Ar
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_know_that_somebody_waits_wakes_it_all_the_same() {
+async fn a_client_that_does_not_know_of_a_waiter_wakes_it_all_the_same() {
     let server = Server::start(&[]);
     let (mine, other) = (fresh(&server), fresh(&server));
     let (a, b) = (owner(), owner());
@@ -129,7 +129,7 @@ async fn the_marker_says_how_long_waiters_may_exist_and_keeps_its_other_fields()
 }
 
 #[tokio::test]
-async fn a_marker_that_nobody_of_us_wrote_is_a_lost_one() {
+async fn a_marker_that_is_not_ours_counts_as_lost() {
     let server = Server::start(&[]);
     let node = fresh(&server);
     fence(one(&node, LONG, acquire("k", owner())).await);

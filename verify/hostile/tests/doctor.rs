@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use palisade::Settings;
 use palisade_ops::Deployment;
 use palisade_ops::doctor::{Doctor, Report};
 
@@ -41,8 +42,10 @@ pub(crate) async fn node(phase: Phase, kind: Arc<Kind>) -> (usize, Vec<String>) 
     let what = format!("doctor, {phase:?}, {}", kind.name);
     let bad = Server::start(DataServer::new(), Some((phase, kind)));
     let honest = Server::start(DataServer::new(), None);
-    let all = Deployment::new().password(PASSWORD).timeout(LIMIT);
-    let all = all.node(format!("redis://{}", bad.at)).node(format!("redis://{}", honest.at));
+    let url = |server: &Server| format!("redis://{}", server.at);
+    let mut settings = Settings::new([url(&bad), url(&honest)]);
+    settings.password = Some(PASSWORD.into());
+    let all = Deployment::of(settings).timeout(LIMIT);
     let wrong = examine(&what, all, &honest).await.err();
     (bad.struck(), wrong.into_iter().collect())
 }
@@ -54,8 +57,10 @@ pub(crate) async fn sentinel(phase: Phase, kind: Arc<Kind>) -> (usize, Vec<Strin
     let honest = |id| Server::start(SentinelServer::new(id, &master.at), None);
     let (a, b) = (honest('a'), honest('b'));
     let bad = Server::start(SentinelServer::new('c', &master.at), Some((phase, kind)));
-    let all = Deployment::new().password(PASSWORD).sentinel_password(PASSWORD).timeout(LIMIT);
-    let all = all.groups([bad.at.clone(), a.at.clone(), b.at.clone()], [NAME]);
+    let mut settings = Settings::new([format!("sentinel://{},{},{}/{NAME}", bad.at, a.at, b.at)]);
+    settings.password = Some(PASSWORD.into());
+    settings.sentinel_password = Some(PASSWORD.into());
+    let all = Deployment::of(settings).timeout(LIMIT);
     let wrong = examine(&what, all, &master).await.err();
     (bad.struck(), wrong.into_iter().collect())
 }

@@ -11,9 +11,9 @@ use crate::fake::{Command, bulk, message};
 
 /// Action of a misbehaving server.
 #[derive(Debug)]
-pub(crate) enum Act {
+pub(crate) enum Action {
     /// Sends these bytes in place of the answer.
-    Say(Vec<u8>),
+    Send(Vec<u8>),
     /// Sends bytes computed from the command and the right answer.
     Twist(fn(&Command, &[u8]) -> Vec<u8>),
     /// Closes the connection: before the answer, or after half of it.
@@ -31,7 +31,7 @@ pub(crate) enum Act {
 #[derive(Debug)]
 pub(crate) struct Kind {
     pub(crate) name: String,
-    pub(crate) act: Act,
+    pub(crate) action: Action,
     /// True if the bytes contain the right answer, so that a client may accept them.
     pub(crate) honest: bool,
     /// True if the kind is expensive; it is tried in few phases.
@@ -48,10 +48,10 @@ impl Kind {
         command: &Command,
         honest: &[u8],
     ) -> Strike {
-        match &self.act {
-            Act::Say(bytes) => to.write_all(bytes).await?,
-            Act::Twist(twist) => to.write_all(&twist(command, honest)).await?,
-            Act::HangUp { half, reset } => {
+        match &self.action {
+            Action::Send(bytes) => to.write_all(bytes).await?,
+            Action::Twist(twist) => to.write_all(&twist(command, honest)).await?,
+            Action::HangUp { half, reset } => {
                 let sent = if *half { &honest[..honest.len() / 2] } else { &[] };
                 to.write_all(sent).await?;
                 if *reset {
@@ -60,14 +60,14 @@ impl Kind {
                 }
                 return Ok(false);
             }
-            Act::Silence => std::future::pending().await,
-            Act::Slow(pause) => {
+            Action::Silence => std::future::pending().await,
+            Action::Slow(pause) => {
                 for byte in honest {
                     to.write_all(&[*byte]).await?;
                     sleep(*pause).await;
                 }
             }
-            Act::Flood { head, piece, burst } => {
+            Action::Flood { head, piece, burst } => {
                 to.write_all(head).await?;
                 let mut sent = 0;
                 loop {
@@ -78,7 +78,7 @@ impl Kind {
                     }
                 }
             }
-            Act::Drip { head, piece } => {
+            Action::Drip { head, piece } => {
                 to.write_all(head).await?;
                 loop {
                     to.write_all(piece).await?;
@@ -93,44 +93,47 @@ impl Kind {
 /// Returns all kinds.
 pub(crate) fn all() -> Vec<Kind> {
     let mut all = Vec::new();
-    let mut add = |name: &str, act: Act| {
-        all.push(Kind { name: name.to_owned(), act, honest: false, rare: false });
+    let mut add = |name: &str, action: Action| {
+        all.push(Kind { name: name.to_owned(), action, honest: false, rare: false });
     };
     for half in [false, true] {
         for reset in [false, true] {
-            add(&format!("hangs up: half {half}, reset {reset}"), Act::HangUp { half, reset });
+            add(&format!("hangs up: half {half}, reset {reset}"), Action::HangUp { half, reset });
         }
     }
-    add("silence", Act::Silence);
-    add("a byte a second", Act::Slow(Duration::from_secs(1)));
+    add("silence", Action::Silence);
+    add("a byte a second", Action::Slow(Duration::from_secs(1)));
     for (name, text) in TEXTS {
-        add(name, Act::Say(text.as_bytes().to_vec()));
+        add(name, Action::Send(text.as_bytes().to_vec()));
     }
     for (name, bytes) in BYTES {
-        add(name, Act::Say(bytes.to_vec()));
+        add(name, Action::Send(bytes.to_vec()));
     }
     for code in CODES {
-        add(&format!("error {code}"), Act::Say(format!("-{code} no\r\n").into_bytes()));
+        add(&format!("error {code}"), Action::Send(format!("-{code} no\r\n").into_bytes()));
     }
     for (name, mark) in [("arrays", "*"), ("attributes", "|"), ("maps", "%"), ("sets", "~")] {
         add(
             &format!("{name} in each other"),
-            Act::Say(format!("{mark}1\r\n").repeat(50_000).into()),
+            Action::Send(format!("{mark}1\r\n").repeat(50_000).into()),
         );
         let few = format!("{}:1\r\n", format!("{mark}1\r\n").repeat(15));
-        add(&format!("a few {name} in each other"), Act::Say(few.into()));
+        add(&format!("a few {name} in each other"), Action::Send(few.into()));
     }
     let long = |n: usize| format!("-ERR {}\r\n", "x".repeat(n));
-    add("a long error", Act::Say(long(60_000).into()));
-    add("a longer error", Act::Say(long(1_000_000).into()));
-    add("a long code", Act::Say(format!("-{} no\r\n", "Z".repeat(60_000)).into()));
-    add("a forged log line", Act::Say(blob_error("ERR no\n2026 ERROR forged\x1b[31m\x07").into()));
-    add("a hidden line", Act::Say(blob_error("ERR no\u{202e}\u{200b}\u{2028}hidden").into()));
+    add("a long error", Action::Send(long(60_000).into()));
+    add("a longer error", Action::Send(long(1_000_000).into()));
+    add("a long code", Action::Send(format!("-{} no\r\n", "Z".repeat(60_000)).into()));
+    add(
+        "a forged log line",
+        Action::Send(blob_error("ERR no\n2026 ERROR forged\x1b[31m\x07").into()),
+    );
+    add("a hidden line", Action::Send(blob_error("ERR no\u{202e}\u{200b}\u{2028}hidden").into()));
     floods(&mut add);
     twists(&mut all);
     let text = blob_error(&long(900_000)).into_bytes();
-    let act = Act::Say(text);
-    all.push(Kind { name: "a long error as a text".to_owned(), act, honest: false, rare: true });
+    let action = Action::Send(text);
+    all.push(Kind { name: "a long error as a text".to_owned(), action, honest: false, rare: true });
     all.push(many("many values"));
     all
 }
@@ -138,24 +141,24 @@ pub(crate) fn all() -> Vec<Kind> {
 /// Returns the kinds that fill the largest allowed answer to a batch.
 pub(crate) fn largest() -> Vec<Kind> {
     let (head, piece) = (b"$9999990\r\n".to_vec(), vec![b'a'; 1 << 16]);
-    let act = Act::Flood { head, piece, burst: 12 << 20 };
-    let text = Kind { name: "as large as may be".to_owned(), act, honest: false, rare: false };
+    let action = Action::Flood { head, piece, burst: 12 << 20 };
+    let text = Kind { name: "as large as may be".to_owned(), action, honest: false, rare: false };
     vec![text, many("as many as may be")]
 }
 
 fn many(name: &str) -> Kind {
     let (head, piece) = (b"*65000\r\n".to_vec(), b"_\r\n".repeat(4096));
-    let act = Act::Flood { head, piece, burst: 1 << 20 };
-    Kind { name: name.to_owned(), act, honest: false, rare: true }
+    let action = Action::Flood { head, piece, burst: 1 << 20 };
+    Kind { name: name.to_owned(), action, honest: false, rare: true }
 }
 
 fn blob_error(text: &str) -> String {
     format!("!{}\r\n{text}\r\n", text.len())
 }
 
-fn floods(add: &mut impl FnMut(&str, Act)) {
+fn floods(add: &mut impl FnMut(&str, Action)) {
     let flood =
-        |head: &[u8], piece: Vec<u8>| Act::Flood { head: head.to_vec(), piece, burst: 300_000 };
+        |head: &[u8], piece: Vec<u8>| Action::Flood { head: head.to_vec(), piece, burst: 300_000 };
     let text = || vec![b'a'; 1 << 16];
     add("a line without end", flood(b"+", text()));
     add("an error without end", flood(b"-ERR ", text()));
@@ -174,7 +177,8 @@ fn floods(add: &mut impl FnMut(&str, Act)) {
         "pushes in attributes without end",
         flood(b"", b"|1\r\n+a\r\n:1\r\n>1\r\n+x\r\n".repeat(60)),
     );
-    let drip = |head: &[u8], piece: &[u8]| Act::Drip { head: head.to_vec(), piece: piece.to_vec() };
+    let drip =
+        |head: &[u8], piece: &[u8]| Action::Drip { head: head.to_vec(), piece: piece.to_vec() };
     add("drips of a text", drip(b"$1000000\r\n", b"a"));
     add("drips of values", drip(b"*60000\r\n", b":1\r\n"));
     add("drips of a line", drip(b"+", b"a"));
@@ -189,7 +193,7 @@ fn echo(command: &Command) -> Vec<u8> {
 
 fn twists(all: &mut Vec<Kind>) {
     let mut add = |name: &str, honest: bool, twist: fn(&Command, &[u8]) -> Vec<u8>| {
-        all.push(Kind { name: name.to_owned(), act: Act::Twist(twist), honest, rare: false });
+        all.push(Kind { name: name.to_owned(), action: Action::Twist(twist), honest, rare: false });
     };
     add("echoes it as an error", false, |c, _| {
         let text = String::from_utf8_lossy(&echo(c)).replace(['\r', '\n'], " ");

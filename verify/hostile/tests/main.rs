@@ -22,7 +22,7 @@ use palisade::{RedisNode, Redlock};
 use tokio::task::JoinSet;
 
 use judge::{AT_ONCE, JUDGE, elsewhere};
-use kinds::{Act, Kind};
+use kinds::{Action, Kind};
 use server::{DataServer, Phase, Server};
 
 /// Returns every kind in every phase, in an order in which expensive ones are not neighbours.
@@ -121,7 +121,7 @@ async fn a_server_that_falls_silent_while_nothing_is_asked_is_noticed() {
         return;
     }
     let silence =
-        Kind { name: "silence".to_owned(), act: Act::Silence, honest: false, rare: false };
+        Kind { name: "silence".to_owned(), action: Action::Silence, honest: false, rare: false };
     let bad = Server::start(DataServer::new(), Some((Phase::Idle, Arc::new(silence))));
     let node = RedisNode::builder(format!("redis://{}", bad.at)).trust_fresh(true).build().unwrap();
     let redlock = Redlock::builder().node(node).build().unwrap();
@@ -144,8 +144,8 @@ async fn a_server_that_falls_silent_while_nothing_is_asked_is_noticed() {
 
 /// Every kind of flood that no limit ends is sent at full speed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_flood_at_full_speed_holds_up_nobody_else() {
-    if elsewhere("a_flood_at_full_speed_holds_up_nobody_else") {
+async fn a_flood_at_full_speed_delays_no_other_node() {
+    if elsewhere("a_flood_at_full_speed_delays_no_other_node") {
         return;
     }
     let judge = &*JUDGE;
@@ -153,7 +153,7 @@ async fn a_flood_at_full_speed_holds_up_nobody_else() {
     let mut wrong = Vec::new();
     for name in ["answers without end", "hints without end", "unknown pushes without end"] {
         let mut kind = kinds::all().into_iter().find(|k| k.name == name).expect("it is known");
-        let Act::Flood { burst, .. } = &mut kind.act else { panic!("{name} is no flood") };
+        let Action::Flood { burst, .. } = &mut kind.action else { panic!("{name} is no flood") };
         *burst = usize::MAX;
         let kind = Arc::new(kind);
         for phase in [Phase::Idle, Phase::Hello] {

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::process::{Child, Stdio};
 use std::rc::Rc;
 
-use crate::event::{What, now};
+use crate::event::{EventKind, now};
 use crate::ledger::Shared;
 use crate::world::{Failure, World, signal};
 
@@ -75,7 +75,7 @@ impl Clients {
         self.world.place(n, &mut command)?;
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         client.process = Some(command.stdin(Stdio::null()).spawn()?);
-        self.ledger.borrow_mut().note_of(n, client.life, now(), What::Born)?;
+        self.ledger.borrow_mut().note_of(n, client.life, now(), EventKind::Born)?;
         Ok(())
     }
 
@@ -88,13 +88,18 @@ impl Clients {
 
     /// Kills a client with SIGKILL.
     pub(crate) fn kill(&self, n: u8) -> Result<(), Failure> {
-        self.go_on(n)?;
+        self.resume(n)?;
         let mut list = self.list.borrow_mut();
         let client = &mut list[usize::from(n) - 1];
         let Some(mut process) = client.process.take() else { return Ok(()) };
         process.kill()?;
         process.wait()?;
-        self.ledger.borrow_mut().note_of(n, client.life, now(), What::Died { wanted: true })?;
+        self.ledger.borrow_mut().note_of(
+            n,
+            client.life,
+            now(),
+            EventKind::Died { wanted: true },
+        )?;
         Ok(())
     }
 
@@ -113,7 +118,7 @@ impl Clients {
     }
 
     /// Continues a stopped client with SIGCONT.
-    pub(crate) fn go_on(&self, n: u8) -> Result<(), Failure> {
+    pub(crate) fn resume(&self, n: u8) -> Result<(), Failure> {
         let mut list = self.list.borrow_mut();
         let client = &mut list[usize::from(n) - 1];
         let (Some(since), Some(process)) = (client.frozen.take(), &client.process) else {
@@ -121,7 +126,7 @@ impl Clients {
         };
         signal(process.id(), "CONT");
         let life = client.life;
-        self.ledger.borrow_mut().note_of(n, life, since, What::Frozen { until: now() })?;
+        self.ledger.borrow_mut().note_of(n, life, since, EventKind::Frozen { until: now() })?;
         Ok(())
     }
 
@@ -138,7 +143,7 @@ impl Clients {
                 if let Some(status) = ended {
                     println!("client {n} ended by itself: {status}");
                     client.process = None;
-                    let died = What::Died { wanted: false };
+                    let died = EventKind::Died { wanted: false };
                     self.ledger.borrow_mut().note_of(n, client.life, now(), died)?;
                 }
                 ended.is_some()

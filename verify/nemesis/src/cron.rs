@@ -21,9 +21,9 @@ use crate::Signals;
 use crate::client;
 use crate::clients::Clients;
 use crate::cut::{Cut, cut, mend};
-use crate::event::{Event, What, Who, now};
+use crate::event::{Event, EventKind, TaskId, now};
 use crate::ledger::{self, Ledger as Book, Shared};
-use crate::wire::{Ask, Ledger, Told};
+use crate::wire::{Ledger, LedgerReply, LedgerRequest};
 use crate::world::{Failure, Place, World};
 
 const PROCESSES: u8 = 3;
@@ -52,7 +52,7 @@ pub(crate) fn run_client(args: &client::Args) -> Result<(), Failure> {
 async fn work(args: &client::Args) -> Result<(), Failure> {
     let redlock = client::redlock(&args.group)?;
     let cron = Cron::new(&redlock);
-    let who = Who { client: args.id, life: args.life, task: 0 };
+    let who = TaskId { client: args.id, life: args.life, task: 0 };
     let mut ledger = Ledger::connect(&args.ledger, who).await?;
     let mut resign = signal(SignalKind::user_defined1())?;
     let job = Job::new("job", "* * * * * *").overlap(Overlap::Allow).late(LATE);
@@ -62,8 +62,8 @@ async fn work(args: &client::Args) -> Result<(), Failure> {
             // The time is read first, so the term was held at that time or later.
             let at = now();
             if let Some(term) = cron.term() {
-                let valid = What::Valid { name: LEAD.into(), token: term.get(), until: at };
-                ledger.say_at(at, valid).await?;
+                let valid = EventKind::Valid { name: LEAD.into(), token: term.get(), until: at };
+                ledger.report_at(at, valid).await?;
             }
             tokio::select! {
                 biased;
@@ -81,18 +81,18 @@ async fn work(args: &client::Args) -> Result<(), Failure> {
 
 /// Runs one tick of the job: asks whether an earlier attempt took effect, and if not, takes effect
 /// under the tick's token.
-async fn effect(args: &client::Args, who: Who, tick: Tick) -> Result<(), Failed> {
+async fn effect(args: &client::Args, who: TaskId, tick: Tick) -> Result<(), Failed> {
     let mut ledger = Ledger::connect(&args.ledger, who).await?;
     let key: Arc<str> = tick.unix_seconds().to_string().into();
     let token = tick.fencing_token().get();
-    let asked = ledger.ask(Ask::Probe { key: Arc::clone(&key), token }).await?;
-    if matches!(asked, Told::Value(Some(_))) {
+    let reply = ledger.request(LedgerRequest::Probe { key: Arc::clone(&key), token }).await?;
+    if matches!(reply, LedgerReply::Value(Some(_))) {
         return Ok(());
     }
     // The pause is long enough for a strike to hit some ticks in the middle.
     sleep(Duration::from_millis(100)).await;
     let value = format!("{}.{}.{}", who.client, who.life, tick.attempt()).into();
-    if ledger.yes(Ask::Book { key, token, value }).await? {
+    if ledger.accepts(LedgerRequest::Book { key, token, value }).await? {
         Ok(())
     } else {
         Err(Failed::retry("the ledger has seen a larger token"))
@@ -163,7 +163,7 @@ async fn strike(n: u32, p: u8, world: &World, clients: &Clients) -> Result<&'sta
         1 => {
             clients.freeze(p);
             sleep(LASTS).await;
-            clients.go_on(p)?;
+            clients.resume(p)?;
             "is frozen"
         }
         2 => {
@@ -187,7 +187,7 @@ async fn strike(n: u32, p: u8, world: &World, clients: &Clients) -> Result<&'sta
 /// second old.
 fn leader(ledger: &Shared) -> Option<u8> {
     let ledger = ledger.borrow();
-    let last = ledger.so_far().iter().rev().find(|e| matches!(e.what, What::Valid { .. }))?;
+    let last = ledger.so_far().iter().rev().find(|e| matches!(e.kind, EventKind::Valid { .. }))?;
     (now() - last.at < 1_000_000_000).then_some(last.who.client)
 }
 
@@ -201,13 +201,13 @@ fn judge(events: &[Event], end: u64) -> bool {
     let mut booked: BTreeMap<u64, u32> = BTreeMap::new();
     // By term: the first and last time at which it was reported, and the processes that reported
     // it.
-    let mut terms: BTreeMap<u64, (u64, u64, BTreeSet<Who>)> = BTreeMap::new();
+    let mut terms: BTreeMap<u64, (u64, u64, BTreeSet<TaskId>)> = BTreeMap::new();
     for e in events {
-        match &e.what {
-            What::Booked { key, accepted: true, .. } => {
+        match &e.kind {
+            EventKind::Booked { key, accepted: true, .. } => {
                 *booked.entry(key.parse().unwrap_or(0)).or_default() += 1;
             }
-            What::Valid { token, .. } => {
+            EventKind::Valid { token, .. } => {
                 let span = terms.entry(*token).or_insert((e.at, e.at, BTreeSet::new()));
                 (span.0, span.1) = (span.0.min(e.at), span.1.max(e.at));
                 span.2.insert(e.who);

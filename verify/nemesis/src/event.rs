@@ -19,7 +19,7 @@ pub(crate) fn now() -> Nanos {
 
 /// Source of an event: a task of one process of a client. Client 0 is the nemesis itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(crate) struct Who {
+pub(crate) struct TaskId {
     /// Number of the client, from 1.
     #[serde(rename = "c")]
     pub(crate) client: u8,
@@ -34,9 +34,9 @@ pub(crate) struct Who {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Event {
     pub(crate) at: Nanos,
-    pub(crate) who: Who,
+    pub(crate) who: TaskId,
     #[serde(flatten)]
-    pub(crate) what: What,
+    pub(crate) kind: EventKind,
 }
 
 /// An operation of the library.
@@ -103,7 +103,7 @@ pub(crate) enum Answer {
 /// Reply of a server to a plain write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum ToWrite {
+pub(crate) enum WriteReply {
     /// The write was executed.
     Yes,
     /// `READONLY`: the server is a replica.
@@ -116,7 +116,7 @@ pub(crate) enum ToWrite {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
-pub(crate) enum What {
+pub(crate) enum EventKind {
     /// An operation begins, and promises to answer within `within` milliseconds.
     Begin { verb: Verb, name: Arc<str>, within: u64 },
     /// The operation has answered.
@@ -164,7 +164,7 @@ pub(crate) enum What {
     Vote { name: Arc<str>, token: u64, since: Nanos, server: Arc<str>, grant: bool },
     /// A server (by address) gives this reply to plain writes from now on. If the server stops
     /// accepting writes, the time is just after its last accepted write.
-    Answers { server: Arc<str>, to_write: ToWrite },
+    Answers { server: Arc<str>, to_write: WriteReply },
     /// The server at this address is the process with this run id.
     Process { server: Arc<str>, run_id: Arc<str> },
     /// The server's own marker shows this quarantine.
@@ -189,7 +189,7 @@ pub(crate) enum What {
     Served,
 }
 
-impl What {
+impl EventKind {
     /// Returns the name or key that the event concerns.
     pub(crate) fn about(&self) -> Option<&Arc<str>> {
         match self {

@@ -11,9 +11,9 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::client::CLOCK_ERROR;
 use crate::clients::Clients;
 use crate::cut::{Cut, cut, mend};
-use crate::event::What;
+use crate::event::EventKind;
 use crate::handover::Running;
-use crate::kind::{Draw, Kind as K, Lane};
+use crate::kind::{Kind as K, Lane, PlannedFault};
 use crate::ledger::Shared;
 use crate::machine::Part;
 use crate::world::{Failure, Group, Place, Server, World, signal};
@@ -28,7 +28,7 @@ enum Undo {
     Resume(String),
     Mend(Vec<Cut>),
     Spawn(u8),
-    GoOn(u8),
+    ResumeClient(u8),
     Machine(String, Part),
 }
 
@@ -55,15 +55,15 @@ impl Faults {
     /// returns, and no script is stopped halfway.
     pub(crate) async fn run(&self, lane: Lane, mut stop: Stop) -> Result<(), Failure> {
         let rest = lane.rest;
-        for draw in lane {
-            if wait(&mut stop, draw.gap).await {
+        for planned in lane {
+            if wait(&mut stop, planned.gap).await {
                 break;
             }
             let begun = Instant::now();
-            let Some(id) = self.fault(&draw, &mut stop).await? else { continue };
-            self.ledger.borrow_mut().note(What::Healed { id })?;
+            let Some(id) = self.fault(&planned, &mut stop).await? else { continue };
+            self.ledger.borrow_mut().note(EventKind::Healed { id })?;
             let rest =
-                if draw.patient { rest.saturating_sub(begun.elapsed()) } else { Duration::ZERO };
+                if planned.patient { rest.saturating_sub(begun.elapsed()) } else { Duration::ZERO };
             if wait(&mut stop, rest).await {
                 break;
             }
@@ -72,8 +72,8 @@ impl Faults {
     }
 
     /// Performs one fault from strike to undoing; returns `None` if there was nothing to strike.
-    async fn fault(&self, draw: &Draw, stop: &mut Stop) -> Result<Option<u32>, Failure> {
-        let Some(victims) = self.victims(draw).await else { return Ok(None) };
+    async fn fault(&self, planned: &PlannedFault, stop: &mut Stop) -> Result<Option<u32>, Failure> {
+        let Some(victims) = self.victims(planned).await else { return Ok(None) };
         let names: BTreeSet<_> = victims.names().into_iter().collect();
         if !self.busy.borrow().is_disjoint(&names) {
             return Ok(None);
@@ -81,42 +81,42 @@ impl Faults {
         self.busy.borrow_mut().extend(names.iter().cloned());
         let id = *self.count.borrow() + 1;
         let mut target = names.iter().map(String::as_str).collect::<Vec<_>>().join(" ");
-        if matches!(draw.kind, K::FlushTwo | K::EmptyTwo | K::FailoverTwo) {
-            target = format!("{target} and {}", self.next_group(draw.group).name);
+        if matches!(planned.kind, K::FlushTwo | K::EmptyTwo | K::FailoverTwo) {
+            target = format!("{target} and {}", self.next_group(planned.group).name);
         }
         // The fault is logged before the strike, so that none of its effects is logged before it.
-        let kind = draw.kind.name().into();
+        let kind = planned.kind.name().into();
         *self.count.borrow_mut() = id;
-        self.ledger.borrow_mut().note(What::Fault { id, kind, target: (&*target).into() })?;
+        self.ledger.borrow_mut().note(EventKind::Fault { id, kind, target: (&*target).into() })?;
         let at = self.begun.elapsed().as_secs_f64();
-        let line = format!("{at:7.1} s  {} ({target})", draw.kind.name());
-        let struck = self.strike(id, draw, &victims, stop).await;
+        let line = format!("{at:7.1} s  {} ({target})", planned.kind.name());
+        let struck = self.strike(id, planned, &victims, stop).await;
         match struck {
             Ok(undo) => {
-                println!("{line}, {:.1} s", draw.length.as_secs_f64());
+                println!("{line}, {:.1} s", planned.length.as_secs_f64());
                 // A stutter has lasted its full length when `strike` returns.
-                if draw.kind != K::StutterMaster {
-                    wait(stop, draw.length).await;
+                if planned.kind != K::StutterMaster {
+                    wait(stop, planned.length).await;
                 }
-                self.undo(id, draw.group, undo).await;
+                self.undo(id, planned.group, undo).await;
             }
             Err(e) => {
                 println!("{line} failed: {e}");
-                self.ledger.borrow_mut().note(What::Missed { id })?;
+                self.ledger.borrow_mut().note(EventKind::Missed { id })?;
             }
         }
         self.busy.borrow_mut().retain(|b| !names.contains(b));
         Ok(Some(id))
     }
 
-    async fn victims(&self, draw: &Draw) -> Option<Victims> {
-        if matches!(draw.kind, K::ClockStep | K::SlowDisk) && !self.world.has_machines() {
+    async fn victims(&self, planned: &PlannedFault) -> Option<Victims> {
+        if matches!(planned.kind, K::ClockStep | K::SlowDisk) && !self.world.has_machines() {
             return None;
         }
-        let group = &self.world.groups[draw.group];
-        let pick = draw.pick as usize;
-        let master = self.world.master(draw.group).await?;
-        Some(match draw.kind {
+        let group = &self.world.groups[planned.group];
+        let pick = planned.pick as usize;
+        let master = self.world.master(planned.group).await?;
+        Some(match planned.kind {
             K::KillReplica | K::FreezeReplica => {
                 let mut replicas = group.servers.iter().filter(|s| s.id != master.id);
                 Victims::Server(replicas.nth(pick % 2).cloned()?)
@@ -134,32 +134,32 @@ impl Faults {
     async fn strike(
         &self,
         id: u32,
-        draw: &Draw,
+        planned: &PlannedFault,
         victims: &Victims,
         stop: &mut Stop,
     ) -> Result<Undo, Failure> {
         match victims {
-            Victims::Client(n) => self.strike_client(id, draw, *n).await,
-            Victims::Sentinel(id) => self.strike_process(draw, id).await,
-            Victims::Server(server) => match draw.kind {
+            Victims::Client(n) => self.strike_client(id, planned, *n).await,
+            Victims::Sentinel(id) => self.strike_process(planned, id).await,
+            Victims::Server(server) => match planned.kind {
                 K::KillReplica | K::FreezeReplica | K::KillMaster | K::FreezeMaster => {
-                    self.strike_process(draw, &server.id).await
+                    self.strike_process(planned, &server.id).await
                 }
-                _ => self.strike_master(id, draw, server, stop).await,
+                _ => self.strike_master(id, planned, server, stop).await,
             },
         }
     }
 
-    async fn strike_client(&self, id: u32, draw: &Draw, n: u8) -> Result<Undo, Failure> {
+    async fn strike_client(&self, id: u32, planned: &PlannedFault, n: u8) -> Result<Undo, Failure> {
         let (client, all) = ([Place::Client(n)], self.boxes(|_, _| true));
-        Ok(match draw.kind {
+        Ok(match planned.kind {
             K::KillClient => {
                 self.clients.kill(n)?;
                 Undo::Spawn(n)
             }
-            K::FreezeClient if self.clients.freeze(n) => Undo::GoOn(n),
+            K::FreezeClient if self.clients.freeze(n) => Undo::ResumeClient(n),
             K::IsolateClient => self.cut(id, Cut::both_ways(&client, &all)).await?,
-            K::OneWayClient if draw.pick & 8 == 0 => {
+            K::OneWayClient if planned.pick & 8 == 0 => {
                 self.cut(id, Cut::one_way(client.into(), all)).await?
             }
             K::OneWayClient => self.cut(id, Cut::one_way(all, client.into())).await?,
@@ -167,9 +167,9 @@ impl Faults {
         })
     }
 
-    async fn strike_process(&self, draw: &Draw, id: &str) -> Result<Undo, Failure> {
-        let group = &*self.world.groups[draw.group].name;
-        if matches!(draw.kind, K::FreezeMaster | K::FreezeReplica | K::FreezeSentinel) {
+    async fn strike_process(&self, planned: &PlannedFault, id: &str) -> Result<Undo, Failure> {
+        let group = &*self.world.groups[planned.group].name;
+        if matches!(planned.kind, K::FreezeMaster | K::FreezeReplica | K::FreezeSentinel) {
             self.world.break_(&["freeze", group, "--server", id]).await?;
             return Ok(Undo::Resume(id.to_owned()));
         }
@@ -180,22 +180,22 @@ impl Faults {
     async fn strike_master(
         &self,
         id: u32,
-        draw: &Draw,
+        planned: &PlannedFault,
         master: &Server,
         stop: &mut Stop,
     ) -> Result<Undo, Failure> {
-        let (group, name) = (draw.group, &*self.world.groups[draw.group].name);
+        let (group, name) = (planned.group, &*self.world.groups[planned.group].name);
         let own = [Place::Box(group + 1, master.number)];
         let others = self.boxes(|g, b| g == group + 1 && b != master.number);
         let clients: Vec<_> = (1..=self.clients.count()).map(Place::Client).collect();
         let on_master = |action| [action, name, "--server", &*master.id];
-        match draw.kind {
+        match planned.kind {
             K::IsolateMaster => return self.cut(id, Cut::both_ways(&own, &others)).await,
             K::IsolateBox => {
                 let rest = [others, clients].concat();
                 return self.cut(id, Cut::both_ways(&own, &rest)).await;
             }
-            K::OneWayMaster if draw.pick & 8 == 0 => {
+            K::OneWayMaster if planned.pick & 8 == 0 => {
                 return self.cut(id, Cut::one_way(own.into(), others)).await;
             }
             K::OneWayMaster => return self.cut(id, Cut::one_way(others, own.into())).await,
@@ -224,14 +224,14 @@ impl Faults {
                 self.world.break_(&["failover", name]).await?;
                 self.world.break_(&["failover", &self.next_group(group).name]).await?;
             }
-            K::Handover => self.hand_over(draw).await?,
+            K::Handover => self.hand_over(planned).await?,
             K::PauseMaster => {
-                let length = draw.length.as_millis().to_string();
+                let length = planned.length.as_millis().to_string();
                 self.world.ask(&master.addr, &["CLIENT", "PAUSE", &length, "ALL"]).await;
             }
-            K::StutterMaster => self.stutter(draw, master, stop).await,
-            K::ClockStep => return self.machine(draw, &master.id, Part::Clock),
-            K::SlowDisk => return self.machine(draw, &master.id, Part::Disk),
+            K::StutterMaster => self.stutter(planned, master, stop).await,
+            K::ClockStep => return self.machine(planned, &master.id, Part::Clock),
+            K::SlowDisk => return self.machine(planned, &master.id, Part::Disk),
             other => return Err(format!("{} is not done to a master", other.name()).into()),
         }
         Ok(Undo::Nothing)
@@ -257,9 +257,9 @@ impl Faults {
     }
 
     /// Performs a planned handover; one in four is given up halfway.
-    async fn hand_over(&self, draw: &Draw) -> Result<(), Failure> {
-        let mut running = Running::begin(&self.world, draw.group, CLOCK_ERROR)?;
-        let step = match draw.pick >> 16 & 7 {
+    async fn hand_over(&self, planned: &PlannedFault) -> Result<(), Failure> {
+        let mut running = Running::begin(&self.world, planned.group, CLOCK_ERROR)?;
+        let step = match planned.pick >> 16 & 7 {
             0 => "is closed",
             1 => "is promoted",
             _ => "goes on where",
@@ -272,10 +272,10 @@ impl Faults {
 
     /// Simulates a machine with almost no time for the server: stops and continues the server again
     /// and again.
-    async fn stutter(&self, draw: &Draw, master: &Server, stop: &mut Stop) {
-        let until = Instant::now() + draw.length;
+    async fn stutter(&self, planned: &PlannedFault, master: &Server, stop: &mut Stop) {
+        let until = Instant::now() + planned.length;
         while Instant::now() < until && !*stop.borrow() {
-            let Some(pid) = self.world.pid(draw.group, &master.id) else { return };
+            let Some(pid) = self.world.pid(planned.group, &master.id) else { return };
             signal(pid, "STOP");
             sleep(STUTTER).await;
             signal(pid, "CONT");
@@ -285,17 +285,17 @@ impl Faults {
 
     /// Disturbs a machine until the end of the fault: its clock is wrong by 0.1 s to 20 s, or each
     /// flush to disk takes 0.3 s to 2.5 s longer.
-    fn machine(&self, draw: &Draw, id: &str, part: Part) -> Result<Undo, Failure> {
-        let pick = i64::try_from(draw.pick >> 16).unwrap_or(0);
+    fn machine(&self, planned: &PlannedFault, id: &str, part: Part) -> Result<Undo, Failure> {
+        let pick = i64::try_from(planned.pick >> 16).unwrap_or(0);
         let micros = match part {
-            Part::Clock if draw.pick & 8 == 0 => -100_000 - pick % 19_900_000,
+            Part::Clock if planned.pick & 8 == 0 => -100_000 - pick % 19_900_000,
             Part::Clock => 100_000 + pick % 19_900_000,
             Part::Disk => 300_000 + pick % 2_200_000,
         };
-        if !self.world.on_machine(draw.group, id) {
+        if !self.world.on_machine(planned.group, id) {
             return Err(format!("{id} is not on a machine that can be disturbed").into());
         }
-        self.world.machine(draw.group, id, part, micros)?;
+        self.world.machine(planned.group, id, part, micros)?;
         Ok(Undo::Machine(id.to_owned(), part))
     }
 
@@ -327,7 +327,7 @@ impl Faults {
             Undo::Machine(id, part) => {
                 undone = self.world.machine(of, &id, part, 0);
             }
-            Undo::GoOn(n) => undone = self.clients.go_on(n),
+            Undo::ResumeClient(n) => undone = self.clients.resume(n),
         }
         if let Err(e) = undone {
             println!("            fault {id} was not undone at once: {e}");

@@ -30,7 +30,8 @@ pub(crate) struct Args {
 /// Performs the handover, and prints one line for each step and one for the result; returns true if
 /// the group was handed over.
 pub(crate) fn run(args: &Args) -> Result<bool, Failure> {
-    let deployment = Deployment::new().groups(args.sentinel.clone(), [args.group.clone()]);
+    let group = format!("sentinel://{}/{}", args.sentinel.join(","), args.group);
+    let deployment = Deployment::new().node(group);
     let handover = Handover::new(deployment)
         .clock_error(Duration::from_millis(args.clock_error))
         .closed_for(Duration::from_millis(args.closed_for));

@@ -133,7 +133,7 @@ impl Kind {
 
 /// One fault as the seed draws it; the current master is determined only when the fault strikes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Draw {
+pub(crate) struct PlannedFault {
     pub(crate) kind: Kind,
     /// Group, from 0.
     pub(crate) group: usize,
@@ -180,15 +180,15 @@ impl Lane {
 }
 
 impl Iterator for Lane {
-    type Item = Draw;
+    type Item = PlannedFault;
 
-    fn next(&mut self) -> Option<Draw> {
+    fn next(&mut self) -> Option<PlannedFault> {
         if self.deck.is_empty() {
             self.deck.clone_from(&self.kinds);
             self.deck.shuffle(&mut self.dice);
         }
         let kind = self.deck.pop()?;
-        Some(Draw {
+        Some(PlannedFault {
             kind,
             group: self.dice.random_range(0..3),
             pick: self.dice.random(),

@@ -17,8 +17,8 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 
 use crate::books::{Ledger as Books, Verdict};
-use crate::event::{Answer, Event, Verb, What, Who, now};
-use crate::wire::{Ask, Item, Line, Told};
+use crate::event::{Answer, Event, EventKind, TaskId, Verb, now};
+use crate::wire::{Item, LedgerReply, LedgerRequest, Line};
 
 /// Number of orders that are open at a time.
 const OPEN: usize = 24;
@@ -62,7 +62,7 @@ impl Log {
     fn add(&mut self, event: Event) -> io::Result<()> {
         serde_json::to_writer(&mut self.file, &event)?;
         self.file.write_all(b"\n")?;
-        if let What::End { verb, answer: Answer::Done | Answer::Taken, .. } = event.what {
+        if let EventKind::End { verb, answer: Answer::Done | Answer::Taken, .. } = event.kind {
             let work = match verb {
                 Verb::Acquire | Verb::TryAcquire => 0,
                 Verb::Run => 1,
@@ -97,19 +97,25 @@ impl Ledger {
     }
 
     /// Logs an event of the nemesis itself.
-    pub(crate) fn note(&mut self, what: What) -> io::Result<()> {
-        self.note_of(0, 0, now(), what)
+    pub(crate) fn note(&mut self, kind: EventKind) -> io::Result<()> {
+        self.note_of(0, 0, now(), kind)
     }
 
-    pub(crate) fn note_of(&mut self, client: u8, life: u16, at: u64, what: What) -> io::Result<()> {
-        self.log.add(Event { at, who: Who { client, life, task: 0 }, what })
+    pub(crate) fn note_of(
+        &mut self,
+        client: u8,
+        life: u16,
+        at: u64,
+        kind: EventKind,
+    ) -> io::Result<()> {
+        self.log.add(Event { at, who: TaskId { client, life, task: 0 }, kind })
     }
 
     /// Begins the calm phase: records which clients are served, and creates no new orders.
     pub(crate) fn calm(&mut self) -> io::Result<()> {
         self.closing = true;
         self.log.served.clear();
-        self.note(What::Calm)
+        self.note(EventKind::Calm)
     }
 
     /// Returns true if every client was served in every kind of work, and all orders are done.
@@ -145,40 +151,42 @@ impl Ledger {
         self.log.events.len()
     }
 
-    fn answer(&mut self, who: Who, ask: Ask) -> io::Result<Told> {
-        let mut note = |what| self.log.add(Event { at: now(), who, what });
-        Ok(match ask {
-            Ask::Write { name, token } => {
+    fn answer(&mut self, who: TaskId, request: LedgerRequest) -> io::Result<LedgerReply> {
+        let mut note = |kind| self.log.add(Event { at: now(), who, kind });
+        Ok(match request {
+            LedgerRequest::Write { name, token } => {
                 let fence = self.fences.entry(Arc::clone(&name)).or_default();
                 let accepted = token >= *fence;
                 *fence = token.max(*fence);
-                note(What::Write { name, token, accepted })?;
-                if accepted { Told::Yes } else { Told::No }
+                note(EventKind::Write { name, token, accepted })?;
+                if accepted { LedgerReply::Yes } else { LedgerReply::No }
             }
-            Ask::Book { key, token, value } => {
+            LedgerRequest::Book { key, token, value } => {
                 let verdict = self.books.book(&key, FencingToken::new(token), &value);
                 let accepted = verdict != Verdict::OldToken;
-                note(What::Booked { key, token, value, accepted })?;
-                if accepted { Told::Yes } else { Told::No }
+                note(EventKind::Booked { key, token, value, accepted })?;
+                if accepted { LedgerReply::Yes } else { LedgerReply::No }
             }
-            Ask::Probe { key, token } => {
-                Told::Value(self.books.probe(&key, FencingToken::new(token)))
+            LedgerRequest::Probe { key, token } => {
+                LedgerReply::Value(self.books.probe(&key, FencingToken::new(token)))
             }
-            Ask::Settle { key } => {
+            LedgerRequest::Settle { key } => {
                 self.settle(&key);
-                Told::Yes
+                LedgerReply::Yes
             }
-            Ask::Next => Told::Value(self.next_order()),
-            Ask::Batch => Told::Batch((0..BATCH).map(|_| self.next_key()).collect()),
-            Ask::Act { key, token, value } => {
+            LedgerRequest::Next => LedgerReply::Value(self.next_order()),
+            LedgerRequest::Batch => {
+                LedgerReply::Batch((0..BATCH).map(|_| self.next_key()).collect())
+            }
+            LedgerRequest::Act { key, token, value } => {
                 self.acted.entry(Arc::clone(&key)).or_insert_with(|| Arc::clone(&value));
-                note(What::Acted { key, token, value })?;
-                Told::Yes
+                note(EventKind::Acted { key, token, value })?;
+                LedgerReply::Yes
             }
-            Ask::Decide { key } => {
+            LedgerRequest::Decide { key } => {
                 let effect = self.acted.get(&key).cloned();
-                note(What::Decided { key, rerun: effect.is_none() })?;
-                Told::Value(effect)
+                note(EventKind::Decided { key, rerun: effect.is_none() })?;
+                LedgerReply::Value(effect)
             }
         })
     }
@@ -241,9 +249,9 @@ async fn talk(ledger: Shared, stream: UnixStream) -> io::Result<()> {
     while let Some(line) = lines.next_line().await? {
         match serde_json::from_str(&line)? {
             Line::Say(event) => ledger.borrow_mut().log.add(event)?,
-            Line::Ask(who, ask) => {
-                let reported = ledger.borrow_mut().answer(who, ask)?;
-                let mut text = serde_json::to_vec(&reported)?;
+            Line::Ask(who, request) => {
+                let reply = ledger.borrow_mut().answer(who, request)?;
+                let mut text = serde_json::to_vec(&reply)?;
                 text.push(b'\n');
                 write.write_all(&text).await?;
             }

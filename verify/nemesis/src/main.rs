@@ -48,7 +48,7 @@ use tokio::task::LocalSet;
 use tokio::time::{Instant, sleep};
 
 use clients::Clients;
-use event::{Event, What};
+use event::{Event, EventKind};
 use faults::Faults;
 use kind::Lane;
 use ledger::{Ledger, Shared};
@@ -223,7 +223,7 @@ async fn run(args: &Args, seed: u64, ledger: Shared) -> Result<(), Failure> {
         }
     }
     if ledger.borrow().all_served(CLIENTS) {
-        ledger.borrow_mut().note(What::Served)?;
+        ledger.borrow_mut().note(EventKind::Served)?;
     } else {
         println!("not served: {}", ledger.borrow().waiting_for(CLIENTS));
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::event::{Answer, Event, Nanos, SECOND, Verb, What};
+use crate::event::{Answer, Event, EventKind, Nanos, SECOND, Verb};
 use crate::judge::{Violation, story};
 
 /// Time after the end of a fault during which its effects continue: a failover and a quarantine.
@@ -27,17 +27,17 @@ pub(crate) fn faults(events: &[Event]) -> Vec<Fault> {
     let end = events.last().map_or(0, |e| e.at);
     let mut faults = BTreeMap::new();
     for e in events {
-        match &e.what {
-            What::Fault { id, kind, target } => {
+        match &e.kind {
+            EventKind::Fault { id, kind, target } => {
                 let (kind, target) = (Arc::clone(kind), Arc::clone(target));
                 faults.insert(*id, Fault { kind, target, from: e.at, to: end });
             }
-            What::Healed { id } => {
+            EventKind::Healed { id } => {
                 if let Some(fault) = faults.get_mut(id) {
                     fault.to = e.at;
                 }
             }
-            What::Missed { id } => {
+            EventKind::Missed { id } => {
                 faults.remove(id);
             }
             _ => {}
@@ -104,7 +104,7 @@ pub(crate) fn report(events: &[Event], found: &[Violation], seed: u64, seconds: 
             let _ = writeln!(out, "    {line}");
         }
     }
-    let verbs = events.iter().filter(|e| matches!(e.what, What::End { .. })).count();
+    let verbs = events.iter().filter(|e| matches!(e.kind, EventKind::End { .. })).count();
     let verdict = if found.is_empty() { "no promise was broken" } else { "PROMISES BROKEN" };
     let _ = writeln!(out, "\n{verdict}; {} faults, {verbs} operations, SEED={seed}", faults.len());
     let line = Line {
@@ -126,28 +126,30 @@ fn verbs(out: &mut String, events: &[Event]) {
     let mut kinds: BTreeMap<&str, usize> = BTreeMap::new();
     let mut calm = false;
     for e in events {
-        let kind = match &e.what {
-            What::End { verb, answer, .. } => {
+        let kind = match &e.kind {
+            EventKind::End { verb, answer, .. } => {
                 *table.entry((*verb, *answer)).or_default() += 1;
                 continue;
             }
-            What::Write { accepted: true, .. } => "writes under a lock, accepted",
-            What::Write { accepted: false, .. } => "writes under a lock, refused for an old token",
-            What::Booked { accepted: true, .. } => "orders booked",
-            What::Booked { accepted: false, .. } => "bookings refused for an old token",
-            What::Started { valid: true, .. } => "handlers started",
-            What::Started { valid: false, .. } => "handlers started when the claim was over",
-            What::Took { .. } => "locks taken over from a holder",
-            What::Over { lost: true, .. } => "locks and terms lost before they were given up",
-            What::Acted { .. } => "effects of keys of batches",
-            What::Parked { lapsed: true, .. } => "keys found parked after a handler began",
-            What::Parked { lapsed: false, .. } => "keys found parked after a loss of data",
-            What::Decided { rerun: true, .. } => "parked keys that an operator ran again",
-            What::Decided { rerun: false, .. } => "parked keys that an operator resolved",
-            What::Seen { .. } => "leaders shown to observers and readers",
+            EventKind::Write { accepted: true, .. } => "writes under a lock, accepted",
+            EventKind::Write { accepted: false, .. } => {
+                "writes under a lock, refused for an old token"
+            }
+            EventKind::Booked { accepted: true, .. } => "orders booked",
+            EventKind::Booked { accepted: false, .. } => "bookings refused for an old token",
+            EventKind::Started { valid: true, .. } => "handlers started",
+            EventKind::Started { valid: false, .. } => "handlers started when the claim was over",
+            EventKind::Took { .. } => "locks taken over from a holder",
+            EventKind::Over { lost: true, .. } => "locks and terms lost before they were given up",
+            EventKind::Acted { .. } => "effects of keys of batches",
+            EventKind::Parked { lapsed: true, .. } => "keys found parked after a handler began",
+            EventKind::Parked { lapsed: false, .. } => "keys found parked after a loss of data",
+            EventKind::Decided { rerun: true, .. } => "parked keys that an operator ran again",
+            EventKind::Decided { rerun: false, .. } => "parked keys that an operator resolved",
+            EventKind::Seen { .. } => "leaders shown to observers and readers",
             // At the end of the run all clients are killed, which is no fault.
-            What::Died { .. } if !calm => "clients killed",
-            What::Calm => {
+            EventKind::Died { .. } if !calm => "clients killed",
+            EventKind::Calm => {
                 calm = true;
                 continue;
             }
@@ -186,7 +188,7 @@ impl Done {
     fn of(events: &[Event]) -> Self {
         let mut done = Self { all: Vec::new(), by_client: BTreeMap::new(), refused: Vec::new() };
         for e in events {
-            let What::End { verb, answer, .. } = &e.what else { continue };
+            let EventKind::End { verb, answer, .. } = &e.kind else { continue };
             // A read may come from a cache, and the end of an earlier lease or claim is no new
             // success.
             let ends = matches!(

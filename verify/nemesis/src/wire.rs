@@ -13,20 +13,20 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
-use crate::event::{Event, Nanos, What, Who, now};
+use crate::event::{Event, EventKind, Nanos, TaskId, now};
 
 /// A client's line; only `Ask` is answered.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Line {
     Say(Event),
-    Ask(Who, Ask),
+    Ask(TaskId, LedgerRequest),
 }
 
-/// A question to the ledger.
+/// A request to the ledger.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Ask {
+pub(crate) enum LedgerRequest {
     /// Writes under a lock; answered with yes if the fence accepts the write.
     Write { name: Arc<str>, token: u64 },
     /// Books an order.
@@ -53,10 +53,10 @@ pub(crate) struct Item {
     pub(crate) made_ms: u64,
 }
 
-/// An answer of the ledger.
+/// A reply of the ledger.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Told {
+pub(crate) enum LedgerReply {
     Yes,
     No,
     Value(Option<Arc<str>>),
@@ -65,14 +65,14 @@ pub(crate) enum Told {
 
 /// A task's connection to the ledger.
 pub(crate) struct Ledger {
-    who: Who,
+    who: TaskId,
     path: PathBuf,
     read: Lines<BufReader<OwnedReadHalf>>,
     write: OwnedWriteHalf,
 }
 
 impl Ledger {
-    pub(crate) async fn connect(path: &Path, who: Who) -> io::Result<Self> {
+    pub(crate) async fn connect(path: &Path, who: TaskId) -> io::Result<Self> {
         let (read, write) = UnixStream::connect(path).await?.into_split();
         Ok(Self { who, path: path.to_owned(), read: BufReader::new(read).lines(), write })
     }
@@ -83,25 +83,25 @@ impl Ledger {
     }
 
     /// Reports an event that happens now.
-    pub(crate) async fn say(&mut self, what: What) -> io::Result<()> {
-        self.say_at(now(), what).await
+    pub(crate) async fn report(&mut self, kind: EventKind) -> io::Result<()> {
+        self.report_at(now(), kind).await
     }
 
     /// Reports an event that happened at `at`.
-    pub(crate) async fn say_at(&mut self, at: Nanos, what: What) -> io::Result<()> {
+    pub(crate) async fn report_at(&mut self, at: Nanos, kind: EventKind) -> io::Result<()> {
         let who = self.who;
-        self.line(&Line::Say(Event { at, who, what })).await
+        self.line(&Line::Say(Event { at, who, kind })).await
     }
 
-    pub(crate) async fn ask(&mut self, ask: Ask) -> io::Result<Told> {
-        self.line(&Line::Ask(self.who, ask)).await?;
+    pub(crate) async fn request(&mut self, request: LedgerRequest) -> io::Result<LedgerReply> {
+        self.line(&Line::Ask(self.who, request)).await?;
         let line = self.read.next_line().await?;
         let line = line.ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))?;
         Ok(serde_json::from_str(&line)?)
     }
 
-    pub(crate) async fn yes(&mut self, ask: Ask) -> io::Result<bool> {
-        Ok(matches!(self.ask(ask).await?, Told::Yes))
+    pub(crate) async fn accepts(&mut self, request: LedgerRequest) -> io::Result<bool> {
+        Ok(matches!(self.request(request).await?, LedgerReply::Yes))
     }
 
     async fn line(&mut self, line: &Line) -> io::Result<()> {

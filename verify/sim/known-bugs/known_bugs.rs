@@ -12,35 +12,35 @@ const WITHIN: u64 = 10_000;
 
 /// Seeds and plans in which a bug is searched for.
 #[derive(Clone, Copy)]
-enum Where {
+enum SeedSet {
     /// Seeds with these last three bits, which select the theme.
     Theme(u64),
     /// Plans that are changed by this `Tamper`.
     Changed(Tamper),
 }
 
-const MIXED: Where = Where::Theme(8);
-const FAILOVERS: Where = Where::Theme(1);
-const TOKENS: Where = Where::Theme(2);
-const ORDERS: Where = Where::Theme(3);
-const RERUNS: Where = Where::Theme(4);
-const SLOW_ANSWERS: Where = Where::Changed(Tamper::Scene(Scene::SlowAnswers));
-const OLD_MASTER: Where = Where::Changed(Tamper::Scene(Scene::OldMaster));
-const PRINTS: Where = Where::Changed(Tamper::Scene(Scene::Prints));
-const TAKE_OVERS: Where = Where::Changed(Tamper::Scene(Scene::TakeOvers));
-const HANDOVERS: Where = Where::Changed(Tamper::Scene(Scene::Handovers));
-const RETENTION: Where = Where::Changed(Tamper::Scene(Scene::Retention));
-const OPERATORS: Where = Where::Changed(Tamper::Scene(Scene::Operators));
-const CLASSIC: Where = Where::Changed(Tamper::Scene(Scene::Classic));
-const LOSSES: Where = Where::Changed(Tamper::Scene(Scene::Losses));
-const READERS: Where = Where::Changed(Tamper::Scene(Scene::Readers));
-const TICKS: Where = Where::Changed(Tamper::Scene(Scene::Ticks));
+const MIXED: SeedSet = SeedSet::Theme(8);
+const FAILOVERS: SeedSet = SeedSet::Theme(1);
+const TOKENS: SeedSet = SeedSet::Theme(2);
+const ORDERS: SeedSet = SeedSet::Theme(3);
+const RERUNS: SeedSet = SeedSet::Theme(4);
+const SLOW_ANSWERS: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::SlowAnswers));
+const OLD_MASTER: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::OldMaster));
+const PRINTS: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Prints));
+const TAKE_OVERS: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::TakeOvers));
+const HANDOVERS: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Handovers));
+const RETENTION: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Retention));
+const OPERATORS: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Operators));
+const CLASSIC: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Classic));
+const LOSSES: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Losses));
+const READERS: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Readers));
+const TICKS: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Ticks));
 
 /// Runs seeds until one of them fails.
-fn hunt(bug: Option<Bug>, at: Where) -> Sum {
+fn hunt(bug: Option<Bug>, at: SeedSet) -> Sum {
     let (first, tamper) = match at {
-        Where::Theme(theme) => (theme, None),
-        Where::Changed(tamper) => (8, Some(tamper)),
+        SeedSet::Theme(theme) => (theme, None),
+        SeedSet::Changed(tamper) => (8, Some(tamper)),
     };
     let soak = Soak {
         first,
@@ -72,7 +72,7 @@ macro_rules! known_bugs {
 
             #[test]
             fn owner_token_reused() {
-                let sum = hunt(None, Where::Changed(Tamper::StuckDice));
+                let sum = hunt(None, SeedSet::Changed(Tamper::StuckDice));
                 must_be_caught("OwnerTokenReused", &sum);
             }
         }
@@ -139,7 +139,7 @@ mod unsafe_orders {
 
     fn order(order: Order) {
         let name = format!("{order:?}");
-        must_be_caught(&name, &hunt(None, Where::Changed(Tamper::Unsafe(order))));
+        must_be_caught(&name, &hunt(None, SeedSet::Changed(Tamper::Unsafe(order))));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use tokio::time::sleep;
 use crate::dice::Dice;
 use crate::names;
 use crate::node::Node;
-use crate::plan::{Act, Parting, Plan, Settings, Uses, ms};
+use crate::plan::{Action, Parting, Plan, Settings, Uses, ms};
 use crate::process::{Gated, Process};
 use crate::trace::{Event, HoldId};
 use crate::world::World;
@@ -51,8 +51,8 @@ pub(crate) struct Actor {
     pub(crate) nodes: Vec<Arc<Node>>,
     pub(crate) client: usize,
     pub(crate) task: usize,
-    /// Index of the next act. A restarted process continues with the act after the one that was
-    /// interrupted.
+    /// Index of the next action. A restarted process continues with the action after the one that
+    /// was interrupted.
     pub(crate) next: Arc<AtomicUsize>,
     /// Guards that the user's code never drops; they live as long as the process.
     pub(crate) forgotten: Arc<Mutex<Vec<Arc<Guard>>>>,
@@ -118,43 +118,43 @@ struct Hold {
 }
 
 impl Actor {
-    fn dice(&self, act: usize) -> Dice {
-        let stream = 10_000 + 100 * (self.client * 8 + self.task) + act;
+    fn dice(&self, action: usize) -> Dice {
+        let stream = 10_000 + 100 * (self.client * 8 + self.task) + action;
         Dice::new(self.plan.seed, stream as u64)
     }
 
-    /// Performs the remaining acts in order.
-    pub(crate) async fn work(self, acts: Vec<Act>) {
+    /// Performs the remaining actions in order.
+    pub(crate) async fn work(self, actions: Vec<Action>) {
         loop {
             let at = self.next.fetch_add(1, Ordering::Relaxed);
-            let Some(act) = acts.get(at).copied() else { return };
-            match act {
-                Act::Think(span) => sleep(ms(span)).await,
-                Act::Order { key, print, wait, handler } => {
+            let Some(action) = actions.get(at).copied() else { return };
+            match action {
+                Action::Think(span) => sleep(ms(span)).await,
+                Action::Order { key, print, wait, handler } => {
                     self.order(key, print, wait, handler).await;
                 }
-                Act::Lead { seat, wait, span, every, parting } => {
+                Action::Lead { seat, wait, span, every, parting } => {
                     self.lead(seat, (wait, span, every), parting).await;
                 }
-                Act::Watch { seat, span } => self.watch(seat, span).await,
-                Act::TakeOver { name, ttl, wait, hold, polls, parting } => {
+                Action::Watch { seat, span } => self.watch(seat, span).await,
+                Action::TakeOver { name, ttl, wait, hold, polls, parting } => {
                     let dice = self.dice(at);
                     self.take_over(name, (ttl, wait, polls), (hold, parting), dice).await;
                 }
-                Act::Classic { name, wait, hold } => {
+                Action::Classic { name, wait, hold } => {
                     self.classic(name, wait, hold, self.dice(at)).await;
                 }
-                Act::Tick { span, takes } => self.tick(span, takes).await,
-                Act::Decide { key, later, decision } => self.decide(key, later, decision).await,
-                Act::Cancelled { name, wait, polls } => self.cancelled(name, wait, polls).await,
-                Act::Lock { uses, name, wait, hold, every, renew, parting } => {
+                Action::Tick { span, takes } => self.tick(span, takes).await,
+                Action::Decide { key, later, decision } => self.decide(key, later, decision).await,
+                Action::Cancelled { name, wait, polls } => self.cancelled(name, wait, polls).await,
+                Action::Lock { uses, name, wait, hold, every, renew, parting } => {
                     let dice = self.dice(at);
-                    let asked = self.world.micros();
+                    let requested_at = self.world.micros();
                     if let Some(guard) = self.ask((uses, name), wait, renew, parting).await {
-                        let mut held = self.holds(name, guard, (asked, false));
+                        let mut held = self.holds(name, guard, (requested_at, false));
                         if uses == Uses::Downgrades {
                             held = self.hold(held, hold / 2, (every, renew), self.dice(at)).await;
-                            held = self.downgrade(held, asked).await;
+                            held = self.downgrade(held, requested_at).await;
                         }
                         let held = self.hold(held, hold, (every, renew), dice).await;
                         self.part(held, parting).await;
@@ -168,13 +168,13 @@ impl Actor {
         let n = name as u16;
         let (client, task) = (self.client, self.task);
         self.world.tell(Event::Asks { client, task, name: n });
-        let asked = self.world.micros();
+        let requested_at = self.world.micros();
         let mutex = self.redlock.mutex(names::lock(name)).acquire_timeout(ms(wait.max(1)));
         let mutex = mutex.durability(self.plan.durability).build().expect("settings fit together");
         match cut(polls, mutex.acquire()).await {
             None => self.world.tell(Event::Cancelled { client, task, name: n }),
             Some(Ok(guard)) => {
-                let held = self.holds(name, Guard::Lock(guard), (asked, false));
+                let held = self.holds(name, Guard::Lock(guard), (requested_at, false));
                 self.part(held, Parting::Drop).await;
             }
             Some(Err(_)) => {
@@ -225,9 +225,9 @@ impl Actor {
             Ok(guard) => Some(guard),
             Err(taken) => {
                 self.world.tell(Event::Refused { client, task, name: n, taken });
-                let asked = self.world.micros();
+                let requested_at = self.world.micros();
                 if mutex.inspect().await.is_ok_and(|seen| seen.is_free()) {
-                    self.world.vacant((client, n), asked);
+                    self.world.vacant((client, n), requested_at);
                 }
                 None
             }
@@ -250,28 +250,28 @@ impl Actor {
         let Ok(seen) = mutex.inspect().await else { return };
         let Some(holder) = seen.holder() else { return };
         self.world.tell(Event::Asks { client, task, name: n });
-        let asked = self.world.micros();
+        let requested_at = self.world.micros();
         match cut(polls, mutex.take_over(&holder, "it hangs")).await {
             None => self.world.tell(Event::Cancelled { client, task, name: n }),
             Some(Err(_)) => {
                 self.world.tell(Event::Refused { client, task, name: n, taken: false });
             }
             Some(Ok(taken)) => {
-                let held = self.holds(name, Guard::Lock(taken.guard), (asked, true));
+                let held = self.holds(name, Guard::Lock(taken.guard), (requested_at, true));
                 let held = self.hold(held, span, (9, renew), dice).await;
                 self.part(held, parting).await;
             }
         }
     }
 
-    fn holds(&self, name: usize, guard: Guard, (asked, is_taker): (u64, bool)) -> Hold {
+    fn holds(&self, name: usize, guard: Guard, (requested_at, is_taker): (u64, bool)) -> Hold {
         let shared = matches!(guard, Guard::Read(_));
         let guard = Arc::new(guard);
         let weak = Arc::downgrade(&guard);
         let belief = Box::new(move || weak.upgrade().map(|g| g.remaining()));
         let token = guard.fencing_token().get();
         let who = (self.client, name as u16);
-        let id = self.world.holds(who, (token, is_taker, shared), asked, belief);
+        let id = self.world.holds(who, (token, is_taker, shared), requested_at, belief);
         Hold { guard, id, name: name as u16, until_lost: false }
     }
 
@@ -313,8 +313,8 @@ impl Actor {
         }
     }
 
-    /// Makes a writer, whose lock was asked for at `asked`, a reader.
-    async fn downgrade(&self, held: Hold, asked: u64) -> Hold {
+    /// Makes a writer, whose lock was requested_at for at `requested_at`, a reader.
+    async fn downgrade(&self, held: Hold, requested_at: u64) -> Hold {
         let Hold { guard, id, name, until_lost } = held;
         self.world.parts(id);
         let guard = match Arc::try_unwrap(guard) {
@@ -322,7 +322,7 @@ impl Actor {
             Ok(other) => other,
             Err(guard) => return Hold { guard, id, name, until_lost },
         };
-        let held = self.holds(name.into(), guard, (asked, false));
+        let held = self.holds(name.into(), guard, (requested_at, false));
         Hold { until_lost, ..held }
     }
 
@@ -348,7 +348,7 @@ impl Actor {
         let skew =
             self.settings.ttl * self.plan.clients[self.client].clock.ppm.unsigned_abs() / 1_000;
         let late = late.min(awake).saturating_sub(skew);
-        self.world.tell(Event::LossTold { hold: held.id, client: self.client, late });
+        self.world.tell(Event::LossReported { hold: held.id, client: self.client, late });
     }
 
     async fn part(&self, held: Hold, how: Parting) {

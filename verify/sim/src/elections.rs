@@ -40,7 +40,7 @@ impl Actor {
     ) {
         let (client, task, name) = (self.client, self.task, names::number_of(&names::seat(seat)));
         self.world.tell(Event::Asks { client, task, name });
-        let asked = self.world.micros();
+        let requested_at = self.world.micros();
         let election = self.election(seat).acquire_timeout(ms(wait)).build();
         let election = election.expect("the plan's settings fit together");
         let value = client.to_string();
@@ -53,7 +53,7 @@ impl Actor {
         // as held.
         let belief = Box::new(move || weak.upgrade().map(|l| l.drain_remaining()));
         let term = leadership.term().get();
-        let hold = self.world.holds((client, name), (term, false, false), asked, belief);
+        let hold = self.world.holds((client, name), (term, false, false), requested_at, belief);
         let end = self.world.start.elapsed() + ms(span);
         while self.world.start.elapsed() < end && leadership.is_valid() {
             tokio::select! {
@@ -84,9 +84,9 @@ impl Actor {
     pub(crate) async fn watch(&self, seat: usize, span: u64) {
         let Ok(election) = self.election(seat).build() else { return };
         let name = names::number_of(&names::seat(seat));
-        let asked = self.world.micros();
+        let requested_at = self.world.micros();
         if let Ok(None) = election.leader().await {
-            self.world.vacant((self.client, name), asked);
+            self.world.vacant((self.client, name), requested_at);
         }
         let mut observer = election.observe();
         let (client, watch) = (self.client, self.world.next_value());

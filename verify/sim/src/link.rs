@@ -125,7 +125,7 @@ async fn travel(
     (node, wire): (Arc<Node>, Arc<Wire>),
     fate: Fate,
     (client, due, batch): (usize, u64, Batch),
-    (order, heard): (Order, oneshot::Sender<Replies>),
+    (order, sender): (Order, oneshot::Sender<Replies>),
 ) {
     let (arrived, answered) = order.before.unzip();
     let (there, _back) = order.behind.unzip();
@@ -149,7 +149,7 @@ async fn travel(
     pause(fate.back).await;
     turn(answered).await;
     if !fate.lose_reply && wire.is_open(false) {
-        let _ = heard.send(replies);
+        let _ = sender.send(replies);
     }
 }
 
@@ -183,7 +183,7 @@ impl LockNode for Link {
                 Replies::fail(n, &error)
             });
         }
-        let (sender, heard) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let ends = (Arc::clone(&self.node), Arc::clone(&self.wire));
         // The deadline is in true time, so it includes the largest rate error of the sender's
         // clock.
@@ -194,7 +194,7 @@ impl LockNode for Link {
             let late = pin!(sleep(budget));
             tokio::select! {
                 biased;
-                replies = answered(heard) => replies,
+                replies = answered(receiver) => replies,
                 () = late => {
                     let error = NodeError::maybe_executed(NodeFault::Timeout, "no answer in time");
                     Replies::fail(n, &error)
@@ -215,7 +215,7 @@ impl LockNode for Link {
         // One barrier in ten meets a replica that does not confirm.
         let lags = self.dice.lock().unwrap_or_else(PoisonError::into_inner).chance(100);
         let budget = deadline.since(self.env.now());
-        let asked = async move {
+        let exchange = async move {
             pause(fate.there).await;
             if fate.lose_request || lags || !self.wire.is_open(true) {
                 return pending().await;
@@ -230,10 +230,10 @@ impl LockNode for Link {
             answer
         };
         Box::pin(async move {
-            let (late, asked) = (pin!(sleep(budget)), pin!(asked));
+            let (late, exchange) = (pin!(sleep(budget)), pin!(exchange));
             tokio::select! {
                 biased;
-                answer = asked => answer,
+                answer = exchange => answer,
                 () = late => {
                     Err(NodeError::maybe_executed(NodeFault::NotDurable, "no answer in time"))
                 }
@@ -258,8 +258,8 @@ impl LockNode for Link {
     }
 }
 
-async fn answered(heard: oneshot::Receiver<Replies>) -> Replies {
-    match heard.await {
+async fn answered(receiver: oneshot::Receiver<Replies>) -> Replies {
+    match receiver.await {
         Ok(replies) => replies,
         // A lost batch has no answer until the deadline.
         Err(_) => pending().await,

@@ -6,7 +6,7 @@ mod copies;
 mod describe;
 mod halt;
 mod handover;
-mod hands;
+mod operators;
 mod server;
 
 use std::collections::VecDeque;
@@ -61,7 +61,7 @@ struct State {
     lives: u64,
     /// Lost hints per thousand.
     lose_hint: u64,
-    heard: broadcast::Receiver<NodeSignal>,
+    signals: broadcast::Receiver<NodeSignal>,
 }
 
 impl Node {
@@ -91,7 +91,7 @@ impl Node {
         let state = State {
             copies: Copies::new(plan.copy_every, servers[0].memory.snapshot()),
             granted: Vec::new(),
-            heard: servers[0].memory.events(),
+            signals: servers[0].memory.events(),
             master: 0,
             views: vec![0; plan.clients.len()],
             servers,
@@ -265,7 +265,7 @@ impl Node {
 
     /// Forwards hints; each hint travels separately and may be lost.
     fn forward(&self, state: &mut State) {
-        while let Ok(event) = state.heard.try_recv() {
+        while let Ok(event) = state.signals.try_recv() {
             let mut dice = self.hints.lock().unwrap_or_else(PoisonError::into_inner);
             if !dice.chance(state.lose_hint) {
                 let _ = self.events.send(event);
@@ -387,7 +387,7 @@ impl Node {
             state.servers.len()
         };
         for at in 0..count {
-            self.go_on(at);
+            self.resume(at);
             self.thaw(at);
         }
     }
@@ -435,11 +435,11 @@ impl State {
     fn begin(&mut self, at: usize) {
         self.lives += 1;
         self.granted.clear();
-        let window = self.servers.iter().filter(|s| s.may_go_on()).map(|s| s.window).max();
+        let window = self.servers.iter().filter(|s| s.may_resume()).map(|s| s.window).max();
         let server = &mut self.servers[at];
         server.life = self.lives;
         server.has_granted = false;
         server.fresh = Some(window.unwrap_or_default());
-        self.heard = server.memory.events();
+        self.signals = server.memory.events();
     }
 }

@@ -3,7 +3,7 @@
 //! Plans use swarm testing: a seed's theme selects the kinds of faults that belong together, and
 //! most of these kinds are off in a given plan, so runs differ in kind and not only in detail.
 
-mod acts;
+mod actions;
 mod clock;
 mod draw;
 mod episodes;
@@ -17,7 +17,7 @@ use std::time::Duration;
 use palisade::Durability;
 use palisade::node::spi::Terms;
 
-pub(crate) use self::acts::{Decision, HandlerPlan, Parting, Uses};
+pub(crate) use self::actions::{Decision, HandlerPlan, Parting, Uses};
 pub(crate) use self::clock::{ClockPlan, Truth, Wave, wall};
 use self::draw::Theme;
 pub use self::fleet::Order;
@@ -187,9 +187,9 @@ impl Fault {
     }
 }
 
-/// An action of a client's task; a task performs its acts one after another.
+/// An action of a client's task; a task performs its actions one after another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Act {
+pub(crate) enum Action {
     Think(Ms),
     /// Acquires a lock (for at most `wait`; 0 = one attempt), holds it for `hold`, and writes to
     /// the resource at intervals of `every`.
@@ -258,7 +258,7 @@ pub(crate) enum Act {
     },
 }
 
-impl Act {
+impl Action {
     /// Exchanges one message with every node.
     const GREETING: Self = Self::Lock {
         uses: Uses::Writes,
@@ -271,11 +271,11 @@ impl Act {
     };
 }
 
-/// The acts of one task of a client process.
+/// The actions of one task of a client process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TaskPlan {
     pub(crate) client: usize,
-    pub(crate) acts: Vec<Act>,
+    pub(crate) actions: Vec<Action>,
 }
 
 /// Creation time of a key's request, and the clock error of its producer.
@@ -289,7 +289,7 @@ pub(crate) struct Birth {
 /// Settings of the calls under idempotency keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OrdersPlan {
-    /// Number of acts per thousand that are calls under keys.
+    /// Number of actions per thousand that are calls under keys.
     pub(crate) share: u64,
     /// Birth of each key's request; empty: requests have no creation time.
     pub(crate) births: Vec<Birth>,
@@ -364,7 +364,7 @@ pub(crate) struct Plan {
     pub(crate) faults: Vec<(Ms, Fault)>,
     pub(crate) tasks: Vec<TaskPlan>,
     pub(crate) orders: OrdersPlan,
-    /// Number of acts per thousand that concern elections.
+    /// Number of actions per thousand that concern elections.
     elections: u64,
     /// Number of locks per thousand that are held by readers.
     readers: u64,

@@ -163,7 +163,7 @@ impl Stage {
                 next: Arc::clone(&seat.progress[i]),
                 forgotten: Arc::clone(&seat.forgotten),
             };
-            seat.tasks.push(seat.process.run(actor.work(task.acts.clone())));
+            seat.tasks.push(seat.process.run(actor.work(task.actions.clone())));
         }
     }
 
@@ -233,7 +233,7 @@ impl Stage {
             Fault::Freeze { node, server, span } => self.freeze(node, server, span),
             Fault::Halt { node, server, span } => {
                 self.nodes[node].halt(server);
-                self.later(span, move |s| s.nodes[node].go_on(server));
+                self.later(span, move |s| s.nodes[node].resume(server));
             }
             Fault::Cut { client, node, requests, span } => {
                 let wire = Arc::clone(&self.seats()[client].wires[node]);
@@ -381,10 +381,10 @@ impl Stage {
         for client in 0..handles.len() {
             self.must_be_gone(&names::calm(client), "the request was dropped 40 ms ago");
         }
-        self.serve_everybody(handles).await;
+        self.serve_all_clients(handles).await;
     }
 
-    async fn serve_everybody(&self, handles: Vec<Handle>) {
+    async fn serve_all_clients(&self, handles: Vec<Handle>) {
         let world = &self.world;
         let tasks: Vec<_> = handles
             .into_iter()

@@ -51,10 +51,10 @@ impl Shrinker {
             });
         }
         for i in (0..self.plan.tasks.len()).rev() {
-            smaller |= self.with(|p| p.tasks[i].acts.clear());
-            for act in (0..self.plan.tasks[i].acts.len()).rev() {
+            smaller |= self.with(|p| p.tasks[i].actions.clear());
+            for action in (0..self.plan.tasks[i].actions.len()).rev() {
                 smaller |= self.with(|p| {
-                    p.tasks[i].acts.remove(act);
+                    p.tasks[i].actions.remove(action);
                 });
             }
         }

@@ -25,14 +25,14 @@ impl Actor {
         let ttl = ms(settings.ttl);
         let all = || self.nodes.iter().enumerate().filter(|(i, _)| settings.has(*i));
         while env.now().since(began) <= ms(wait) {
-            let asked = env.now();
+            let requested_at = env.now();
             let mut granted = 0;
             for (_, node) in all() {
                 sleep(ms(d.range(0, 3))).await;
                 granted += usize::from(node.set_foreign(&key, ttl) == Some(true));
             }
             let drift = ttl * settings.drift_ppm / 1_000_000;
-            let until = asked + ttl.saturating_sub(drift + ms(2));
+            let until = requested_at + ttl.saturating_sub(drift + ms(2));
             if granted > all().count() / 2 && env.now() < until {
                 let left = Gated(Arc::clone(&self.process));
                 let belief = Box::new(move || Some(until.since(left.now())));

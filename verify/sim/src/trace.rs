@@ -126,7 +126,7 @@ pub(crate) enum Event {
         late: u64,
     },
     /// The user's code has a guard with `left` µs of validity. With `is_taker` the guard came from
-    /// a takeover; the earlier holder, who asked before, may still believe that it holds the lock.
+    /// a takeover; the earlier holder, whose request was earlier, may still believe in the lock.
     Holds {
         hold: HoldId,
         client: usize,
@@ -135,7 +135,7 @@ pub(crate) enum Event {
         is_taker: bool,
         /// True for a reader.
         shared: bool,
-        asked: u64,
+        requested_at: u64,
         left: u64,
     },
     /// Fewer nodes than required have the grant on their replicas.
@@ -153,7 +153,7 @@ pub(crate) enum Event {
         how: Parting,
     },
     /// `lost()` returned `late` µs after the deadline (zero: before it).
-    LossTold {
+    LossReported {
         hold: HoldId,
         client: usize,
         late: u64,
@@ -254,11 +254,11 @@ pub(crate) enum Event {
         decision: Decision,
     },
     /// A client received the answer that a name has no holder. `hold` was valid from before the
-    /// question (`asked`) until the answer.
+    /// question (`requested_at`) until the answer.
     Vacant {
         client: usize,
         name: u16,
-        asked: u64,
+        requested_at: u64,
         hold: Option<HoldId>,
     },
     /// A key is still on a node although no lease on it can be valid.

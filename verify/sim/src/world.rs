@@ -43,7 +43,7 @@ struct Believer {
     client: usize,
     belief: Belief,
     token: u64,
-    asked: u64,
+    requested_at: u64,
     /// Time at which the belief began.
     since: u64,
     /// True if the lock was taken from a holder, who may still believe in it.
@@ -59,21 +59,21 @@ struct Claimant {
     hold: HoldId,
     name: u16,
     token: u64,
-    asked: u64,
+    requested_at: u64,
     is_taker: bool,
     shared: bool,
 }
 
 impl Claimant {
     fn of(b: &Believer) -> Self {
-        let &Believer { hold, name, token, asked, is_taker, shared, .. } = b;
-        Self { hold, name, token, asked, is_taker, shared }
+        let &Believer { hold, name, token, requested_at, is_taker, shared, .. } = b;
+        Self { hold, name, token, requested_at, is_taker, shared }
     }
 
     /// Returns true if the two must not be valid at once.
     fn excludes(&self, other: &Self) -> bool {
         let took = |taker: &Self, from: &Self| {
-            taker.is_taker && from.token < taker.token && from.asked < taker.asked
+            taker.is_taker && from.token < taker.token && from.requested_at < taker.requested_at
         };
         let share = self.shared && other.shared;
         self.name == other.name && !share && !took(self, other) && !took(other, self)
@@ -124,7 +124,7 @@ impl World {
         &self,
         (client, name): (usize, u16),
         (token, is_taker, shared): (u64, bool, bool),
-        asked: u64,
+        requested_at: u64,
         belief: Belief,
     ) -> HoldId {
         let at = self.micros();
@@ -137,10 +137,23 @@ impl World {
             *overruled = token.max(*overruled);
         }
         let lapsed = false;
-        let believer =
-            Believer { hold, name, client, belief, token, asked, since, is_taker, shared, lapsed };
+        let believer = Believer {
+            hold,
+            name,
+            client,
+            belief,
+            token,
+            requested_at,
+            since,
+            is_taker,
+            shared,
+            lapsed,
+        };
         inner.beliefs.push(believer);
-        inner.tell(at, Event::Holds { hold, client, name, token, is_taker, shared, asked, left });
+        inner.tell(
+            at,
+            Event::Holds { hold, client, name, token, is_taker, shared, requested_at, left },
+        );
         let nodes = inner.kept.iter().filter(|k| (k.1, k.2) == (name, token)).count();
         if nodes < self.kept_on {
             inner.tell(at, Event::Unkept { client, name, token, nodes });
@@ -159,28 +172,38 @@ impl World {
         let at = self.micros();
         let mut inner = self.inner();
         let hold = inner.hold();
-        let (asked, is_taker, shared, lapsed) = (at, false, false, false);
+        let (requested_at, is_taker, shared, lapsed) = (at, false, false, false);
         let since = at;
-        let believer =
-            Believer { hold, name, client, belief, token, asked, since, is_taker, shared, lapsed };
+        let believer = Believer {
+            hold,
+            name,
+            client,
+            belief,
+            token,
+            requested_at,
+            since,
+            is_taker,
+            shared,
+            lapsed,
+        };
         inner.beliefs.push(believer);
         inner.compare(at);
         hold
     }
 
     /// Records that a client received "no holder" for a name, as the answer to its question at
-    /// `asked`.
-    pub(crate) fn vacant(&self, (client, name): (usize, u16), asked: u64) {
+    /// `requested_at`.
+    pub(crate) fn vacant(&self, (client, name): (usize, u16), requested_at: u64) {
         let at = self.micros();
         let mut inner = self.inner();
         // The belief was valid from before the question until now, since a lapsed belief never
         // becomes valid again.
         let believer = inner.beliefs.iter().find(|b| {
             let is_valid = || (b.belief)().is_some_and(|left| !left.is_zero());
-            b.name == name && b.since < asked && !b.lapsed && is_valid()
+            b.name == name && b.since < requested_at && !b.lapsed && is_valid()
         });
         let hold = believer.map(|b| b.hold);
-        inner.tell(at, Event::Vacant { client, name, asked, hold });
+        inner.tell(at, Event::Vacant { client, name, requested_at, hold });
     }
 
     /// Records that a node's replicas have a lock with this fence.

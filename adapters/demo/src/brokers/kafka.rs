@@ -1,6 +1,6 @@
-//! Kafka: librdkafka's mock cluster. The cluster lives in this process, but its brokers listen on
-//! real sockets, so consumers run in processes of their own. The cluster has consumer groups, and
-//! it keeps nothing on disk: instead of being killed, its brokers stop answering for a while.
+//! Kafka, as librdkafka's mock cluster, which has consumer groups. The cluster lives in this
+//! process, but its brokers listen on real sockets, so that consumers can run in processes of their
+//! own. It keeps nothing on disk, so its brokers are not killed, but stop answering for a while.
 
 use std::time::Duration;
 
@@ -23,13 +23,13 @@ const TOPIC: &str = "invoices";
 const GROUP: &str = "ledger";
 const BROKERS: i32 = 3;
 const PARTITIONS: i32 = 8;
-/// Requests that fail during an outage: all that consumers and publishers send, except those for
-/// the brokers' addresses. A failed request ends its connection.
+/// Kinds of requests that fail during an outage. They are all that consumers and publishers send,
+/// except the requests for the brokers' addresses. A failed request ends its connection.
 ///
 /// The brokers are not taken down, because the mock cluster then closes a broker's listener and
 /// later binds its port anew. If the port is in use, the cluster aborts the whole process
-/// (`Assertion mrkb->listen_s != -1`). A child process that has inherited the listener and has not
-/// begun its program yet still uses the port.
+/// (`Assertion mrkb->listen_s != -1`). It can be in use by a child process that has inherited the
+/// listener and has not begun its own program yet.
 const REQUESTS: [RDKafkaApiKey; 11] = [
     RDKafkaApiKey::Produce,
     RDKafkaApiKey::Fetch,
@@ -43,20 +43,20 @@ const REQUESTS: [RDKafkaApiKey; 11] = [
     RDKafkaApiKey::SyncGroup,
     RDKafkaApiKey::InitProducerId,
 ];
-/// Errors for the next 1,000 requests of a kind, more than clients send during one outage.
+/// Errors for the next 1,000 requests of a kind, which is more than the clients send in one outage.
 const OUTAGE: [RDKafkaRespErr; 1_000] = [RDKafkaRespErr::RD_KAFKA_RESP_ERR__TRANSPORT; 1_000];
-/// Length of an outage.
+/// Length of an outage, in which the brokers fail all requests.
 const AWAY: Duration = Duration::from_millis(1_500);
 const ASKED: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Settings of the consumers.
+/// librdkafka's settings for the consumers of the demo.
 ///
 /// A dead consumer is removed from the group as early as the mock cluster permits. The session
-/// timeout is longer than the 3 s for which the cluster waits for the first members, and longer
-/// than an outage of the brokers on a busy machine. A shorter one would remove living members: the
-/// cluster names a member by its address in memory, so a removed member can return under the name
-/// of a newer one, and the cluster then aborts (`Assertion !member->resp`). The short backoff lets
-/// consumers reconnect soon after an outage.
+/// timeout has to be longer than the 3 s for which the cluster waits for the first members, and
+/// longer than an outage of the brokers on a busy machine. A shorter timeout would remove living
+/// members. The cluster names a member by its address in memory, so a removed member could return
+/// under the name of a newer member, and the cluster would abort (`Assertion !member->resp`). The
+/// short backoff lets consumers reconnect soon after an outage.
 const SETTINGS: [(&str, &str); 4] = [
     ("session.timeout.ms", "7000"),
     ("heartbeat.interval.ms", "500"),
@@ -64,7 +64,7 @@ const SETTINGS: [(&str, &str); 4] = [
     ("reconnect.backoff.max.ms", "500"),
 ];
 
-/// The mock cluster.
+/// The mock cluster of Kafka brokers, which lives in this process.
 pub(crate) struct Kafka {
     cluster: MockCluster<'static, DefaultProducerContext>,
 }
@@ -115,7 +115,7 @@ impl Kafka {
         Ok(())
     }
 
-    /// Returns the number of messages after the committed offsets.
+    /// Returns the number of messages in the topic after the offsets that the group has committed.
     pub(crate) fn left(&self) -> Result<usize, Failure> {
         block_in_place(|| {
             let (observer, mut asked) = (self.observer()?, TopicPartitionList::new());
@@ -166,7 +166,7 @@ fn config(brokers: &str) -> ClientConfig {
     config
 }
 
-/// Returns the topic that the consumers read.
+/// Returns the Kafka topic that the consumers of the demo read.
 pub(crate) fn topic(uri: &str) -> Topic {
     let topic = Topic::new(uri, TOPIC, GROUP);
     SETTINGS.iter().fold(topic, |topic, (name, value)| topic.set(name, value))

@@ -1,4 +1,5 @@
-//! Brokers. All but Kafka's are real servers on free loopback ports.
+//! The brokers on which the demo runs. All of them are real servers on free loopback ports, except
+//! Kafka, which is librdkafka's mock cluster.
 
 mod kafka;
 mod nats;
@@ -34,7 +35,7 @@ pub(crate) enum Kind {
 /// Maximum number of messages that are published at the same time.
 const WINDOW: usize = 100;
 
-/// Publishes all letters, and each one again until the broker has confirmed it.
+/// Publishes all messages, each of them again and again until the broker has confirmed it.
 async fn publish_all<F, Fut>(letters: &[Letter], publish: F)
 where
     F: Fn(Letter, SystemTime) -> Fut + Clone + Send + 'static,
@@ -47,7 +48,8 @@ where
         }
         let (publish, letter, made) = (publish.clone(), letter.clone(), SystemTime::now());
         under_way.spawn(async move {
-            // An unconfirmed message may have been stored; then the next try adds a second copy.
+            // The broker may have stored an unconfirmed message; then the next try adds a second
+            // copy of it.
             while !publish(letter.clone(), made).await {
                 sleep(Duration::from_millis(200)).await;
             }
@@ -56,7 +58,7 @@ where
     while under_way.join_next().await.is_some() {}
 }
 
-/// A dead letter.
+/// A dead letter on the broker: the key of its message, and why the message could not be handled.
 #[derive(Debug)]
 pub(crate) struct Dead {
     pub(crate) key: String,
@@ -81,9 +83,9 @@ impl Kind {
         }
     }
 
-    /// Returns the factor by which consumers are killed less often. On Kafka's mock cluster each
-    /// death stops the whole group for 4 s when the successor joins, and again when the dead member
-    /// is removed.
+    /// Returns the factor by which consumers are killed less often on this broker. On Kafka's mock
+    /// cluster each death of a consumer stops the whole group for 4 s when its replacement joins,
+    /// and again when the dead member is removed.
     pub(crate) fn calmer(self) -> u32 {
         if self == Self::Kafka { 20 } else { 1 }
     }
@@ -145,7 +147,7 @@ impl Broker {
         }
     }
 
-    /// Publishes all letters, and each one again until the broker has confirmed it.
+    /// Publishes all messages, each of them again and again until the broker has confirmed it.
     pub(crate) async fn publish_all(&self, letters: &[Letter]) -> Result<(), Failure> {
         match self {
             Self::Kafka(kafka) => kafka.publish_all(letters).await,
@@ -165,7 +167,7 @@ impl Broker {
         }
     }
 
-    /// Returns all dead letters.
+    /// Returns all dead letters on the broker.
     pub(crate) async fn dead_letters(&self) -> Result<Vec<Dead>, Failure> {
         match self {
             Self::Kafka(kafka) => kafka.dead_letters(),

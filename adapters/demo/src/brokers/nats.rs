@@ -1,4 +1,4 @@
-//! NATS: a server with a file-based stream, started by the demo.
+//! NATS JetStream: a server that the demo starts, with a stream that is stored in files.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -47,10 +47,11 @@ impl Nats {
     async fn answers(&self) -> Result<(), Failure> {
         let begun = Instant::now();
         loop {
-            // The server creates the stream only once, however often this loop asks for it.
+            // Asking again is safe, because the server creates a stream of this name only once.
             let config = stream::Config {
                 name: STREAM.to_owned(),
-                // The shortest window the server accepts: duplicates are to reach the consumers.
+                // The shortest duplicate window that the server accepts, so that duplicates reach
+                // the consumers.
                 duplicate_window: Duration::from_millis(100),
                 num_replicas: 1,
                 ..stream::Config::default()
@@ -123,9 +124,10 @@ fn server(dir: &Path, port: u16) -> Result<Process, Failure> {
     })
 }
 
-/// Returns the durable consumer's configuration for the consumer processes.
+/// Returns the durable consumer from which the consumer processes of the demo pull messages.
 pub(crate) async fn durable(uri: &str) -> Result<Durable, Failure> {
-    // Consumer processes also start while the server is down.
+    // A consumer process may start while the server is down, so the first connection is retried,
+    // too.
     let client = async_nats::ConnectOptions::new().retry_on_initial_connect().connect(uri).await?;
     Ok(Durable::new(client, STREAM, DURABLE))
 }

@@ -1,4 +1,5 @@
-//! `RabbitMQ`: a node and its port mapper, below a temporary directory.
+//! `RabbitMQ`: a node and its port mapper that the demo starts, with their files below a temporary
+//! directory.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,7 +19,7 @@ use crate::Failure;
 use crate::invoices::Letter;
 use crate::process::{self, Process, command};
 
-/// The node's settings, shared with the adapter's tests.
+/// The settings of a RabbitMQ node, a file that the tests of palisade-lapin use, too.
 #[path = "../../../palisade-lapin/tests/server/node.rs"]
 mod settings;
 
@@ -28,7 +29,7 @@ const START: Duration = Duration::from_secs(120);
 /// Maximum time for the broker to accept a login.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// A broker. Dropping it ends its processes.
+/// A RabbitMQ node and its port mapper. Dropping it ends their processes.
 pub(crate) struct Rabbit {
     dir: PathBuf,
     ports: Ports,
@@ -67,7 +68,8 @@ impl Rabbit {
                 let _ = connection.close(200, "it answers".into()).await;
                 Ok::<_, Failure>(())
             };
-            // A node that is still starting may accept a connection and then send nothing.
+            // A node that is still starting may accept a connection and then send nothing, so limit
+            // the time.
             let asked = timeout(ANSWER, asked).await;
             match asked.unwrap_or_else(|_| Err("it says nothing".into())) {
                 Ok(()) => return Ok(()),
@@ -109,7 +111,8 @@ impl Rabbit {
         let mut left = 0;
         let delays = (0..13).map(|n| retry_queue(QUEUE, 250 << n));
         for queue in std::iter::once(QUEUE.to_owned()).chain(delays) {
-            // Declaring a missing queue passively closes the channel, so each queue gets its own.
+            // If a queue is missing, declaring it passively closes the channel, so each queue gets
+            // its own channel.
             let channel = connection.create_channel().await?;
             let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
             let name = queue.as_str().into();
@@ -162,7 +165,7 @@ fn node(dir: &Path, ports: Ports) -> Result<Process, Failure> {
     Process::spawn(node)
 }
 
-/// Returns the queue that the consumers read.
+/// Returns the RabbitMQ queue that the consumers of the demo read.
 pub(crate) fn queue(uri: &str) -> Queue {
     Queue::new(uri, QUEUE)
 }

@@ -1,4 +1,4 @@
-//! Redis Streams: a server that keeps every write it has confirmed, started by the demo.
+//! Redis Streams: a server that the demo starts. It loses no write that it has confirmed.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -47,8 +47,8 @@ impl Streams {
     async fn answers(&self) -> Result<(), Failure> {
         let begun = Instant::now();
         loop {
-            // While the server loads its data, it answers with the error LOADING: it is not ready
-            // yet.
+            // While the server loads its data, it answers with the error LOADING, which means that
+            // it is not ready yet.
             let asked = async { self.connect().await?.exists(STREAM).await.map_err(Failure::from) };
             let asked = asked.await;
             if self.server.lock().unwrap_or_else(PoisonError::into_inner).has_ended() {
@@ -116,7 +116,7 @@ fn server(dir: &Path, port: u16) -> Result<Process, Failure> {
     let mut server = command("redis-server");
     let port = port.to_string();
     server.args(["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "yes"]);
-    // The server writes to disk before it confirms.
+    // The server writes each command to disk before it confirms it.
     server.args(["--appendfsync", "always", "--dir"]).arg(dir);
     Process::spawn({
         server.stdout(Stdio::null());
@@ -124,7 +124,7 @@ fn server(dir: &Path, port: u16) -> Result<Process, Failure> {
     })
 }
 
-/// Returns the stream that the consumers read.
+/// Returns the Redis stream that the consumers of the demo read.
 pub(crate) fn stream(uri: &str) -> Stream {
     Stream::new(uri, STREAM, GROUP)
 }

@@ -2,42 +2,22 @@
 
 use palisade::FencingToken;
 use sqlx::MySqlConnection;
-use sqlx::mysql::MySqlQueryResult;
 
-use crate::error::{self, Changed, Stale};
+use crate::error::Stale;
 use crate::fence::value;
-
-/// Checks the result of an `UPDATE … WHERE … AND fence <= ?`. sqlx counts the rows that were found,
-/// even if nothing in them was changed.
-///
-/// # Errors
-/// [`Stale`] if the statement found no row. This is also the error if the resource does not exist.
-pub fn applied(done: &MySqlQueryResult, resource: &str, token: FencingToken) -> Result<(), Stale> {
-    error::not_stale(done.rows_affected(), resource, token)
-}
-
-/// Checks the result of an `UPDATE` of a versioned row, as
-/// [`fence::unchanged`](crate::fence::unchanged) does.
-///
-/// # Errors
-/// [`Changed`] if the statement found no row. This is also the error if the resource does not
-/// exist.
-pub fn unchanged(done: &MySqlQueryResult, resource: &str, version: i64) -> Result<(), Changed> {
-    error::unchanged(done.rows_affected(), resource, version)
-}
 
 /// Raises the token that the resource has seen, and locks it until the transaction ends. Everything
 /// that the transaction writes afterwards is written under a token that no newer holder has
 /// overtaken.
 ///
-/// Call it first in a transaction. Outside of a transaction it locks nothing.
+/// Call it first in a transaction. Outside of a transaction the lock ends at once.
 ///
 /// # Errors
-/// The outer error is the database's. The inner error is [`Stale`]: a newer holder has raised the
-/// token, so roll back.
+/// The outer error comes from the database. The inner error is [`Stale`], which means that a newer
+/// holder has stored its token before, so roll the transaction back.
 ///
 /// # Cancellation safety
-/// If the future is dropped, the transaction may or may not have raised the token; roll it back.
+/// If the future is dropped, the token may or may not be stored in the transaction; roll it back.
 pub async fn raise(
     conn: &mut MySqlConnection,
     resource: &str,
@@ -51,7 +31,8 @@ pub async fn raise(
     .bind(value(token))
     .execute(&mut *conn)
     .await?;
-    // The transaction has locked the row, and a locking read returns the row's current state.
+    // The first statement has locked the row. A locking read returns the current state of the row,
+    // while a plain read may return an older one from the transaction's snapshot.
     let seen: i64 =
         sqlx::query_scalar("SELECT fence FROM palisade_fence WHERE resource = ? FOR UPDATE")
             .bind(resource.as_bytes())

@@ -9,19 +9,21 @@ use sqlx::{MySql, MySqlConnection, MySqlPool};
 
 use crate::error::InboxError;
 use crate::fence;
-use crate::row::{self, Found, Rows, SPARE, UNNAMED, micros, record};
+use crate::row::{self, Found, Rows, SPARE, micros, record};
 
-/// Runs `effect` and writes the key's row with its result, unless the row exists; see
-/// [`inbox::once`](crate::inbox::once). If another attempt at the key is in an open transaction,
-/// this call waits for its end; `innodb_lock_wait_timeout` bounds that wait. When the server
-/// reports a deadlock, it has rolled back the whole transaction: run it again.
+/// Runs `effect` and writes its result into the key's row, unless that row exists; see
+/// [`inbox::once`](crate::inbox::once). If another attempt at the key is in a transaction that is
+/// still open, the call waits for the end of that transaction, for at most the server's
+/// `innodb_lock_wait_timeout`. If the server reports a deadlock, it has rolled back the whole
+/// transaction, so run the whole transaction again.
 ///
 /// # Errors
 /// The errors of `effect`, and [`InboxError`].
 ///
 /// # Cancellation safety
-/// If the future is dropped, neither the effect nor the row is left after the transaction has
-/// ended: sqlx rolls back.
+/// If the future is dropped, sqlx rolls back, so that neither the effect nor the row is left after
+/// the transaction has ended. If `conn` is in no transaction, a commit that has already been sent
+/// may still happen; to call again is safe.
 pub async fn once<T, E, F>(conn: &mut MySqlConnection, cx: &Context, effect: F) -> Result<T, E>
 where
     T: Serialize + DeserializeOwned,
@@ -31,7 +33,8 @@ where
     row::once::<MySql, _, _, _>(conn, cx, effect).await
 }
 
-/// Answers the probe of a key; see [`inbox::probe`](crate::inbox::probe).
+/// Answers whether an earlier attempt at a key took effect; see
+/// [`inbox::probe`](crate::inbox::probe).
 ///
 /// # Cancellation safety
 /// The call only reads, so the future may be dropped at any time.
@@ -39,7 +42,8 @@ pub async fn probe<T: DeserializeOwned>(conn: &mut MySqlConnection, cx: &Context
     row::probe::<MySql, T>(conn, cx).await
 }
 
-/// Returns [`probe`] as a function with this pool; see [`inbox::prober`](crate::inbox::prober).
+/// Returns [`probe`] as a function that takes its connection from this pool; see
+/// [`inbox::prober`](crate::inbox::prober).
 pub fn prober<T>(
     pool: MySqlPool,
 ) -> impl Fn(Context) -> BoxFuture<'static, Probed<T>> + Clone + Send + Sync + 'static
@@ -49,7 +53,7 @@ where
     row::prober::<MySql, T>(pool)
 }
 
-/// Deletes rows of a namespace; see [`inbox::purge`](crate::inbox::purge).
+/// Deletes rows of a namespace that are no longer valid; see [`inbox::purge`](crate::inbox::purge).
 ///
 /// # Errors
 /// The errors of the database.
@@ -61,36 +65,21 @@ pub async fn purge(
     namespace: &str,
     at_most: u32,
 ) -> Result<u64, sqlx::Error> {
-    let mut deleted = 0;
-    for (sql, age) in [
-        (
-            "DELETE FROM palisade_inbox WHERE namespace = ? \
-             AND counts_until < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND \
-             ORDER BY counts_until LIMIT ?",
-            SPARE,
-        ),
-        (
-            "DELETE FROM palisade_inbox_unnamed WHERE namespace = ? \
-             AND done_at < NOW(6) - INTERVAL ? MICROSECOND LIMIT ?",
-            UNNAMED,
-        ),
-    ] {
-        let rest = u64::from(at_most).saturating_sub(deleted);
-        let delete = sqlx::query(sql).bind(namespace.as_bytes()).bind(micros(age)).bind(rest);
-        deleted += delete.execute(&mut *conn).await?.rows_affected();
-    }
-    Ok(deleted)
+    let delete = "DELETE FROM palisade_inbox WHERE namespace = ? \
+                  AND counts_until < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND \
+                  ORDER BY counts_until LIMIT ?";
+    let delete = sqlx::query(delete).bind(namespace.as_bytes()).bind(micros(SPARE)).bind(at_most);
+    Ok(delete.execute(conn).await?.rows_affected())
 }
 
 impl Rows for MySql {
     async fn enter(conn: &mut MySqlConnection, cx: &Context) -> Result<bool, sqlx::Error> {
-        // `INSERT IGNORE` would also hide other errors.
+        // Not `INSERT IGNORE`, which would also hide errors other than that the row exists.
         let entered = sqlx::query(
             "INSERT INTO palisade_inbox (record, namespace, `key`, fingerprint, fence, attempt, \
              done_at, counts_until) \
-             SELECT ?, ?, ?, ?, ?, ?, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND \
-             FROM DUAL WHERE NOT EXISTS \
-             (SELECT 1 FROM palisade_inbox_unnamed WHERE namespace = ? AND `key` = ?)",
+             VALUES (?, ?, ?, ?, ?, ?, UTC_TIMESTAMP(6), \
+             UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND)",
         )
         .bind(record(cx).into_bytes())
         .bind(cx.namespace().as_bytes())
@@ -99,8 +88,6 @@ impl Rows for MySql {
         .bind(fence::value(cx.fencing_token()))
         .bind(i64::from(cx.attempt()))
         .bind(micros(cx.kept_for()))
-        .bind(cx.namespace().as_bytes())
-        .bind(cx.key().as_bytes())
         .execute(&mut *conn)
         .await;
         match entered {
@@ -118,8 +105,8 @@ impl Rows for MySql {
         entered: bool,
     ) -> Result<Option<Found>, sqlx::Error> {
         type Row = (Option<Vec<u8>>, Option<Vec<u8>>, bool);
-        // In the transaction of `enter`, the read must be a locking one: the transaction's snapshot
-        // may be older than the row.
+        // After `enter` in the same transaction, the read has to lock the row, because a plain read
+        // sees the transaction's snapshot, which may be older than the row.
         let sql = if entered {
             "SELECT result, fingerprint, \
              counts_until > UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND \
@@ -130,14 +117,8 @@ impl Rows for MySql {
              FROM palisade_inbox WHERE record = ?"
         };
         let find = sqlx::query_as(sql).bind(micros(cx.elapsed())).bind(record(cx).into_bytes());
-        let row: Option<Row> = find.fetch_optional(&mut *conn).await?;
-        if let Some((result, fingerprint, counts)) = row {
-            return Ok(Some(Found::Row { result, fingerprint, counts }));
-        }
-        let unnamed = "SELECT 1 FROM palisade_inbox_unnamed WHERE namespace = ? AND `key` = ?";
-        let unnamed = sqlx::query(unnamed).bind(cx.namespace().as_bytes());
-        let unnamed = unnamed.bind(cx.key().as_bytes()).fetch_optional(conn).await?;
-        Ok(unnamed.map(|_| Found::Unnamed))
+        let row: Option<Row> = find.fetch_optional(conn).await?;
+        Ok(row.map(|(result, fingerprint, counts)| Found { result, fingerprint, counts }))
     }
 
     async fn finish(
@@ -158,16 +139,17 @@ impl Rows for MySql {
     }
 }
 
-/// Overwrites a row that is no longer valid. Returns false if the row is still valid.
+/// Overwrites the row of the key's record if it is no longer valid. Returns false if it is valid.
 async fn enter_again(conn: &mut MySqlConnection, cx: &Context) -> Result<bool, sqlx::Error> {
-    // Lock only an expired row for writing: two transactions that find a valid row both read it.
+    // This read takes only a shared lock, so that transactions that find a valid row do not wait
+    // for each other. Only a row that is no longer valid is locked for writing, by the `UPDATE`.
     let over = "SELECT 1 FROM palisade_inbox WHERE record = ? \
                 AND counts_until <= UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND LOCK IN SHARE MODE";
     let over = sqlx::query(over).bind(record(cx).into_bytes()).bind(micros(cx.elapsed()));
     if over.fetch_optional(&mut *conn).await?.is_none() {
         return Ok(false);
     }
-    // The transaction holds a lock on the row, so the row is still the expired one.
+    // The read has locked the row, so no other transaction has changed it since.
     let done = sqlx::query(
         "UPDATE palisade_inbox SET fingerprint = ?, fence = ?, attempt = ?, result = NULL, \
          done_at = UTC_TIMESTAMP(6), \

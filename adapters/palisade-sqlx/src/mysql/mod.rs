@@ -1,16 +1,16 @@
-//! The inbox and the fence for MariaDB and MySQL (feature `mysql`), on InnoDB tables.
+//! The inbox, and fenced writes, for MariaDB and MySQL (feature `mysql`), on InnoDB tables.
 //!
 //! ```no_run
 //! # async fn demo(mut conn: sqlx::MySqlConnection, token: palisade::FencingToken)
 //! # -> Result<(), Box<dyn std::error::Error>> {
-//! use palisade_sqlx::{fence, mysql};
+//! use palisade_sqlx::fence;
 //! let done = sqlx::query("UPDATE stock SET rest = 7, fence = ? WHERE id = ? AND fence <= ?")
 //!     .bind(fence::value(token))
 //!     .bind(42)
 //!     .bind(fence::value(token))
 //!     .execute(&mut conn)
 //!     .await?;
-//! mysql::fence::applied(&done, "stock 42", token)?;
+//! fence::applied(done.rows_affected(), "stock 42", token)?;
 //! # Ok(()) }
 //! ```
 
@@ -19,22 +19,18 @@ pub mod inbox;
 
 use sqlx::MySqlConnection;
 
-/// SQL of the tables, to copy into your own migrations. It may be run again.
+/// SQL that creates the tables in MariaDB and MySQL, to be copied into your own migrations. It may
+/// be run more than once.
 pub const MIGRATION: &str = include_str!("../../migrations/mysql.sql");
 
-/// Creates the missing tables. Do not call it in a transaction: creating a table commits it.
+/// Creates those tables of this crate in MariaDB or MySQL that do not exist yet. Do not call it in
+/// a transaction, because the server commits the transaction when it creates a table.
 ///
 /// # Errors
-/// The errors of the database; most often the user may not create tables.
+/// The errors of the database, most often because its user may not create tables.
 ///
 /// # Cancellation safety
-/// If the future is dropped, one of the tables may be missing; the call may be repeated.
+/// If the future is dropped, some of the tables may be missing; the call may be repeated.
 pub async fn migrate(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
-    let first = sqlx::raw_sql(MIGRATION).execute(&mut *conn).await;
-    if let Err(sqlx::Error::Database(_)) = first {
-        // Another program may have renamed the first form's table in between, so try once more.
-        sqlx::raw_sql(MIGRATION).execute(conn).await?;
-        return Ok(());
-    }
-    first.map(drop)
+    sqlx::raw_sql(MIGRATION).execute(conn).await.map(drop)
 }

@@ -3,14 +3,13 @@
 use std::fmt::Write as _;
 
 use clap::Args;
-use palisade_ops::{Audit, KeyChange, Purge, Purged};
+use palisade_ops::{Audit, Change, KeyChange, Purge, Purged};
 use serde_json::json;
 
-use super::super::SayArgs;
+use super::super::GroundArgs;
 use crate::Done;
-use crate::codes::{Fail, UNAVAILABLE, USAGE};
+use crate::codes::{Fail, UNAVAILABLE};
 use crate::say::Say;
-use crate::settings::HandleArgs;
 use crate::span::Span;
 
 pub(super) const HELP: &str = "Examples:
@@ -43,11 +42,9 @@ impl AuditArgs {
 
 /// A key, and the servers that have it.
 #[derive(Debug, Args)]
-struct OneArgs {
+pub(crate) struct OneArgs {
     #[command(flatten)]
-    handle: HandleArgs,
-    #[command(flatten)]
-    say: SayArgs,
+    ground: GroundArgs,
     /// Name of the key
     #[arg(id = "record", value_name = "KEY")]
     key: String,
@@ -58,32 +55,11 @@ struct OneArgs {
     audit: AuditArgs,
 }
 
-/// Lets a parked KEY run again at its next call, whatever its policy.
-///
-/// For a run that had no effect, as a person has made sure. Nothing is run now.
-#[derive(Debug, Args)]
-pub(crate) struct RerunArgs {
-    #[command(flatten)]
-    one: OneArgs,
-}
-
-/// Ends the claim of a run whose process is known to be dead.
-///
-/// The key is then parked, or runs again, according to its policy. If the process is alive after
-/// all, it loses its claim; effects that it had until then remain.
-#[derive(Debug, Args)]
-pub(crate) struct ReleaseArgs {
-    #[command(flatten)]
-    one: OneArgs,
-}
-
 /// Empties records. A copy of such a request that comes later RUNS AGAIN.
 #[derive(Debug, Args)]
 pub(crate) struct PurgeArgs {
     #[command(flatten)]
-    handle: HandleArgs,
-    #[command(flatten)]
-    say: SayArgs,
+    ground: GroundArgs,
     /// Namespace of the keys
     #[arg(long, value_name = "NAME", default_value = "once")]
     namespace: String,
@@ -132,28 +108,14 @@ fn code(change: &KeyChange) -> u8 {
     if 2 * reached > change.nodes.len() { 2 } else { UNAVAILABLE }
 }
 
-impl RerunArgs {
-    pub(super) async fn run(self) -> Result<Done, Fail> {
-        self.one.run("rerun").await
-    }
-}
-
-impl ReleaseArgs {
-    pub(super) async fn run(self) -> Result<Done, Fail> {
-        self.one.run("release").await
-    }
-}
-
 impl OneArgs {
-    async fn run(self, what: &str) -> Result<Done, Fail> {
-        let say = Say::new(self.say.json, self.say.verbose);
+    pub(super) async fn run(self, change: Change) -> Result<Done, Fail> {
         let audit = self.audit.audit()?;
-        let records = self.handle.records(&self.namespace)?;
-        let changed = match what {
-            "rerun" => records.rerun(&self.key, &audit).await,
-            _ => records.release(&self.key, &audit).await,
+        let (records, say) = self.ground.records(&self.namespace)?;
+        let (what, changed) = match change {
+            Change::Rerun => ("rerun", records.rerun(&self.key, &audit).await?),
+            _ => ("release", records.release(&self.key, &audit).await?),
         };
-        let changed = changed?;
         // A single key without a record probably has a wrong name; for a purge, such a key is done.
         let code = if changed.is_unknown() { 2 } else { code(&changed) };
         let of = (records.prefix(), records.namespace(), &*self.key);
@@ -164,16 +126,14 @@ impl OneArgs {
 
 impl PurgeArgs {
     pub(super) async fn run(self) -> Result<Done, Fail> {
-        let say = Say::new(self.say.json, self.say.verbose);
         let audit = self.audit.audit()?;
         let purge = match self.older_than {
             Some(Span(age)) => Purge::older_than(age),
             None => Purge::late_copies_run_again(),
         };
         let purge = if self.unfinished_too { purge.unfinished_too() } else { purge };
-        let records = self.handle.records(&self.namespace)?;
-        let purged = records.purge(&purge.limit(self.limit), &audit).await;
-        let purged = purged.map_err(|e| Fail::new(USAGE, e.to_string()))?;
+        let (records, say) = self.ground.records(&self.namespace)?;
+        let purged = records.purge(&purge.limit(self.limit), &audit).await?;
         let mut text = String::new();
         for change in &purged.keys {
             let of = (records.prefix(), records.namespace(), &*change.key);

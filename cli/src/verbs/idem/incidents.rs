@@ -12,9 +12,9 @@ use palisade::{Idempotency, Redlock, RunError};
 use palisade_ops::{DecidedLoss, Incident, Incidents, incidents, namespaces};
 use serde_json::{Value, json};
 
-use super::super::{Ground, SayArgs};
+use super::super::{GroundArgs, SayArgs, unread_json};
 use super::change::{AuditArgs, event};
-use super::failed;
+use super::{failed, reasons};
 use crate::Done;
 use crate::codes::{Fail, REFUSED, UNAVAILABLE};
 use crate::settings::HandleArgs;
@@ -59,9 +59,7 @@ pub(crate) struct IncidentsArgs {
 #[command(group = clap::ArgGroup::new("decision").required(true).args(["runs", "parks"]))]
 pub(crate) struct DecideArgs {
     #[command(flatten)]
-    handle: HandleArgs,
-    #[command(flatten)]
-    say: SayArgs,
+    ground: GroundArgs,
     /// Namespace of the keys
     #[arg(long, value_name = "NAME")]
     namespace: String,
@@ -102,8 +100,8 @@ type Decisions = Result<Vec<(Loss, Option<Decided>)>, RunError>;
 impl IncidentsArgs {
     pub(super) async fn run(self) -> Result<Done, Fail> {
         let say = SayArgs { json: self.json, verbose: false };
+        let ground = GroundArgs { handle: self.handle, say }.without_signals()?;
         let (mut unnamed, mut names) = (Vec::new(), BTreeSet::new());
-        let ground = Ground::without_signals(self.handle, say)?;
         if let Some(name) = &self.namespace {
             names.insert(name.clone());
         } else if let Some(servers) = &ground.servers {
@@ -113,8 +111,7 @@ impl IncidentsArgs {
         let asked = names.first().map_or(NO_NAMESPACE, String::as_str);
         let seen = incidents(&keys(&ground.redlock, asked, self.retention.0)?).await;
         if seen.unread.len() == seen.nodes {
-            let why: Vec<_> = seen.unread.iter().map(|(n, why)| format!("{n}: {why}")).collect();
-            return Err(Fail::new(UNAVAILABLE, why.join("; ")));
+            return Err(Fail::new(UNAVAILABLE, reasons(&seen.unread)));
         }
         let mut all = Vec::new();
         for incident in &seen.incidents {
@@ -165,12 +162,8 @@ fn object(
                 "remaining_ms": incident.remaining.as_millis(),
                 "namespaces": decided.iter().map(about).collect::<Vec<_>>() })
     };
-    let node = |node: &str, why: &str| json!({ "node": node, "why": why });
-    let unread = seen.unread.iter().map(|(of, why)| node(of, &why.to_string()));
-    let unnamed = unnamed.iter().map(|(of, why)| node(of, why));
     json!({ "incidents": all.iter().map(incident).collect::<Vec<_>>(),
-            "unread": unread.collect::<Vec<_>>(),
-            "namespaces_unread": unnamed.collect::<Vec<_>>() })
+            "unread": unread_json(&seen.unread), "namespaces_unread": unread_json(unnamed) })
 }
 
 fn table(
@@ -231,7 +224,7 @@ impl DecideArgs {
     pub(super) async fn run(self) -> Result<Done, Fail> {
         let audit = self.audit.audit()?;
         check_number(&self.loss)?;
-        let ground = Ground::without_signals(self.handle, self.say)?;
+        let ground = self.ground.without_signals()?;
         let keys = keys(&ground.redlock, &self.namespace, self.retention.0)?;
         let decision = if self.runs { Decision::Run } else { Decision::Park };
         let seen = incidents(&keys).await;
@@ -298,8 +291,7 @@ fn no_such(number: &str, seen: &Incidents, retention: Duration) -> Fail {
     let known: Vec<_> = seen.incidents.iter().map(Incident::number).collect();
     let (unread, nodes) = (seen.unread.len(), seen.nodes);
     if unread == nodes {
-        let why: Vec<_> = seen.unread.iter().map(|(n, why)| format!("{n}: {why}")).collect();
-        return Fail::new(UNAVAILABLE, why.join("; "));
+        return Fail::new(UNAVAILABLE, reasons(&seen.unread));
     }
     let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
     let why = format!(

@@ -7,6 +7,8 @@ use clap::Args;
 use palisade_ops::{KeyFacts, KeyList, KeyState, Select};
 use serde_json::{Value, json};
 
+use super::super::unread_json;
+use super::reasons;
 use crate::Done;
 use crate::codes::{Fail, UNAVAILABLE};
 use crate::settings::HandleArgs;
@@ -59,26 +61,21 @@ pub(crate) struct ListArgs {
 impl ListArgs {
     pub(super) async fn run(self) -> Result<Done, Fail> {
         let records = self.handle.records(&self.namespace)?;
-        let mut select = Select::all().limit(self.limit);
-        for (wanted, add) in [
-            (self.running, Select::running as fn(Select) -> Select),
-            (self.parked, Select::lapsed),
-            (self.stored, Select::stored),
-            (self.forgotten, Select::forgotten),
-        ] {
-            select = if wanted { add(select) } else { select };
-        }
-        if let Some(Span(age)) = self.older_than {
-            select = select.older_than(age);
-        }
-        if let Some(Span(span)) = self.expires_within {
-            select = select.expires_within(span);
-        }
+        let states = [
+            (self.running, KeyState::Running),
+            (self.parked, KeyState::Lapsed),
+            (self.stored, KeyState::Stored),
+        ];
+        let select = Select {
+            states: states.into_iter().filter_map(|(is, state)| is.then_some(state)).collect(),
+            forgotten: self.forgotten,
+            older_than: self.older_than.map_or(Duration::ZERO, |Span(age)| age),
+            expires_within: self.expires_within.map(|Span(span)| span),
+            limit: Some(self.limit),
+        };
         let list = records.list(&select).await?;
-        let read = list.nodes - list.unread.len();
-        if read == 0 {
-            let why: Vec<_> = list.unread.iter().map(|(n, why)| format!("{n}: {why}")).collect();
-            return Err(Fail::new(UNAVAILABLE, why.join("; ")));
+        if list.unread.len() == list.nodes {
+            return Err(Fail::new(UNAVAILABLE, reasons(&list.unread)));
         }
         let text = if self.json { format!("{}\n", object(&list)) } else { table(&list) };
         Ok(Done { text, code: if list.unread.is_empty() { 0 } else { 2 } })
@@ -87,17 +84,13 @@ impl ListArgs {
 
 fn object(list: &KeyList) -> Value {
     let key = |key: &KeyFacts| {
-        let left = match key.state {
-            KeyState::Running { remaining } => Some(remaining.as_millis()),
-            _ => None,
-        };
+        let left = key.remaining.map(|left| left.as_millis());
         json!({ "key": key.key, "state": key.state.word(), "attempts": key.attempts,
                 "age_ms": key.age.as_millis(), "remaining_ms": left, "forgotten": key.forgotten,
                 "nodes": key.nodes, "expires_in_ms": key.expires_in.as_millis() })
     };
-    let unread = list.unread.iter().map(|(node, why)| json!({ "node": node, "why": why }));
     json!({ "keys": list.keys.iter().map(key).collect::<Vec<_>>(), "more": list.more,
-            "nodes": list.nodes, "unread": unread.collect::<Vec<_>>() })
+            "nodes": list.nodes, "unread": unread_json(&list.unread) })
 }
 
 fn table(list: &KeyList) -> String {
@@ -111,10 +104,7 @@ fn table(list: &KeyList) -> String {
             }
         };
         let attempts = if key.attempts == 1 { "attempt" } else { "attempts" };
-        let left = match key.state {
-            KeyState::Running { remaining } => format!(", for {remaining:.1?} more"),
-            _ => String::new(),
-        };
+        let left = key.remaining.map(|left| format!(", for {left:.1?} more")).unwrap_or_default();
         let forgotten = if key.forgotten { ", may be forgotten" } else { "" };
         let _ = writeln!(
             text,

@@ -26,7 +26,7 @@ fn clock_skew(facts: &Facts) -> Vec<Finding> {
     let mut found = Vec::new();
     let mut clocks: Vec<(String, Clock)> = Vec::new();
     for (subject, server) in facts.reached() {
-        match server.clock.known() {
+        match server.clock.as_ref() {
             Ok(clock) => clocks.push((subject, *clock)),
             Err(why) => found.push(Finding::unknown(why).on(subject)),
         }
@@ -50,31 +50,33 @@ fn skew(at: &str, clock: Clock, usual: Clock, bound: Duration) -> Finding {
     let apart = clock.ahead.saturating_sub(usual.ahead);
     let doubt = clock.error.saturating_add(usual.error);
     let ms = apart / 1_000;
-    let read = format!("{ms:+} ms, to within {} ms; clock_error {bound:?}", doubt.div_ceil(1_000));
+    let evidence =
+        format!("{ms:+} ms, to within {} ms; clock_error {bound:?}", doubt.div_ceil(1_000));
     let certain = Duration::from_micros(apart.unsigned_abs().saturating_sub(doubt));
     let way = if apart > 0 { "ahead of" } else { "behind" };
-    let says = format!("its clock is {} ms {way} the others", ms.abs());
+    let message = format!("its clock is {} ms {way} the others", ms.abs());
     let host = if at == HERE { "here".to_owned() } else { format!("on the box of: {at}") };
-    let mend = [format!("timedatectl timesync-status || chronyc tracking    # {host}")];
+    let fix = [format!("timedatectl timesync-status || chronyc tracking    # {host}")];
     if certain <= SKEW.min(bound) {
-        Finding::fine(read)
+        Finding::fine(evidence)
     } else if certain <= bound {
-        Finding::warning(says, read).mend(mend)
+        Finding::warning(message, evidence).fix(fix)
     } else {
-        let says = format!("{says}, more than clock_error ({bound:?}): fencing tokens may go back");
-        Finding::error(says, read).mend(mend)
+        let message =
+            format!("{message}, more than clock_error ({bound:?}): fencing tokens may go back");
+        Finding::error(message, evidence).fix(fix)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::facts::Read;
+    use super::super::super::facts::Unread;
     use super::super::super::report::Verdict;
     use super::super::tests::{broken, fine, unknown, with};
     use super::*;
 
     fn clock(facts: &mut Facts, n: usize, ahead: i64, error: u64) {
-        facts.groups[0].servers[n].clock = Read::Got(Clock { ahead, error });
+        facts.groups[0].servers[n].clock = Ok(Clock { ahead, error });
     }
 
     #[test]
@@ -84,8 +86,8 @@ mod tests {
             let found = broken("clock-skew", |f| clock(f, 2, ahead, 1_000));
             assert_eq!(found.subject, "orders-a 10.0.0.3:6379");
             assert_eq!(found.verdict, Verdict::Warning, "{found:?}");
-            assert!(found.says.contains(text), "{found:?}");
-            assert!(found.mend[0].contains("timedatectl"), "{found:?}");
+            assert!(found.message.contains(text), "{found:?}");
+            assert!(found.fix[0].contains("timedatectl"), "{found:?}");
         }
     }
 
@@ -109,7 +111,7 @@ mod tests {
         for ahead in [2_010_000, -2_010_000] {
             let found = skew(ahead, 2_000);
             assert_eq!(found.verdict, Verdict::Error, "{found:?}");
-            assert!(found.says.contains("(2s)"), "{found:?}");
+            assert!(found.message.contains("(2s)"), "{found:?}");
         }
         assert_eq!(skew(2_010_000, 3_000).verdict, Verdict::Warning);
         // If `clock_error` is below half a second, larger differences are errors.
@@ -124,8 +126,8 @@ mod tests {
             }
         });
         assert_eq!(found.subject, "this machine");
-        assert!(found.says.contains("3000 ms behind"), "{found:?}");
-        assert!(found.mend[0].ends_with("# here"), "{found:?}");
+        assert!(found.message.contains("3000 ms behind"), "{found:?}");
+        assert!(found.fix[0].ends_with("# here"), "{found:?}");
     }
 
     #[test]
@@ -136,8 +138,8 @@ mod tests {
         });
         assert_eq!(found.subject, "orders-a 10.0.0.1:6379");
         let closed = |f: &mut Facts| {
-            f.groups[0].servers[1].clock = Read::Closed("TIME not allowed".into());
+            f.groups[0].servers[1].clock = Err(Unread::Closed("TIME not allowed".into()));
         };
-        assert_eq!(unknown("clock-skew", closed).says, "unknown (TIME not allowed)");
+        assert_eq!(unknown("clock-skew", closed).message, "unknown (TIME not allowed)");
     }
 }

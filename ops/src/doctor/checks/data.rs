@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::super::facts::{Facts, Kept, Marker, Server};
+use super::super::facts::{Facts, KeptData, Server};
 use super::super::report::Finding;
 use super::{Answer, Check, Run};
 use crate::nodes::LOST_EVERYTHING;
@@ -23,49 +23,49 @@ const REPLACED: &str = "replaced or emptied, because other nodes have data: do n
                         it joins by itself one quarantine after an application connects";
 
 fn not_initialised(facts: &Facts, subject: &str, server: &Server) -> Answer {
-    let was_used = |marker: &Marker| matches!(marker, Marker::Kept(k) if k.empty_for.is_none());
-    let in_use = facts.masters().any(|(_, s)| s.marker.ok().is_some_and(was_used));
+    let was_used = |s: &Server| matches!(&s.marker, Ok(Some(kept)) if kept.empty_for.is_none());
+    let in_use = facts.masters().any(|(_, s)| was_used(s));
     let servers = named(facts, subject, server);
     let init = || [format!("palisade init --new {servers}  # if it never had any data")];
-    let kept = match server.marker.known()? {
-        Marker::Kept(kept) => kept,
+    let kept = match server.marker.as_ref()? {
+        Some(kept) => kept,
         // The library refuses some servers, for example a Redis Cluster: `init` cannot mark them.
-        Marker::Absent if server.info_text().is_ok_and(|info| objection(&info).is_some()) => {
+        None if server.info_text().is_ok_and(|info| objection(&info).is_some()) => {
             return Err("the library refuses this server".to_owned());
         }
-        Marker::Absent => {
-            let read = format!("{} has no key palisade:generation", server.at);
+        None => {
+            let evidence = format!("{} has no key palisade:generation", server.at);
             if in_use {
-                return Ok(Finding::warning(REPLACED, read));
+                return Ok(Finding::warning(REPLACED, evidence));
             }
-            let says = "new or emptied: if the whole deployment is new, initialise it before it is \
-                        used; if it had data, do not: used keys would run again";
-            return Ok(Finding::warning(says, read).mend(init()));
+            let message = "new or emptied: if the whole deployment is new, initialise it before it \
+                           is used; if it had data, do not: used keys would run again";
+            return Ok(Finding::warning(message, evidence).fix(init()));
         }
     };
     let Some(empty_for) = kept.empty_for else { return Ok(Finding::fine("it is there")) };
-    let read = format!("palisade:generation of {} began empty {empty_for:.0?} ago", server.at);
+    let evidence = format!("palisade:generation of {} began empty {empty_for:.0?} ago", server.at);
     let rest = (RETENTION + kept.quarantine).saturating_sub(empty_for);
     if rest.is_zero() {
-        return Ok(Finding::fine(read));
+        return Ok(Finding::fine(evidence));
     }
-    let waits = kept.quarantine_left();
+    let waits = Some(kept.quarantine_left()).filter(|left| !left.is_zero());
     let waits = waits.map(|left| format!(" and grants nothing for another {left:.0?}"));
-    let says = format!(
+    let message = format!(
         "it began without palisade data{}; keys without created_at count as forgotten for another \
          {:.1} h (with a retention of 24 h)",
         waits.unwrap_or_default(),
         rest.as_secs_f64() / 3_600.0
     );
     Ok(if in_use {
-        Finding::warning(says, read)
+        Finding::warning(message, evidence)
     } else {
-        let says = format!(
-            "{says}; if the whole deployment is new, initialise it; if it had data, do not: used \
-             keys would run again"
+        let message = format!(
+            "{message}; if the whole deployment is new, initialise it; if it had data, do not: \
+             used keys would run again"
         );
         let lost = format!("palisade idem incidents {servers}  # if it had data");
-        Finding::warning(says, read).mend([lost]).mend(init())
+        Finding::warning(message, evidence).fix([lost]).fix(init())
     })
 }
 
@@ -92,10 +92,10 @@ const SHORT: u128 = 60;
 fn data_loss(facts: &Facts, subject: &str, server: &Server) -> Answer {
     // The library adds the same margin to the length of a loss (idempotency 6).
     let margin = 2 * facts.clock_error;
-    let Marker::Kept(marker) = server.marker.known()? else {
+    let Some(marker) = server.marker.as_ref()? else {
         return Ok(Finding::fine("no marker"));
     };
-    let read = format!(
+    let evidence = format!(
         "{} losses in palisade:generation of {}; data history {}; token floor {}",
         marker.losses.len(),
         server.at,
@@ -105,7 +105,7 @@ fn data_loss(facts: &Facts, subject: &str, server: &Server) -> Answer {
     // A server that began without data is reported by `not-initialised`.
     let began_so = |loss: &Loss| loss.from == 0 && marker.empty_for.is_some();
     let Some((loss, left)) = marker.loss(RETENTION).filter(|(loss, _)| !began_so(loss)) else {
-        return Ok(Finding::fine(read));
+        return Ok(Finding::fine(evidence));
     };
     let until = u64::try_from(margin.as_millis()).unwrap_or(u64::MAX).saturating_add(loss.to);
     let accepted = loss.length().map(|length| length.saturating_add(margin).as_millis());
@@ -116,18 +116,18 @@ fn data_loss(facts: &Facts, subject: &str, server: &Server) -> Answer {
         ),
         _ => String::new(),
     };
-    let says = format!(
+    let message = format!(
         "{loss}; keys whose created_at is not after {}, or is not given, count as forgotten for \
          another {} (with a retention of 24 h){accept}",
         until_utc(until),
         AtMost(left.saturating_add(margin))
     );
     if !marker.lost_everything {
-        return Ok(Finding::info(says, read));
+        return Ok(Finding::info(message, evidence));
     }
-    let says = format!("its clients knew data that it lost; {says}; {LOST_EVERYTHING}");
+    let message = format!("its clients knew data that it lost; {message}; {LOST_EVERYTHING}");
     let list = format!("palisade idem incidents {}", named(facts, subject, server));
-    Ok(Finding::warning(says, read).mend([list]))
+    Ok(Finding::warning(message, evidence).fix([list]))
 }
 
 pub(super) const QUARANTINE_LONG: Check = Check {
@@ -139,7 +139,7 @@ pub(super) const QUARANTINE_LONG: Check = Check {
 };
 
 fn quarantine_long(facts: &Facts, subject: &str, server: &Server) -> Answer {
-    let Marker::Kept(Kept { quarantine, agreed, .. }) = server.marker.known()? else {
+    let Some(KeptData { quarantine, agreed, .. }) = server.marker.as_ref()? else {
         return Ok(Finding::fine("no marker"));
     };
     // A client that cannot read the server's settings assumes at least this L.
@@ -147,10 +147,10 @@ fn quarantine_long(facts: &Facts, subject: &str, server: &Server) -> Answer {
     let group = facts.groups.iter().find(|g| g.name == subject);
     let window = group.map_or(Duration::ZERO, |g| g.window().unwrap_or(unread).max(unread));
     let asked = facts.max_ttl.saturating_add(window);
-    let read = format!("quarantine {quarantine:?}; max_ttl {:?}, L {window:?}", facts.max_ttl);
+    let evidence = format!("quarantine {quarantine:?}; max_ttl {:?}, L {window:?}", facts.max_ttl);
     // The node counts in whole milliseconds, rounded up, so one millisecond more is no finding.
     if *quarantine <= asked.saturating_add(Duration::from_millis(1)) {
-        return Ok(Finding::fine(read));
+        return Ok(Finding::fine(evidence));
     }
     let ends = if agreed.is_zero() {
         "it gets shorter with the next request that requires less".to_owned()
@@ -158,22 +158,22 @@ fn quarantine_long(facts: &Facts, subject: &str, server: &Server) -> Answer {
         let secs = agreed.as_secs_f64().ceil();
         format!("it gets shorter in {secs} s, unless a client requires as much before then")
     };
-    let says = format!(
+    let message = format!(
         "after a restart or a failover nothing is granted for {quarantine:?}, {:?} longer than the \
          settings given here require; {ends}",
         quarantine.saturating_sub(asked),
     );
-    let mend = format!(
+    let fix = format!(
         "palisade doctor --max-ttl {}    # with your other options, if an application has that \
          max_ttl; else find the client that has it",
         quarantine.saturating_sub(window).as_secs_f64()
     );
-    Ok(Finding::warning(says, read).mend([mend]))
+    Ok(Finding::warning(message, evidence).fix([fix]))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::facts::{Kept, Read, Role};
+    use super::super::super::facts::{Role, Unread};
     use super::super::super::report::Verdict;
     use super::super::tests::{broken, fine, unknown, with};
     use super::*;
@@ -183,65 +183,68 @@ mod tests {
     fn a_new_deployment_is_told_how_to_begin() {
         fine("not-initialised");
         let found = broken("not-initialised", |f| {
-            f.groups[0].servers[0].marker = Read::Got(Marker::Absent);
+            f.groups[0].servers[0].marker = Ok(None);
         });
         assert_eq!((found.verdict, &*found.subject), (Verdict::Warning, "orders-a"));
         let sentinels = "10.0.0.1:26379,10.0.0.2:26379,10.0.0.3:26379";
         let group = format!("--node sentinel://{sentinels}/orders-a");
-        let mend = format!("palisade init --new {group}  # if it never had any data");
-        assert_eq!(found.mend, [mend]);
+        let fix = format!("palisade init --new {group}  # if it never had any data");
+        assert_eq!(found.fix, [fix]);
         // A replica gets its marker from its master, so it is not reported itself.
-        let replica = |f: &mut Facts| f.groups[0].servers[1].marker = Read::Got(Marker::Absent);
+        let replica = |f: &mut Facts| f.groups[0].servers[1].marker = Ok(None);
         with("not-initialised", replica, |_| {});
         let closed = |f: &mut Facts| {
-            f.groups[0].servers[0].marker = Read::Closed("GET not allowed".into());
+            f.groups[0].servers[0].marker = Err(Unread::Closed("GET not allowed".into()));
         };
-        assert_eq!(unknown("not-initialised", closed).says, "unknown (GET not allowed)");
+        assert_eq!(unknown("not-initialised", closed).message, "unknown (GET not allowed)");
     }
 
     /// Makes the group's servers two lone servers with these markers.
-    fn two(f: &mut Facts, markers: [Marker; 2]) {
+    fn two(f: &mut Facts, markers: [Option<KeptData>; 2]) {
         let group = f.groups.remove(0);
         for (mut server, marker) in group.servers.into_iter().zip(markers) {
-            server.role = Read::Got(Role::Master);
-            server.marker = Read::Got(marker);
+            server.role = Ok(Role::Master);
+            server.marker = Ok(marker);
             f.nodes.push(server);
         }
     }
 
-    fn kept(empty_secs: Option<u64>) -> Marker {
+    fn kept(empty_secs: Option<u64>) -> KeptData {
         let secs = Duration::from_secs;
-        let empty_for = empty_secs.map(secs);
-        Marker::Kept(Kept { quarantine: secs(15), agreed: secs(30), empty_for, ..Kept::default() })
+        let (since, empty_for) = (Some(1_000), empty_secs.map(secs));
+        let now = 1_000 * (1 + empty_secs.unwrap_or_default());
+        let (quarantine, agreed) = (secs(15), secs(30));
+        KeptData { since, empty_for, quarantine, agreed, now, ..KeptData::default() }
     }
 
     #[test]
     fn a_replaced_node_of_a_deployment_in_use_is_not_to_be_initialised() {
-        for second in [Marker::Absent, kept(Some(5)), kept(Some(60))] {
-            let found = broken("not-initialised", |f| two(f, [kept(None), second.clone()]));
+        for second in [None, Some(kept(Some(5))), Some(kept(Some(60)))] {
+            let found = broken("not-initialised", |f| two(f, [Some(kept(None)), second.clone()]));
             assert_eq!(found.subject, "node 10.0.0.2:6379");
-            assert_eq!(found.mend, [""; 0], "{second:?}");
-            assert_eq!(found.says == REPLACED, second == Marker::Absent, "{found:?}");
+            assert_eq!(found.fix, [""; 0], "{second:?}");
+            assert_eq!(found.message == REPLACED, second.is_none(), "{found:?}");
         }
         // Applications connected before `init` was run: to one of the new nodes, or to both.
-        for first in [Marker::Absent, kept(Some(5))] {
-            let found = broken("not-initialised", |f| two(f, [first, kept(Some(5))]));
-            let last = found.mend.last().map(String::as_str).unwrap_or_default();
+        for first in [None, Some(kept(Some(5)))] {
+            let found = broken("not-initialised", |f| two(f, [first, Some(kept(Some(5)))]));
+            let last = found.fix.last().map(String::as_str).unwrap_or_default();
             assert!(last.starts_with("palisade init --new"), "{found:?}");
         }
     }
 
     #[test]
     fn what_began_empty_is_said_until_nothing_of_before_counts() {
-        let of = |empty| broken("not-initialised", |f| two(f, [kept(empty), kept(empty)]));
+        let of =
+            |empty| broken("not-initialised", |f| two(f, [Some(kept(empty)), Some(kept(empty))]));
         let found = of(Some(5));
-        assert!(found.says.contains("grants nothing for another 10s"), "{found:?}");
+        assert!(found.message.contains("grants nothing for another 10s"), "{found:?}");
         let found = of(Some(60 * 60));
-        assert!(found.says.contains("count as forgotten for another 23.0 h"), "{found:?}");
+        assert!(found.message.contains("count as forgotten for another 23.0 h"), "{found:?}");
         // Programs have used this node; a server that was emptied looks the same.
-        assert!(found.mend[0].starts_with("palisade idem incidents"), "{found:?}");
-        assert!(found.mend[1].starts_with("palisade init --new"), "{found:?}");
-        let old = kept(Some(25 * 60 * 60));
+        assert!(found.fix[0].starts_with("palisade idem incidents"), "{found:?}");
+        assert!(found.fix[1].starts_with("palisade init --new"), "{found:?}");
+        let old = Some(kept(Some(25 * 60 * 60)));
         with("not-initialised", |f| two(f, [old.clone(), old]), |_| {});
     }
 
@@ -249,23 +252,23 @@ mod tests {
     fn a_lone_server_too() {
         let found = broken("not-initialised", |f| {
             let mut server = f.groups.remove(0).servers.remove(0);
-            server.marker = Read::Got(Marker::Absent);
+            server.marker = Ok(None);
             f.nodes.push(server);
         });
         assert_eq!(found.subject, "node 10.0.0.1:6379");
         let begin = "palisade init --new --node redis://10.0.0.1:6379  # if it never had any data";
-        assert_eq!(found.mend, [begin]);
+        assert_eq!(found.fix, [begin]);
     }
 
     const NOON: u64 = 1_763_906_600_000;
 
-    fn lost(losses: &[(u64, u64)], now: u64, empty_for: Option<Duration>) -> Read<Marker> {
+    fn lost(losses: &[(u64, u64)], now: u64, empty_for: Option<Duration>) -> KeptData {
         let losses = losses.iter().map(|&(from, to)| between(from, to)).collect();
-        Read::Got(Marker::Kept(Kept { empty_for, now, losses, ..Kept::default() }))
+        KeptData { empty_for, now, losses, ..KeptData::default() }
     }
 
     fn found(losses: &[(u64, u64)], now: u64) -> Finding {
-        broken("data-loss", |f| f.groups[0].servers[0].marker = lost(losses, now, None))
+        broken("data-loss", |f| f.groups[0].servers[0].marker = Ok(Some(lost(losses, now, None))))
     }
 
     #[test]
@@ -275,74 +278,76 @@ mod tests {
         assert_eq!((short.verdict, &*short.subject), (Verdict::Info, "orders-a"));
         // The margin 2E is 4 s.
         assert_eq!(
-            short.says,
+            short.message,
             "lost at most 1.3 s of writes, 2025-11-23 14:03:20.1–14:03:21.4 UTC; keys whose \
              created_at is not after 2025-11-23 14:03:25.4 UTC, or is not given, count as \
              forgotten for another 23 h 1 min (with a retention of 24 h); where a request of \
              those moments may run again, accept_loss of 6 s or more on its namespace ends that"
         );
         let long = found(&[(NOON, NOON + 600_000)], NOON + 600_000);
-        assert!(long.says.starts_with("lost at most 10 min 1 s of writes"), "{long:?}");
-        assert!(long.says.ends_with("24 h)"), "{long:?}");
+        assert!(long.message.starts_with("lost at most 10 min 1 s of writes"), "{long:?}");
+        assert!(long.message.ends_with("24 h)"), "{long:?}");
         let all = found(&[(0, NOON)], NOON);
-        assert!(all.says.starts_with("may have lost every write until 2025-11-23"), "{all:?}");
-        assert!(all.says.ends_with("24 h)"), "{all:?}");
+        assert!(all.message.starts_with("may have lost every write until 2025-11-23"), "{all:?}");
+        assert!(all.message.ends_with("24 h)"), "{all:?}");
     }
 
     #[test]
     fn a_server_that_lost_everything_is_told_what_to_do() {
-        let marker = Kept {
+        let marker = KeptData {
             lost_everything: true,
             now: NOON + 1,
             losses: vec![between(0, NOON)],
-            ..Kept::default()
+            ..KeptData::default()
         };
         let found = broken("data-loss", |f| {
-            f.groups[0].servers[0].marker = Read::Got(Marker::Kept(marker));
+            f.groups[0].servers[0].marker = Ok(Some(marker));
         });
         assert_eq!(found.verdict, Verdict::Warning);
-        assert!(found.says.contains("palisade idem decide"), "{found:?}");
-        assert!(found.says.contains("palisade init --lost-everything"), "{found:?}");
-        assert!(found.mend[0].starts_with("palisade idem incidents --node sentinel:"), "{found:?}");
+        assert!(found.message.contains("palisade idem decide"), "{found:?}");
+        assert!(found.message.contains("palisade init --lost-everything"), "{found:?}");
+        assert!(found.fix[0].starts_with("palisade idem incidents --node sentinel:"), "{found:?}");
     }
 
     #[test]
     fn an_old_loss_and_a_server_that_began_empty_are_not_reported_here() {
         let of = |losses: &[(u64, u64)], now, empty_for| {
-            let marker = lost(losses, now, empty_for);
+            let marker = Ok(Some(lost(losses, now, empty_for)));
             with("data-loss", |f| f.groups[0].servers[0].marker = marker, |_| {});
         };
         of(&[(NOON, NOON + 1)], NOON + 1 + 86_400_000, None);
         of(&[(0, NOON)], NOON + 1, Some(Duration::from_millis(1)));
         let closed = |f: &mut Facts| {
-            f.groups[0].servers[0].marker = Read::Closed("GET not allowed".into());
+            f.groups[0].servers[0].marker = Err(Unread::Closed("GET not allowed".into()));
         };
-        assert_eq!(unknown("data-loss", closed).says, "unknown (GET not allowed)");
+        assert_eq!(unknown("data-loss", closed).message, "unknown (GET not allowed)");
     }
 
-    fn marker(secs: u64, agreed_ms: u64) -> Read<Marker> {
+    fn marker(secs: u64, agreed_ms: u64) -> KeptData {
         let (quarantine, agreed) = (Duration::from_secs(secs), Duration::from_millis(agreed_ms));
-        Read::Got(Marker::Kept(Kept { quarantine, agreed, ..Kept::default() }))
+        KeptData { quarantine, agreed, ..KeptData::default() }
     }
 
     #[test]
     fn a_length_that_nobody_here_asks_for_is_named_with_its_end() {
         fine("quarantine-long");
         let group = |secs, agreed| {
-            broken("quarantine-long", |f| f.groups[0].servers[0].marker = marker(secs, agreed))
+            broken("quarantine-long", |f| {
+                f.groups[0].servers[0].marker = Ok(Some(marker(secs, agreed)));
+            })
         };
         let found = group(90, 41_200);
         assert_eq!(found.subject, "orders-a");
-        assert!(found.says.contains("granted for 90s, 63s longer"), "{found:?}");
-        assert!(found.says.contains("gets shorter in 42 s, unless"), "{found:?}");
-        assert!(found.mend[0].starts_with("palisade doctor --max-ttl 78 "), "{found:?}");
-        assert!(group(31, 0).says.ends_with("with the next request that requires less"));
+        assert!(found.message.contains("granted for 90s, 63s longer"), "{found:?}");
+        assert!(found.message.contains("gets shorter in 42 s, unless"), "{found:?}");
+        assert!(found.fix[0].starts_with("palisade doctor --max-ttl 78 "), "{found:?}");
+        assert!(group(31, 0).message.ends_with("with the next request that requires less"));
         // A client that cannot read the replicas' lag assumes that L is 12 s.
-        let edge = |f: &mut Facts| f.groups[0].servers[0].marker = marker(27, 0);
+        let edge = |f: &mut Facts| f.groups[0].servers[0].marker = Ok(Some(marker(27, 0)));
         with("quarantine-long", edge, |_| {});
         // A quarantine of 90 s is right if the application's `max_ttl` requires it.
         let asked = |f: &mut Facts| {
-            f.groups[0].servers[0].marker = marker(90, 0);
+            f.groups[0].servers[0].marker = Ok(Some(marker(90, 0)));
             f.max_ttl = Duration::from_secs(78);
         };
         with("quarantine-long", asked, |_| {});
@@ -352,14 +357,14 @@ mod tests {
     fn a_lone_server_has_nobody_to_outlast() {
         let lone = |f: &mut Facts, secs| {
             let mut server = f.groups.remove(0).servers.remove(0);
-            server.marker = marker(secs, 0);
+            server.marker = Ok(Some(marker(secs, 0)));
             f.nodes.push(server);
         };
         with("quarantine-long", |f| lone(f, 15), |all| assert_eq!(all.len(), 1));
         assert_eq!(broken("quarantine-long", |f| lone(f, 19)).subject, "node 10.0.0.1:6379");
         let closed = |f: &mut Facts| {
-            f.groups[0].servers[0].marker = Read::Closed("GET not allowed".into());
+            f.groups[0].servers[0].marker = Err(Unread::Closed("GET not allowed".into()));
         };
-        assert_eq!(unknown("quarantine-long", closed).says, "unknown (GET not allowed)");
+        assert_eq!(unknown("quarantine-long", closed).message, "unknown (GET not allowed)");
     }
 }

@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-use super::super::facts::{Facts, Fields, Read, is_plain, place};
+use super::super::facts::{Facts, Fields, is_plain, place};
 use super::super::report::Report;
 use super::run;
 use super::tests::good;
@@ -20,21 +20,15 @@ fn all(facts: &mut Facts) -> Vec<&mut Fields> {
     let mut found = Vec::new();
     for group in &mut facts.groups {
         for sentinel in &mut group.sentinels {
-            if let Read::Got(fields) = &mut sentinel.master {
+            if let Ok(fields) = &mut sentinel.master {
                 found.push(fields);
             }
-            for many in [&mut sentinel.replicas, &mut sentinel.others] {
-                if let Read::Got(list) = many {
-                    found.extend(list.iter_mut());
-                }
+            for list in [&mut sentinel.replicas, &mut sentinel.others].into_iter().flatten() {
+                found.extend(list.iter_mut());
             }
         }
         for server in &mut group.servers {
-            for one in [&mut server.info, &mut server.config] {
-                if let Read::Got(fields) = one {
-                    found.push(fields);
-                }
-            }
+            found.extend([&mut server.info, &mut server.config].into_iter().flatten());
         }
     }
     found
@@ -58,7 +52,7 @@ proptest! {
             fields.insert(name, value);
         }
         let report = Report::new(true, run(&facts), &Secrets::default());
-        for command in report.findings.iter().flat_map(|f| &f.mend) {
+        for command in report.findings.iter().flat_map(|f| &f.fix) {
             let ours = command.split("    # ").next().unwrap_or_default();
             prop_assert!(!ours.contains(['$', '`', '\n', '\u{1b}']), "{command:?}");
         }

@@ -16,27 +16,27 @@ pub(super) const TWO_MASTERS: Check = Check {
 };
 
 fn two_masters(group: &Group) -> Answer {
-    let roles: Vec<_> = group.servers.iter().map(|s| (s, s.role.known())).collect();
+    let roles: Vec<_> = group.servers.iter().map(|s| (s, s.role.as_ref())).collect();
     if let (true, Some((_, Err(why)))) = (roles.iter().all(|(_, r)| r.is_err()), roles.first()) {
-        return Err(why.clone());
+        return Err((*why).into());
     }
     let masters = roles.iter().filter(|(_, role)| matches!(role, Ok(Role::Master)));
     let masters: Vec<&Server> = masters.map(|(server, _)| *server).collect();
     let named = group.master_at();
     let at: Vec<_> = masters.iter().map(|s| s.at.as_str()).collect();
     let who = named.as_deref().unwrap_or("no server");
-    let read = format!("ROLE master at {}; the Sentinels name {who}", at.join(" and "));
+    let evidence = format!("ROLE master at {}; the Sentinels name {who}", at.join(" and "));
     let others: Vec<_> = masters.iter().filter(|s| Some(&s.at) != named.as_ref()).collect();
     if others.is_empty() {
-        return Ok(Finding::fine(read));
+        return Ok(Finding::fine(evidence));
     }
-    let says = "servers that the Sentinels do not name call themselves master; if that lasts for \
-                more than a minute, make them replicas by hand";
-    let mend = others.iter().filter_map(|s| {
+    let message = "servers that the Sentinels do not name call themselves master; if that lasts \
+                   for more than a minute, make them replicas by hand";
+    let fix = others.iter().filter_map(|s| {
         let (host, port) = named.as_deref()?.rsplit_once(':')?;
         Some(s.by_hand(&format!("REPLICAOF {host} {port}")))
     });
-    Ok(Finding::error(says, read).mend(mend))
+    Ok(Finding::error(message, evidence).fix(fix))
 }
 
 /// Applies the library's own rule to every server of the group: each may be the next master.
@@ -50,37 +50,37 @@ pub(super) const MIN_REPLICAS: Check = Check {
 };
 
 fn min_replicas(group: &Group, server: &Server) -> Answer {
-    let config = server.config.known();
-    let pairs = config.as_ref().ok().map(|all| {
+    let config = server.config.as_ref();
+    let pairs = config.ok().map(|all| {
         all.iter().map(|(name, value)| (name.clone(), value.clone())).collect::<Vec<_>>()
     });
     let facts = MinReplicasFacts::parse(&server.info_text()?, pairs.as_deref());
     if let (true, Err(why)) = (facts.is_on(), config) {
-        return Err(why);
+        return Err(why.into());
     }
     let down_after = group.down_after();
     let replicas = u32::try_from(group.servers.len().saturating_sub(1)).ok();
     let checked = MinReplicasRule::default().judge(&facts, down_after, replicas);
     let down_after = down_after.map_or("unknown".to_owned(), |d| d.as_millis().to_string());
-    let read = format!("{facts}; shortest down-after-milliseconds {down_after}");
+    let evidence = format!("{facts}; shortest down-after-milliseconds {down_after}");
     Ok(match (checked.fault, checked.warning) {
         (Some(fault), _) if facts.is_on() && facts.max_lag <= Some(ADVISED_LAG) => {
             let advised = ADVISED_DOWN_AFTER.as_millis();
             let set = format!("SENTINEL SET {} down-after-milliseconds {advised}", group.name);
-            Finding::error(fault, read).mend(group.heard().map(|s| s.by_hand(&set)))
+            Finding::error(fault, evidence).fix(group.heard().map(|s| s.by_hand(&set)))
         }
         (Some(fault), _) => {
             let k = facts.min_replicas.filter(|k| *k > 0).unwrap_or(1).to_string();
             let lag = facts.max_lag.filter(|lag| !lag.is_zero()).unwrap_or(ADVISED_LAG);
             let lag = lag.min(ADVISED_LAG).as_secs().to_string();
-            let mend = server.set("min-replicas-to-write", &k);
-            Finding::error(fault, read).mend(mend).mend(server.set("min-replicas-max-lag", &lag))
+            let fix = server.set("min-replicas-to-write", &k);
+            Finding::error(fault, evidence).fix(fix).fix(server.set("min-replicas-max-lag", &lag))
         }
         (None, Some(warning)) => {
             let half = (group.servers.len() / 2).to_string();
-            Finding::warning(warning, read).mend(server.set("min-replicas-to-write", &half))
+            Finding::warning(warning, evidence).fix(server.set("min-replicas-to-write", &half))
         }
-        (None, None) => Finding::fine(read),
+        (None, None) => Finding::fine(evidence),
     })
 }
 
@@ -98,14 +98,14 @@ fn replica_priority(group: &Group) -> Answer {
     let mut all: BTreeMap<String, u64> = BTreeMap::new();
     let mut closed = Some("no Sentinel answered".to_owned());
     for sentinel in group.heard() {
-        match sentinel.replicas.known() {
+        match sentinel.replicas.as_ref() {
             Ok(replicas) => {
                 closed = None;
                 all.extend(replicas.iter().filter_map(|replica| {
                     Some((place(replica)?, replica.get("slave-priority")?.parse().ok()?))
                 }));
             }
-            Err(why) => closed = closed.map(|_| why),
+            Err(why) => closed = closed.map(|_| why.into()),
         }
     }
     if let Some(why) = closed {
@@ -113,27 +113,27 @@ fn replica_priority(group: &Group) -> Answer {
     }
     let own = group.servers.iter();
     all.extend(own.filter_map(|s| Some((s.at.clone(), s.number("replica-priority").ok()?))));
-    let read: Vec<_> = all.iter().map(|(at, priority)| format!("{at} {priority}")).collect();
-    let read = read.join(", ");
+    let evidence: Vec<_> = all.iter().map(|(at, priority)| format!("{at} {priority}")).collect();
+    let evidence = evidence.join(", ");
     let master = group.master_at().unwrap_or_default();
     let mut replicas = all.iter().filter(|(at, _)| **at != master).map(|(_, p)| *p).peekable();
     if replicas.peek().is_none() {
         let (host, port) = master.rsplit_once(':').unwrap_or((&master, "6379"));
         let more = format!("redis-server redis.conf --replicaof {host} {port}    # on another box");
-        return Ok(Finding::error("there is no replica to promote", read).mend([more]));
+        return Ok(Finding::error("there is no replica to promote", evidence).fix([more]));
     }
     let usual = |s: &Server| s.set("replica-priority", "100");
     if replicas.all(|priority| priority == 0) {
-        let mend = group.replicas().flat_map(usual);
-        return Ok(Finding::error("no replica may be promoted", read).mend(mend));
+        let fix = group.replicas().flat_map(usual);
+        return Ok(Finding::error("no replica may be promoted", evidence).fix(fix));
     }
     let values: BTreeSet<u64> = all.values().copied().filter(|priority| *priority > 0).collect();
     if values.len() < 2 {
-        return Ok(Finding::fine(read));
+        return Ok(Finding::fine(evidence));
     }
     let odd = group.servers.iter().filter(|s| !matches!(all.get(&s.at), None | Some(0 | 100)));
-    let says = "the replica with the lowest priority is promoted, however far behind it is";
-    Ok(Finding::warning(says, read).mend(odd.flat_map(usual)))
+    let message = "the replica with the lowest priority is promoted, however far behind it is";
+    Ok(Finding::warning(message, evidence).fix(odd.flat_map(usual)))
 }
 
 pub(super) const REPLICAS: Check = Check {
@@ -157,23 +157,23 @@ fn replicas(group: &Group, server: &Server) -> Answer {
     let is_writable = server.info("slave_read_only") == Ok("0");
     let lag = group.master().and_then(|master| lag_of(master, &server.at));
     let shown = lag.map_or("unknown".to_owned(), |lag| format!("{} s", lag.as_secs()));
-    let read = format!(
+    let evidence = format!(
         "master_link_status:{link}; slave_read_only:{}; lag at the master {shown}",
         u8::from(!is_writable)
     );
     Ok(if link != "up" {
-        Finding::warning("its link to the master is down", read).mend([
+        Finding::warning("its link to the master is down", evidence).fix([
             server.by_hand("INFO replication"),
             server.by_hand("CONFIG SET masteruser <user> masterauth <password>"),
         ])
     } else if lag.is_some_and(|lag| lag >= LAG) {
-        let says = format!("the master received no acknowledgement from it for {shown}");
-        Finding::warning(says, read).mend([server.by_hand("INFO replication")])
+        let message = format!("the master received no acknowledgement from it for {shown}");
+        Finding::warning(message, evidence).fix([server.by_hand("INFO replication")])
     } else if is_writable {
-        let mend = server.set("replica-read-only", "yes");
-        Finding::warning("it takes writes of its own", read).mend(mend)
+        let fix = server.set("replica-read-only", "yes");
+        Finding::warning("it takes writes of its own", evidence).fix(fix)
     } else {
-        Finding::fine(read)
+        Finding::fine(evidence)
     })
 }
 
@@ -189,7 +189,7 @@ fn lag_of(master: &Server, at: &str) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::facts::{Facts, Read};
+    use super::super::super::facts::{Facts, Unread};
     use super::super::super::report::Verdict;
     use super::super::tests::{
         all_masters, broken, close_config, fine, info_on, set, set_on, unknown, with,
@@ -201,10 +201,10 @@ mod tests {
         let found = broken("two-masters", |f| {
             f.groups[0].servers[2].role = f.groups[0].servers[0].role.clone();
         });
-        assert_eq!(found.mend, ["redis-cli -h 10.0.0.3 -p 6379 REPLICAOF 10.0.0.1 6379"]);
+        assert_eq!(found.fix, ["redis-cli -h 10.0.0.3 -p 6379 REPLICAOF 10.0.0.1 6379"]);
         unknown("two-masters", |f| {
             for s in &mut f.groups[0].servers {
-                s.role = Read::Closed("ROLE not allowed".into());
+                s.role = Err(Unread::Closed("ROLE not allowed".into()));
             }
         });
     }
@@ -221,7 +221,7 @@ mod tests {
             info_on(&mut f.groups[0].servers[0], "slave1", line);
         });
         assert_eq!(found.subject, "orders-a 10.0.0.3:6379");
-        assert!(found.says.contains("for 3 s"), "{found:?}");
+        assert!(found.message.contains("for 3 s"), "{found:?}");
     }
 
     #[test]
@@ -229,14 +229,14 @@ mod tests {
         let found = broken("replicas", |f| {
             info_on(&mut f.groups[0].servers[2], "slave_read_only", "0");
         });
-        let mend = "redis-cli -h 10.0.0.3 -p 6379 CONFIG SET replica-read-only yes";
-        assert_eq!(found.mend[0], mend);
+        let fix = "redis-cli -h 10.0.0.3 -p 6379 CONFIG SET replica-read-only yes";
+        assert_eq!(found.fix[0], fix);
     }
 
     fn priority(f: &mut Facts, replica: usize, value: &str) {
         set_on(&mut f.groups[0].servers[replica + 1], "replica-priority", value);
         for s in &mut f.groups[0].sentinels {
-            let Read::Got(replicas) = &mut s.replicas else { panic!("no answer") };
+            let Ok(replicas) = &mut s.replicas else { panic!("no answer") };
             replicas[replica].insert("slave-priority".into(), value.into());
         }
     }
@@ -250,18 +250,18 @@ mod tests {
             priority(f, 1, "0");
         });
         assert_eq!(found.verdict, Verdict::Error);
-        let mend = "redis-cli -h 10.0.0.2 -p 6379 CONFIG SET replica-priority 100";
-        assert_eq!(found.mend[0], mend);
+        let fix = "redis-cli -h 10.0.0.2 -p 6379 CONFIG SET replica-priority 100";
+        assert_eq!(found.fix[0], fix);
         let found = broken("replica-priority", |f| {
             f.groups[0].servers.truncate(1);
             for s in &mut f.groups[0].sentinels {
-                s.replicas = Read::Got(Vec::new());
+                s.replicas = Ok(Vec::new());
             }
         });
-        assert!(found.mend[0].contains("--replicaof 10.0.0.1 6379"), "{found:?}");
+        assert!(found.fix[0].contains("--replicaof 10.0.0.1 6379"), "{found:?}");
         unknown("replica-priority", |f| {
             for s in &mut f.groups[0].sentinels {
-                s.replicas = Read::Closed("not allowed".into());
+                s.replicas = Err(Unread::Closed("not allowed".into()));
             }
         });
     }
@@ -274,7 +274,7 @@ mod tests {
             });
             assert_eq!(found.verdict, Verdict::Warning);
             let end = "CONFIG SET replica-priority 100";
-            assert_eq!(found.mend[0], format!("redis-cli -h 10.0.0.{} -p 6379 {end}", n + 1));
+            assert_eq!(found.fix[0], format!("redis-cli -h 10.0.0.{} -p 6379 {end}", n + 1));
         }
     }
 
@@ -282,7 +282,7 @@ mod tests {
     fn off(f: &mut Facts, n: usize) {
         let server = &mut f.groups[0].servers[n];
         set_on(server, "min-replicas-to-write", "0");
-        let Read::Got(info) = &mut server.info else { panic!("INFO is closed") };
+        let Ok(info) = &mut server.info else { panic!("INFO is closed") };
         info.remove("min_slaves_good_slaves");
     }
 
@@ -293,9 +293,9 @@ mod tests {
             let found = broken("min-replicas", |f| off(f, n));
             assert_eq!(found.verdict, Verdict::Error);
             assert_eq!(found.subject, format!("orders-a 10.0.0.{}:6379", n + 1));
-            let mend = format!("redis-cli -h 10.0.0.{} -p 6379 CONFIG SET", n + 1);
-            assert_eq!(found.mend[0], format!("{mend} min-replicas-to-write 1"));
-            assert_eq!(found.mend[2], format!("{mend} min-replicas-max-lag 2"));
+            let fix = format!("redis-cli -h 10.0.0.{} -p 6379 CONFIG SET", n + 1);
+            assert_eq!(found.fix[0], format!("{fix} min-replicas-to-write 1"));
+            assert_eq!(found.fix[2], format!("{fix} min-replicas-max-lag 2"));
         }
         // `INFO` shows that the check is off even if `CONFIG` is closed; if the check is on, its
         // strength is then unknown.
@@ -304,15 +304,15 @@ mod tests {
             close_config(f);
         });
         assert_eq!(found.subject, "orders-a 10.0.0.1:6379");
-        assert_eq!(unknown("min-replicas", close_config).says, "unknown (CONFIG not allowed)");
+        assert_eq!(unknown("min-replicas", close_config).message, "unknown (CONFIG not allowed)");
     }
 
     #[test]
     fn the_lag_has_to_fit_into_down_after() {
         let found = broken("min-replicas", |f| set(f, "min-replicas-max-lag", "10"));
-        assert!(found.mend[2].ends_with("CONFIG SET min-replicas-max-lag 2"), "{found:?}");
+        assert!(found.fix[2].ends_with("CONFIG SET min-replicas-max-lag 2"), "{found:?}");
         let found = broken("min-replicas", |f| all_masters(f, "down-after-milliseconds", "3999"));
-        assert!(found.mend[0].ends_with("SET orders-a down-after-milliseconds 4000"), "{found:?}");
+        assert!(found.fix[0].ends_with("SET orders-a down-after-milliseconds 4000"), "{found:?}");
         with("min-replicas", |f| all_masters(f, "down-after-milliseconds", "4000"), |_| {});
     }
 
@@ -324,6 +324,6 @@ mod tests {
             f.groups[0].servers.push(more);
         });
         assert_eq!(found.verdict, Verdict::Warning);
-        assert!(found.mend[0].ends_with("CONFIG SET min-replicas-to-write 2"), "{found:?}");
+        assert!(found.fix[0].ends_with("CONFIG SET min-replicas-to-write 2"), "{found:?}");
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use super::super::facts::{Facts, Fields, Group, Read, Sentinel, flagged, host_of, place};
+use super::super::facts::{Facts, Fields, Group, Sentinel, Unread, flagged, host_of, place};
 use super::super::report::Finding;
 use super::{Answer, Check, Run};
 use palisade::internal::ADVISED_DOWN_AFTER;
@@ -21,7 +21,7 @@ fn quorum(group: &Group, sentinel: &Sentinel) -> Answer {
     let (quorum, others) = sentinel.counts()?;
     let all = others.saturating_add(1);
     let majority = all / 2 + 1;
-    let read = format!("quorum {quorum} of {all} Sentinels");
+    let evidence = format!("quorum {quorum} of {all} Sentinels");
     let set = || [sentinel.by_hand(&format!("SENTINEL SET {} quorum {majority}", group.name))];
     let add = || {
         let at = group.master_at().unwrap_or_else(|| "<master's host>:<port>".into());
@@ -34,19 +34,19 @@ fn quorum(group: &Group, sentinel: &Sentinel) -> Answer {
         )]
     };
     Ok(if quorum > all {
-        let says = format!("the quorum is {quorum}, and there are fewer Sentinels");
-        Finding::error(format!("{says}: no failover can begin"), read).mend(set())
+        let message = format!("the quorum is {quorum}, and there are fewer Sentinels");
+        Finding::error(format!("{message}: no failover can begin"), evidence).fix(set())
     } else if quorum < majority {
-        let says = format!("{quorum} Sentinels can declare the master down; a majority");
-        Finding::error(format!("{says} is {majority}"), read).mend(set())
+        let message = format!("{quorum} Sentinels can declare the master down; a majority");
+        Finding::error(format!("{message} is {majority}"), evidence).fix(set())
     } else if all < 3 {
-        let says = "no failover is possible after the loss of one Sentinel or its network";
-        Finding::error(says, read).mend(add())
+        let message = "no failover is possible after the loss of one Sentinel or its network";
+        Finding::error(message, evidence).fix(add())
     } else if all % 2 == 0 {
-        let says = format!("{all} Sentinels tolerate no more losses than {} do", all - 1);
-        Finding::warning(says, read).mend(add())
+        let message = format!("{all} Sentinels tolerate no more losses than {} do", all - 1);
+        Finding::warning(message, evidence).fix(add())
     } else {
-        Finding::fine(read)
+        Finding::fine(evidence)
     })
 }
 
@@ -72,8 +72,8 @@ fn disagreement(facts: &Facts) -> Vec<Finding> {
         found.extend(each.map(named));
         let differences = differences(group);
         if differences.is_empty() && group.heard().count() > 1 {
-            let read = format!("all name one master, and agree on {}", ALIKE.join(", "));
-            found.push(Finding::fine(read).on(&group.name));
+            let evidence = format!("all name one master, and agree on {}", ALIKE.join(", "));
+            found.push(Finding::fine(evidence).on(&group.name));
         }
         found.extend(differences.into_iter().map(|f| f.on(&group.name)));
     }
@@ -82,30 +82,30 @@ fn disagreement(facts: &Facts) -> Vec<Finding> {
 
 /// Checks that this Sentinel can start a failover and reaches the other Sentinels.
 fn alone(group: &Group, sentinel: &Sentinel) -> Answer {
-    if let Read::Failed(why) = &sentinel.master {
-        let mend = monitor(group, sentinel);
-        return Ok(Finding::error("it does not monitor this group", why).mend(mend));
+    if let Err(Unread::Failed(why)) = &sentinel.master {
+        let fix = monitor(group, sentinel);
+        return Ok(Finding::error("it does not monitor this group", why).fix(fix));
     }
-    let others = sentinel.others.ok().into_iter().flatten();
+    let others = sentinel.others.iter().flatten();
     let lost = others.filter(|o| flagged(o, "s_down") || flagged(o, "disconnected"));
     let lost: Vec<String> = lost.filter_map(place).collect();
     let known = group.sentinels.iter().filter(|s| lost.contains(&s.at));
     let ping: Vec<String> = known.map(|s| s.by_hand("PING")).collect();
-    let said = sentinel.quorum.known();
+    let said = sentinel.quorum.as_ref();
     Ok(
         if let Ok(said) = said.as_ref().map(|said| said.as_str())
             && !said.starts_with("OK")
         {
             let check = sentinel.by_hand(&format!("SENTINEL CKQUORUM {}", group.name));
-            let says = "it reports that no failover is possible";
-            Finding::error(says, said).mend(ping).mend([check])
+            let message = "it reports that no failover is possible";
+            Finding::error(message, said).fix(ping).fix([check])
         } else if !lost.is_empty() {
-            let read = format!("down or disconnected: {}", lost.join(", "));
-            let says = "it does not reach other Sentinels; let it forget those that are gone for \
-                        good (one Sentinel after the other, half a minute apart, while the master \
-                        is well)";
+            let evidence = format!("down or disconnected: {}", lost.join(", "));
+            let message = "it does not reach other Sentinels; let it forget those that are gone \
+                           for good (one Sentinel after the other, half a minute apart, while the \
+                           master is well)";
             let reset = sentinel.by_hand(&format!("SENTINEL RESET {}", group.name));
-            Finding::error(says, read).mend(ping).mend([reset])
+            Finding::error(message, evidence).fix(ping).fix([reset])
         } else {
             Finding::fine(said?)
         },
@@ -118,32 +118,32 @@ fn monitor(group: &Group, sentinel: &Sentinel) -> Vec<String> {
     let (Some(at), Some(quorum)) = (group.master_at(), usual("quorum")) else { return Vec::new() };
     let Some((host, port)) = at.rsplit_once(':') else { return Vec::new() };
     let name = &group.name;
-    let mut mend =
+    let mut fix =
         vec![sentinel.by_hand(&format!("SENTINEL MONITOR {name} {host} {port} {quorum}"))];
     for setting in ["down-after-milliseconds", "failover-timeout"] {
         if let Some(value) = usual(setting) {
-            mend.push(sentinel.by_hand(&format!("SENTINEL SET {name} {setting} {value}")));
+            fix.push(sentinel.by_hand(&format!("SENTINEL SET {name} {setting} {value}")));
         }
     }
-    mend
+    fix
 }
 
 /// Returns a finding for each field in which the Sentinels differ.
 fn differences(group: &Group) -> Vec<Finding> {
     let mut found = Vec::new();
     let name = &group.name;
-    if let Some((_, read, odd)) = votes(group, Sentinel::master_at) {
-        let says = "the Sentinels name different masters; if that lasts for more than a minute, \
-                    remove the group on the odd ones and monitor it again";
-        let mend = odd.iter().flat_map(|s| {
+    if let Some((_, evidence, odd)) = votes(group, Sentinel::master_at) {
+        let message = "the Sentinels name different masters; if that lasts for more than a minute, \
+                       remove the group on the odd ones and monitor it again";
+        let fix = odd.iter().flat_map(|s| {
             let remove = s.by_hand(&format!("SENTINEL REMOVE {name}"));
             [remove].into_iter().chain(monitor(group, s))
         });
-        found.push(Finding::error(says, format!("master {read}")).mend(mend));
+        found.push(Finding::error(message, format!("master {evidence}")).fix(fix));
     }
     for field in ALIKE {
         let of = |s: &Sentinel| Some(s.number(field)?.to_string());
-        let Some((usual, read, odd)) = votes(group, of) else { continue };
+        let Some((usual, evidence, odd)) = votes(group, of) else { continue };
         // Sentinels exchange their epochs and counts through the master. A reset starts that
         // exchange again.
         let command = match *field {
@@ -152,9 +152,9 @@ fn differences(group: &Group) -> Vec<Finding> {
             }
             _ => format!("SENTINEL RESET {name}"),
         };
-        let says = format!("the Sentinels differ in {field}");
-        let mend = odd.iter().map(|s| s.by_hand(&command));
-        found.push(Finding::error(says, format!("{field} {read}")).mend(mend));
+        let message = format!("the Sentinels differ in {field}");
+        let fix = odd.iter().map(|s| s.by_hand(&command));
+        found.push(Finding::error(message, format!("{field} {evidence}")).fix(fix));
     }
     found
 }
@@ -176,10 +176,10 @@ fn votes(
         let by: Vec<_> = by.iter().map(|s| s.at.as_str()).collect();
         format!("{value} at {}", by.join(" and "))
     });
-    let read = each.collect::<Vec<_>>().join("; ");
+    let evidence = each.collect::<Vec<_>>().join("; ");
     values.remove(&usual);
     let odd: Vec<_> = values.into_values().flatten().collect();
-    (!odd.is_empty()).then_some((usual, read, odd))
+    (!odd.is_empty()).then_some((usual, evidence, odd))
 }
 
 pub(super) const SIGHT: Check = Check {
@@ -195,7 +195,7 @@ pub(super) const SIGHT: Check = Check {
 const STALE: u64 = 30_000;
 
 fn sight(group: &Group, sentinel: &Sentinel) -> Answer {
-    let (master, replicas) = (sentinel.master.known()?, sentinel.replicas.known()?);
+    let (master, replicas) = (sentinel.master.as_ref()?, sentinel.replicas.as_ref()?);
     let is_blind = |seen: &&Fields| {
         let age = seen.get("info-refresh").and_then(|ms| ms.parse::<u64>().ok());
         flagged(seen, "s_down") || flagged(seen, "disconnected") || age.is_some_and(|ms| ms > STALE)
@@ -209,16 +209,16 @@ fn sight(group: &Group, sentinel: &Sentinel) -> Answer {
     let Some(first) = blind.first() else {
         return Ok(Finding::fine(format!("{} servers", replicas.len() + 1)));
     };
-    let says = "these servers answer the doctor, but this Sentinel treats them as down or cannot \
-                log in";
+    let message = "these servers answer the doctor, but this Sentinel treats them as down or \
+                   cannot log in";
     let set = |option: &str| sentinel.by_hand(&format!("SENTINEL SET {} {option}", group.name));
     let (host, port) = (host_of(first), first.rsplit_once(':').map_or("6379", |(_, port)| port));
-    let mend = [
+    let fix = [
         format!("redis-cli -h {host} -p {port} ACL LOG 5"),
         set("auth-user <user of the Sentinels at the servers>"),
         set("auth-pass <its password>"),
     ];
-    Ok(Finding::error(format!("{says}: {}", blind.join(", ")), blind.join(", ")).mend(mend))
+    Ok(Finding::error(format!("{message}: {}", blind.join(", ")), blind.join(", ")).fix(fix))
 }
 
 pub(super) const TIMES: Check = Check {
@@ -231,21 +231,21 @@ pub(super) const TIMES: Check = Check {
 };
 
 fn times(group: &Group, sentinel: &Sentinel) -> Answer {
-    sentinel.master.known()?;
+    sentinel.master.as_ref()?;
     let number = |name| sentinel.number(name).ok_or_else(|| format!("the Sentinel sent no {name}"));
     let (down_after, timeout) = (number("down-after-milliseconds")?, number("failover-timeout")?);
-    let read = format!("down-after-milliseconds {down_after}; failover-timeout {timeout}");
+    let evidence = format!("down-after-milliseconds {down_after}; failover-timeout {timeout}");
     let set = |setting: &str| [sentinel.by_hand(&format!("SENTINEL SET {} {setting}", group.name))];
     Ok(if down_after < 2_000 {
         let advised = ADVISED_DOWN_AFTER.as_millis();
-        let says = "a short pause of the server is enough for a failover";
-        Finding::warning(says, read).mend(set(&format!("down-after-milliseconds {advised}")))
+        let message = "a short pause of the server is enough for a failover";
+        Finding::warning(message, evidence).fix(set(&format!("down-after-milliseconds {advised}")))
     } else if timeout > 60_000 {
         let again = timeout.saturating_mul(2) / 1_000;
-        let says = format!("a stuck failover of {} is tried again after {again} s", group.name);
-        Finding::warning(says, read).mend(set("failover-timeout 15000"))
+        let message = format!("a stuck failover of {} is tried again after {again} s", group.name);
+        Finding::warning(message, evidence).fix(set("failover-timeout 15000"))
     } else {
-        Finding::fine(read)
+        Finding::fine(evidence)
     })
 }
 
@@ -257,14 +257,13 @@ pub(super) const ANNOUNCED_ADDRESS: Check = Check {
 };
 
 fn announced_address(group: &Group, sentinel: &Sentinel) -> Answer {
-    let named = place(sentinel.master.known()?);
-    let replicas: Vec<String> =
-        sentinel.replicas.ok().into_iter().flatten().filter_map(place).collect();
-    let read = named.iter().chain(&replicas).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let named = place(sentinel.master.as_ref()?);
+    let replicas: Vec<String> = sentinel.replicas.iter().flatten().filter_map(place).collect();
+    let evidence = named.iter().chain(&replicas).map(String::as_str).collect::<Vec<_>>().join(", ");
     let here = host_of(&sentinel.at);
     let is_wrong = |at: &&String| is_local(host_of(at)) && !is_local(here);
     if !named.iter().chain(&replicas).any(|at| is_wrong(&at)) {
-        return Ok(Finding::fine(read));
+        return Ok(Finding::fine(evidence));
     }
     // For a Sentinel, 127.0.0.1 is its own machine, so `here` is the host at which the doctor
     // reaches it.
@@ -280,8 +279,8 @@ fn announced_address(group: &Group, sentinel: &Sentinel) -> Answer {
         let set = format!("{to} CONFIG SET replica-announce-ip {here}");
         [set, format!("{to} CONFIG REWRITE")]
     });
-    let says = "it hands out a local address: clients on other machines connect to themselves";
-    Ok(Finding::error(says, read).mend(masters).mend(replicas))
+    let message = "it hands out a local address: clients on other machines connect to themselves";
+    Ok(Finding::error(message, evidence).fix(masters).fix(replicas))
 }
 
 /// Returns true for a loopback address, an unspecified address or a socket's path.
@@ -300,16 +299,16 @@ mod tests {
     fn a_quorum_below_a_majority_is_told_for_each_sentinel() {
         fine("quorum");
         let found = broken("quorum", |f| all_masters(f, "quorum", "1"));
-        let mend = "redis-cli -h 10.0.0.1 -p 26379 SENTINEL SET orders-a quorum 2";
-        assert_eq!((found.read.as_str(), &*found.mend[0]), ("quorum 1 of 3 Sentinels", mend));
+        let fix = "redis-cli -h 10.0.0.1 -p 26379 SENTINEL SET orders-a quorum 2";
+        assert_eq!((found.evidence.as_str(), &*found.fix[0]), ("quorum 1 of 3 Sentinels", fix));
         let found = broken("quorum", |f| all_masters(f, "quorum", "4"));
-        assert!(found.says.contains("no failover"), "{found:?}");
+        assert!(found.message.contains("no failover"), "{found:?}");
         with("quorum", |f| all_masters(f, "quorum", "3"), |_| {});
         let found = unknown("quorum", |f| {
             let closed = "SENTINEL MASTER not allowed";
-            f.groups[0].sentinels[1].master = Read::Closed(closed.into());
+            f.groups[0].sentinels[1].master = Err(Unread::Closed(closed.into()));
         });
-        assert_eq!(found.says, "unknown (SENTINEL MASTER not allowed)");
+        assert_eq!(found.message, "unknown (SENTINEL MASTER not allowed)");
     }
 
     #[test]
@@ -323,7 +322,7 @@ mod tests {
         for (others, quorum) in [("0", "1"), ("1", "2")] {
             assert_eq!(with(others, quorum).verdict, Verdict::Error);
         }
-        assert!(with("1", "2").mend[0].contains("sentinel monitor orders-a 10.0.0.1 6379 2"));
+        assert!(with("1", "2").fix[0].contains("sentinel monitor orders-a 10.0.0.1 6379 2"));
         assert_eq!(with("3", "3").verdict, Verdict::Warning);
     }
 
@@ -331,16 +330,16 @@ mod tests {
     fn a_short_down_after_and_a_long_failover_timeout() {
         fine("sentinel-times");
         let found = broken("sentinel-times", |f| all_masters(f, "down-after-milliseconds", "1999"));
-        assert!(found.mend[0].ends_with("SENTINEL SET orders-a down-after-milliseconds 4000"));
+        assert!(found.fix[0].ends_with("SENTINEL SET orders-a down-after-milliseconds 4000"));
         let found = broken("sentinel-times", |f| all_masters(f, "failover-timeout", "180000"));
         assert_eq!(found.subject, "orders-a Sentinel 10.0.0.1:26379");
-        assert!(found.says.ends_with("tried again after 360 s"), "{found:?}");
+        assert!(found.message.ends_with("tried again after 360 s"), "{found:?}");
         let to = "redis-cli -h 10.0.0.1 -p 26379 SENTINEL SET orders-a";
-        assert_eq!(found.mend, [format!("{to} failover-timeout 15000")]);
+        assert_eq!(found.fix, [format!("{to} failover-timeout 15000")]);
     }
 
     fn said(f: &mut Facts, n: usize, name: &str, value: &str) {
-        let Read::Got(master) = &mut f.groups[0].sentinels[n].master else { panic!("no answer") };
+        let Ok(master) = &mut f.groups[0].sentinels[n].master else { panic!("no answer") };
         master.insert(name.into(), value.into());
     }
 
@@ -350,48 +349,48 @@ mod tests {
         let found = broken("sentinel-disagreement", |f| {
             let no = "NOQUORUM 1 usable Sentinels. Not enough available Sentinels to reach the \
                       majority and authorize a failover";
-            f.groups[0].sentinels[0].quorum = Read::Got(no.into());
+            f.groups[0].sentinels[0].quorum = Ok(no.into());
         });
-        assert!(found.says.contains("no failover"), "{found:?}");
+        assert!(found.message.contains("no failover"), "{found:?}");
         let closed = |f: &mut Facts| {
             for s in &mut f.groups[0].sentinels {
-                s.quorum = Read::Closed("SENTINEL CKQUORUM not allowed".into());
+                s.quorum = Err(Unread::Closed("SENTINEL CKQUORUM not allowed".into()));
             }
         };
         let found = unknown("sentinel-disagreement", closed);
-        assert_eq!(found.says, "unknown (SENTINEL CKQUORUM not allowed)");
+        assert_eq!(found.message, "unknown (SENTINEL CKQUORUM not allowed)");
     }
 
     #[test]
     fn a_sentinel_out_of_reach_is_told_by_the_one_that_misses_it() {
         let found = broken("sentinel-disagreement", |f| {
-            let Read::Got(others) = &mut f.groups[0].sentinels[0].others else { return };
+            let Ok(others) = &mut f.groups[0].sentinels[0].others else { return };
             others[0].insert("flags".into(), "s_down,sentinel,disconnected".into());
         });
         assert_eq!(found.subject, "orders-a Sentinel 10.0.0.1:26379");
-        assert_eq!(found.mend[0], "redis-cli -h 10.0.0.2 -p 26379 PING");
-        assert!(found.mend[1].ends_with("-p 26379 SENTINEL RESET orders-a"), "{found:?}");
+        assert_eq!(found.fix[0], "redis-cli -h 10.0.0.2 -p 26379 PING");
+        assert!(found.fix[1].ends_with("-p 26379 SENTINEL RESET orders-a"), "{found:?}");
     }
 
     #[test]
     fn what_they_say_differently_is_told_with_who_says_it() {
         let found = broken("sentinel-disagreement", |f| said(f, 2, "ip", "10.0.0.2"));
-        assert!(found.read.contains("10.0.0.2:6379 at 10.0.0.3:26379"), "{found:?}");
-        assert!(found.mend[1].ends_with("SENTINEL MONITOR orders-a 10.0.0.1 6379 2"), "{found:?}");
+        assert!(found.evidence.contains("10.0.0.2:6379 at 10.0.0.3:26379"), "{found:?}");
+        assert!(found.fix[1].ends_with("SENTINEL MONITOR orders-a 10.0.0.1 6379 2"), "{found:?}");
         for what in ALIKE {
             let found = broken("sentinel-disagreement", |f| said(f, 1, what, "7"));
-            assert!(found.says.contains(what), "{found:?}");
-            assert!(found.mend[0].starts_with("redis-cli -h 10.0.0.2 -p 26379"), "{found:?}");
+            assert!(found.message.contains(what), "{found:?}");
+            assert!(found.fix[0].starts_with("redis-cli -h 10.0.0.2 -p 26379"), "{found:?}");
         }
         let found = broken("sentinel-disagreement", |f| {
             let why = "ERR No such master with that name";
-            f.groups[0].sentinels[1].master = Read::Failed(why.into());
+            f.groups[0].sentinels[1].master = Err(Unread::Failed(why.into()));
         });
-        assert!(found.mend[1].ends_with("SENTINEL SET orders-a down-after-milliseconds 4000"));
+        assert!(found.fix[1].ends_with("SENTINEL SET orders-a down-after-milliseconds 4000"));
     }
 
     fn change(facts: &mut Facts, name: &str, value: &str) {
-        let Read::Got(all) = &mut facts.groups[0].sentinels[1].replicas else { unreachable!() };
+        let Ok(all) = &mut facts.groups[0].sentinels[1].replicas else { unreachable!() };
         all[0].insert(name.into(), value.into());
     }
 
@@ -401,9 +400,9 @@ mod tests {
         for (name, value) in [("flags", "s_down,slave,disconnected"), ("info-refresh", "45000")] {
             let found = broken("sentinel-sight", |f| change(f, name, value));
             assert_eq!(found.subject, "orders-a Sentinel 10.0.0.2:26379");
-            assert!(found.says.ends_with("10.0.0.2:6379"), "{found:?}");
+            assert!(found.message.ends_with("10.0.0.2:6379"), "{found:?}");
             let to = "redis-cli -h 10.0.0.2 -p 26379 SENTINEL SET orders-a auth-pass";
-            assert!(found.mend[2].starts_with(to), "{found:?}");
+            assert!(found.fix[2].starts_with(to), "{found:?}");
         }
     }
 
@@ -426,16 +425,16 @@ mod tests {
         });
         assert_eq!(found.subject, "orders-a Sentinel 10.0.0.1:26379");
         let to = "redis-cli -h 10.0.0.1 -p 26379 SENTINEL";
-        assert_eq!(found.mend[0], format!("{to} REMOVE orders-a"));
-        assert_eq!(found.mend[1], format!("{to} MONITOR orders-a 10.0.0.1 6379 2"));
+        assert_eq!(found.fix[0], format!("{to} REMOVE orders-a"));
+        assert_eq!(found.fix[1], format!("{to} MONITOR orders-a 10.0.0.1 6379 2"));
         let found = broken("announced-address", |f| {
             for s in &mut f.groups[0].sentinels[..2] {
-                let Read::Got(all) = &mut s.replicas else { unreachable!() };
+                let Ok(all) = &mut s.replicas else { unreachable!() };
                 all[0].insert("ip".into(), "::1".into());
             }
             f.groups[0].sentinels.truncate(2);
         });
-        assert!(found.mend[0].ends_with("CONFIG SET replica-announce-ip 10.0.0.1"), "{found:?}");
+        assert!(found.fix[0].ends_with("CONFIG SET replica-announce-ip 10.0.0.1"), "{found:?}");
     }
 
     #[test]

@@ -22,7 +22,7 @@ fn unreachable(facts: &Facts) -> Vec<Finding> {
         Ok(()) => Finding::fine("connected and logged in"),
         Err(why) => {
             let by = if given { "you" } else { "a Sentinel" };
-            Finding::error(format!("cannot be reached; named by {by}"), why).mend([ping])
+            Finding::error(format!("cannot be reached; named by {by}"), why).fix([ping])
         }
     };
     let mut found = Vec::new();
@@ -43,9 +43,9 @@ fn unreachable(facts: &Facts) -> Vec<Finding> {
             found.push(Finding::unknown(why).on(&group.name));
         }
         if group.servers.is_empty() && group.skipped.is_empty() && group.heard().next().is_some() {
-            let says = format!("no Sentinel names a master for {:?}", group.name);
+            let message = format!("no Sentinel names a master for {:?}", group.name);
             let ask = group.heard().map(|s| s.by_hand("SENTINEL MASTERS"));
-            found.push(Finding::error(says, "SENTINEL MASTER").mend(ask).on(&group.name));
+            found.push(Finding::error(message, "SENTINEL MASTER").fix(ask).on(&group.name));
         }
     }
     let servers = facts.servers();
@@ -63,18 +63,18 @@ pub(super) const REFUSED: Check = Check {
 
 fn refused(_: &Facts, server: &Server) -> Answer {
     let known = |name| server.info(name).unwrap_or("unknown");
-    let read = format!(
+    let evidence = format!(
         "redis_version:{}; maxmemory_policy:{}",
         known("redis_version"),
         known("maxmemory_policy")
     );
     Ok(match objection(&server.info_text()?) {
-        None => Finding::fine(read),
+        None => Finding::fine(evidence),
         Some(e) if known("maxmemory_policy") == "noeviction" => {
-            Finding::error(e.detail(), read).mend([server.by_hand("INFO server")])
+            Finding::error(e.detail(), evidence).fix([server.by_hand("INFO server")])
         }
         Some(e) => {
-            Finding::error(e.detail(), read).mend(server.set("maxmemory-policy", "noeviction"))
+            Finding::error(e.detail(), evidence).fix(server.set("maxmemory-policy", "noeviction"))
         }
     })
 }
@@ -91,9 +91,9 @@ fn trial(facts: &Facts) -> Vec<Finding> {
             Finding::warning("granted, but the release was not confirmed", why)
         }
         Outcome::Quarantined(left) => {
-            let says = "it grants nothing yet: it was restarted, promoted or lost its data, or is \
-                        used for the first time; this ends by itself";
-            Finding::warning(says, format!("{:.1} s are left", left.as_secs_f64()))
+            let message = "it grants nothing yet: it was restarted, promoted or lost its data, or \
+                           is used for the first time; this ends by itself";
+            Finding::warning(message, format!("{:.1} s are left", left.as_secs_f64()))
         }
         Outcome::Refused { why, misconfigured: true } => {
             Finding::error("no lock is granted until a setting is changed", why)
@@ -117,33 +117,34 @@ fn persistence(_: &Facts, server: &Server) -> Answer {
     let disk = || vec![format!("df -h    # on the box of {}", server.at)];
     if server.info("aof_enabled")? == "1" {
         let sync = server.setting("appendfsync");
-        let read = format!("aof_enabled:1; appendfsync {}", sync.as_deref().unwrap_or("unknown"));
+        let evidence =
+            format!("aof_enabled:1; appendfsync {}", sync.as_deref().unwrap_or("unknown"));
         return Ok(if ok("aof_last_write_status") {
-            let says = "the append-only file cannot be written: this server takes no writes";
-            Finding::error(says, read).mend(disk())
+            let message = "the append-only file cannot be written: this server takes no writes";
+            Finding::error(message, evidence).fix(disk())
         } else if ok("aof_last_bgrewrite_status") {
-            let says = "the append-only file could not be rewritten: it grows until the disk is \
-                        full";
-            Finding::warning(says, read).mend(disk()).mend([server.by_hand("BGREWRITEAOF")])
+            let message = "the append-only file could not be rewritten: it grows until the disk is \
+                           full";
+            Finding::warning(message, evidence).fix(disk()).fix([server.by_hand("BGREWRITEAOF")])
         } else if sync? == "no" {
-            let says = "the kernel decides when grants and results reach the disk";
-            Finding::warning(says, read).mend(server.set("appendfsync", "everysec"))
+            let message = "the kernel decides when grants and results reach the disk";
+            Finding::warning(message, evidence).fix(server.set("appendfsync", "everysec"))
         } else {
-            Finding::fine(read)
+            Finding::fine(evidence)
         });
     }
     let points = server.setting("save")?;
-    let read = format!("aof_enabled:0; save {points:?}");
+    let evidence = format!("aof_enabled:0; save {points:?}");
     let append = server.set("appendonly", "yes");
     Ok(if points.is_empty() {
-        Finding::error("it keeps nothing on disk: a restart empties it", read).mend(append)
+        Finding::error("it keeps nothing on disk: a restart empties it", evidence).fix(append)
     } else if ok("rdb_last_bgsave_status") {
-        let says = "the last snapshot failed; without `stop-writes-on-bgsave-error no` this server \
-                    takes no writes, and its last good snapshot gets older";
-        Finding::error(says, read).mend(disk()).mend(append)
+        let message = "the last snapshot failed; without `stop-writes-on-bgsave-error no` this \
+                       server takes no writes, and its last good snapshot gets older";
+        Finding::error(message, evidence).fix(disk()).fix(append)
     } else {
-        let says = "only snapshots: a crash loses every grant and result since the last one";
-        Finding::warning(says, read).mend(append)
+        let message = "only snapshots: a crash loses every grant and result since the last one";
+        Finding::warning(message, evidence).fix(append)
     })
 }
 
@@ -166,13 +167,13 @@ fn aof_replay(_: &Facts, server: &Server) -> Answer {
     if (parts.next(), parts.next()) >= (Some(9), Some(1)) {
         return Ok(Finding::fine("Valkey 9.1 or newer"));
     }
-    let Some(why) = server.replays.known()? else {
+    let Some(why) = server.replays.as_ref()? else {
         return Ok(Finding::fine(format!("default may {REPLAYED}")));
     };
-    let says = "a restart loses every lock and every result: the append-only file is replayed as \
-                the user `default`, which may not write; give that user the rights (it can stay \
-                `off`)";
-    Ok(Finding::error(says, format!("aof_enabled:1; {why}")).mend([
+    let message = "a restart loses every lock and every result: the append-only file is replayed \
+                   as the user `default`, which may not write; give that user the rights (it can \
+                   stay `off`)";
+    Ok(Finding::error(message, format!("aof_enabled:1; {why}")).fix([
         server.by_hand("ACL SETUSER default '+@all' '~*' '&*'"),
         server.by_hand("ACL SAVE    # or CONFIG REWRITE, where no aclfile is set"),
     ]))
@@ -190,7 +191,7 @@ pub(super) const PERMISSIONS: Check = Check {
 const SPARED: [&str; 3] = ["PUBLISH", "SUBSCRIBE", "WAIT"];
 
 fn permissions(_: &Facts, server: &Server) -> Answer {
-    let (user, may) = (server.user.known()?, server.may.known()?);
+    let (user, may) = (server.user.as_ref()?, server.may.as_ref()?);
     let refused = || may.iter().filter_map(|(command, why)| Some((&**command, why.as_deref()?)));
     let names: Vec<String> = refused().map(|(command, _)| operation(command)).collect();
     if names.is_empty() {
@@ -198,19 +199,19 @@ fn permissions(_: &Facts, server: &Server) -> Answer {
     }
     let rules: BTreeSet<String> = refused().map(|(command, why)| rule(command, why)).collect();
     let rules: Vec<String> = rules.into_iter().collect();
-    let mend = [
+    let fix = [
         server.by_hand(&format!("ACL SETUSER {user} {}", rules.join(" "))),
         // `ACL SAVE` replaces `CONFIG REWRITE` where the users are in a separate file.
         format!("{} || {}", server.by_hand("CONFIG REWRITE"), server.by_hand("ACL SAVE")),
     ];
-    let read = refused().map(|(_, why)| why.to_owned()).collect::<Vec<_>>().join("; ");
-    let says = format!("{user} may not send {}", names.join(", "));
+    let evidence = refused().map(|(_, why)| why.to_owned()).collect::<Vec<_>>().join("; ");
+    let message = format!("{user} may not send {}", names.join(", "));
     Ok(if names.iter().all(|name| SPARED.contains(&&**name)) {
         let costs = "waiters poll without PUBLISH and SUBSCRIBE, and without WAIT no durability \
                      above `Primary` is possible";
-        Finding::warning(format!("{says}: {costs}"), read).mend(mend)
+        Finding::warning(format!("{message}: {costs}"), evidence).fix(fix)
     } else {
-        Finding::error(says, read).mend(mend)
+        Finding::error(message, evidence).fix(fix)
     })
 }
 
@@ -236,13 +237,13 @@ fn rule(command: &str, why: &str) -> String {
 mod tests {
     use std::time::Duration;
 
-    use super::super::super::facts::{COMMANDS, Read};
+    use super::super::super::facts::{COMMANDS, Unread};
     use super::super::super::report::Verdict;
     use super::super::tests::{broken, close_config, fine, info_on, set, set_on, unknown};
     use super::*;
 
     fn denied(facts: &mut Facts) {
-        facts.groups[0].servers[0].replays = Read::Got(Some("no permissions to run 'set'".into()));
+        facts.groups[0].servers[0].replays = Ok(Some("no permissions to run 'set'".into()));
     }
 
     #[test]
@@ -250,9 +251,10 @@ mod tests {
         fine("aof-replay");
         let found = broken("aof-replay", denied);
         assert_eq!((found.verdict, &*found.subject), (Verdict::Error, "orders-a 10.0.0.1:6379"));
-        assert!(found.mend[0].contains("ACL SETUSER default"), "{found:?}");
+        assert!(found.fix[0].contains("ACL SETUSER default"), "{found:?}");
         unknown("aof-replay", |f| {
-            f.groups[0].servers[0].replays = Read::Closed("ACL DRYRUN is not allowed".into());
+            f.groups[0].servers[0].replays =
+                Err(Unread::Closed("ACL DRYRUN is not allowed".into()));
         });
     }
 
@@ -281,12 +283,12 @@ mod tests {
         fine("persistence");
         let found = broken("persistence", off);
         assert_eq!((found.verdict, &*found.subject), (Verdict::Error, "orders-a 10.0.0.1:6379"));
-        assert_eq!(found.mend[0], "redis-cli -h 10.0.0.1 -p 6379 CONFIG SET appendonly yes");
+        assert_eq!(found.fix[0], "redis-cli -h 10.0.0.1 -p 6379 CONFIG SET appendonly yes");
         let found = unknown("persistence", |f| {
             off(f);
             close_config(f);
         });
-        assert!(found.says.contains("CONFIG not allowed"), "{found:?}");
+        assert!(found.message.contains("CONFIG not allowed"), "{found:?}");
     }
 
     #[test]
@@ -295,7 +297,7 @@ mod tests {
             set_on(&mut f.groups[0].servers[1], "appendfsync", "no");
         });
         assert_eq!((found.verdict, &*found.subject), (Verdict::Warning, "orders-a 10.0.0.2:6379"));
-        assert!(found.mend[0].ends_with("CONFIG SET appendfsync everysec"), "{found:?}");
+        assert!(found.fix[0].ends_with("CONFIG SET appendfsync everysec"), "{found:?}");
     }
 
     #[test]
@@ -310,7 +312,7 @@ mod tests {
             info_on(&mut f.groups[0].servers[0], "rdb_last_bgsave_status", "err");
         });
         assert_eq!(found.verdict, Verdict::Error);
-        assert!(found.says.contains("last snapshot failed"), "{found:?}");
+        assert!(found.message.contains("last snapshot failed"), "{found:?}");
     }
 
     #[test]
@@ -323,12 +325,12 @@ mod tests {
                 info_on(&mut f.groups[0].servers[2], name, "err");
             });
             assert_eq!((found.verdict, &*found.subject), (verdict, "orders-a 10.0.0.3:6379"));
-            assert!(found.mend[0].starts_with("df -h "), "{found:?}");
+            assert!(found.fix[0].starts_with("df -h "), "{found:?}");
         }
     }
 
     fn refuse(facts: &mut Facts, begin: &str, why: &str) {
-        let Read::Got(all) = &mut facts.groups[0].servers[1].may else { unreachable!() };
+        let Ok(all) = &mut facts.groups[0].servers[1].may else { unreachable!() };
         for (command, refusal) in all.iter_mut().filter(|(c, _)| c.starts_with(begin)) {
             *refusal = Some(format!("This user has no permissions to {why} for {command}"));
         }
@@ -341,19 +343,19 @@ mod tests {
         let found = reported("SCRIPT LOAD", "run the 'script|load' command");
         assert_eq!(found.subject, "orders-a 10.0.0.2:6379");
         let to = "redis-cli -h 10.0.0.2 -p 6379";
-        assert_eq!(found.mend[0], format!("{to} ACL SETUSER default +script|load"));
+        assert_eq!(found.fix[0], format!("{to} ACL SETUSER default +script|load"));
         let found = reported("SET ", "access the 'palisade:doctor' key");
-        assert!(found.mend[0].ends_with("default '~*'"), "{found:?}");
+        assert!(found.fix[0].ends_with("default '~*'"), "{found:?}");
         let found = reported("SUBSCRIBE", "access the 'palisade:changed' channel");
         assert_eq!(found.verdict, Verdict::Warning);
-        assert!(found.mend[0].ends_with("default '&palisade:changed*'"), "{found:?}");
+        assert!(found.fix[0].ends_with("default '&palisade:changed*'"), "{found:?}");
         let found = reported("WAIT", "run the 'wait' command");
         assert_eq!(found.verdict, Verdict::Warning);
-        assert!(found.says.ends_with("above `Primary` is possible"), "{found:?}");
+        assert!(found.message.ends_with("above `Primary` is possible"), "{found:?}");
         let closed = |f: &mut Facts| {
-            f.groups[0].servers[2].may = Read::Closed("ACL DRYRUN not allowed".into());
+            f.groups[0].servers[2].may = Err(Unread::Closed("ACL DRYRUN not allowed".into()));
         };
-        assert!(unknown("permissions", closed).says.contains("ACL DRYRUN not allowed"));
+        assert!(unknown("permissions", closed).message.contains("ACL DRYRUN not allowed"));
     }
 
     /// Compares the profile in the manual with the commands that are tried: both have to be the
@@ -374,12 +376,12 @@ mod tests {
         fine("trial");
         let with = |outcome| broken("trial", |f| f.trials[0].outcome = outcome);
         let found = with(Outcome::Quarantined(Duration::from_millis(12_340)));
-        assert_eq!((found.verdict, found.read.as_str()), (Verdict::Warning, "12.3 s are left"));
+        assert_eq!((found.verdict, found.evidence.as_str()), (Verdict::Warning, "12.3 s are left"));
         let refused =
             |misconfigured| with(Outcome::Refused { why: "check absent".into(), misconfigured });
         assert_eq!(refused(true).verdict, Verdict::Error);
-        assert!(refused(true).says.contains("setting"));
-        assert_eq!(refused(false).read, "check absent");
+        assert!(refused(true).message.contains("setting"));
+        assert_eq!(refused(false).evidence, "check absent");
         let found = with(Outcome::NotReleased("the lease had run out".into()));
         assert_eq!(found.verdict, Verdict::Warning);
     }
@@ -391,14 +393,14 @@ mod tests {
             facts.groups[0].servers[1].reached = Err("connection refused".into());
         });
         assert_eq!(found.subject, "orders-a 10.0.0.2:6379");
-        assert_eq!(found.read, "connection refused");
-        assert_eq!(found.mend, ["redis-cli -h 10.0.0.2 -p 6379 PING"]);
+        assert_eq!(found.evidence, "connection refused");
+        assert_eq!(found.fix, ["redis-cli -h 10.0.0.2 -p 6379 PING"]);
         let found = broken("unreachable", |facts| {
             facts.groups[0].sentinels[2].reached = Err("no answer before the deadline".into());
         });
         assert_eq!(found.subject, "orders-a Sentinel 10.0.0.3:26379");
         let found = broken("unreachable", |facts| facts.groups[0].servers.clear());
-        assert!(found.says.contains("no Sentinel names a master"), "{found:?}");
+        assert!(found.message.contains("no Sentinel names a master"), "{found:?}");
     }
 
     #[test]
@@ -410,10 +412,10 @@ mod tests {
         };
         let found = broken("refused", evicts);
         assert_eq!((found.verdict, &*found.subject), (Verdict::Error, "orders-a 10.0.0.3:6379"));
-        assert!(found.mend[0].ends_with("CONFIG SET maxmemory-policy noeviction"), "{found:?}");
+        assert!(found.fix[0].ends_with("CONFIG SET maxmemory-policy noeviction"), "{found:?}");
         for (name, value) in [("redis_version", "6.0.16"), ("redis_mode", "cluster")] {
             let found = broken("refused", |f| info_on(&mut f.groups[0].servers[0], name, value));
-            assert!(found.mend[0].ends_with("INFO server"), "{found:?}");
+            assert!(found.fix[0].ends_with("INFO server"), "{found:?}");
         }
     }
 }

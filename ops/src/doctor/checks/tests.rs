@@ -4,8 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::super::facts::{
-    COMMANDS, Clock, Facts, Fields, Group, Kept, Marker, Outcome, Read, Role, Sentinel, Server,
-    Trial,
+    COMMANDS, Clock, Facts, Fields, Group, KeptData, Outcome, Role, Sentinel, Server, Trial, Unread,
 };
 use super::super::report::{Finding, Verdict};
 use super::{CHECKS, run};
@@ -67,8 +66,8 @@ fn sentinel(n: usize) -> Sentinel {
     let (at, hand) = (format!("10.0.0.{n}:26379"), format!("redis-cli -h 10.0.0.{n} -p 26379"));
     Sentinel {
         reached: Ok(()),
-        id: Read::Got(format!("{n}").repeat(40)),
-        master: Read::Got(text(&[
+        id: Ok(format!("{n}").repeat(40)),
+        master: Ok(text(&[
             ("name", "orders-a"),
             ("ip", "10.0.0.1"),
             ("port", "6379"),
@@ -81,10 +80,10 @@ fn sentinel(n: usize) -> Sentinel {
             ("failover-timeout", "15000"),
             ("parallel-syncs", "1"),
         ])),
-        replicas: Read::Got(vec![replica(2), replica(3)]),
-        others: Read::Got((1..=3).filter(|m| *m != n).map(other).collect()),
-        quorum: Read::Got("OK 3 usable Sentinels. Quorum and failover can be reached".into()),
-        ..Sentinel::unasked(at, true, hand)
+        replicas: Ok(vec![replica(2), replica(3)]),
+        others: Ok((1..=3).filter(|m| *m != n).map(other).collect()),
+        quorum: Ok("OK 3 usable Sentinels. Quorum and failover can be reached".into()),
+        ..Sentinel::unreached(at, true, hand)
     }
 }
 
@@ -94,26 +93,26 @@ fn server(n: usize) -> Server {
     let role = if n == 1 { Role::Master } else { Role::Replica { master } };
     Server {
         reached: Ok(()),
-        role: Read::Got(role),
-        info: Read::Got(info(n)),
-        config: Read::Got(text(&[
+        role: Ok(role),
+        info: Ok(info(n)),
+        config: Ok(text(&[
             ("min-replicas-to-write", "1"),
             ("min-replicas-max-lag", "2"),
             ("appendfsync", "everysec"),
             ("save", ""),
             ("replica-priority", "100"),
         ])),
-        clock: Read::Got(Clock { ahead: 1_000, error: 200 }),
-        marker: Read::Got(Marker::Kept(Kept {
+        clock: Ok(Clock { ahead: 1_000, error: 200 }),
+        marker: Ok(Some(KeptData {
             quarantine: Duration::from_secs(19),
             agreed: Duration::from_secs(30),
             history: "a".repeat(40),
-            ..Kept::default()
+            ..KeptData::default()
         })),
-        user: Read::Got("default".into()),
-        may: Read::Got(COMMANDS.iter().map(|c| ((*c).to_owned(), None)).collect()),
-        replays: Read::Got(None),
-        ..Server::unasked(at, false, hand)
+        user: Ok("default".into()),
+        may: Ok(COMMANDS.iter().map(|c| ((*c).to_owned(), None)).collect()),
+        replays: Ok(None),
+        ..Server::unreached(at, false, hand)
     }
 }
 
@@ -170,20 +169,20 @@ pub(crate) fn set(facts: &mut Facts, name: &str, value: &str) {
 
 /// Sets a setting on one server.
 pub(crate) fn set_on(server: &mut Server, name: &str, value: &str) {
-    let Read::Got(config) = &mut server.config else { panic!("CONFIG is closed") };
+    let Ok(config) = &mut server.config else { panic!("CONFIG is closed") };
     config.insert(name.into(), value.into());
 }
 
 /// Sets a line of one server's `INFO`.
 pub(crate) fn info_on(server: &mut Server, name: &str, value: &str) {
-    let Read::Got(info) = &mut server.info else { panic!("INFO is closed") };
+    let Ok(info) = &mut server.info else { panic!("INFO is closed") };
     info.insert(name.into(), value.into());
 }
 
 /// Sets a field of `SENTINEL MASTER` at every Sentinel.
 pub(crate) fn all_masters(facts: &mut Facts, name: &str, value: &str) {
     for sentinel in facts.groups.iter_mut().flat_map(|g| &mut g.sentinels) {
-        let Read::Got(master) = &mut sentinel.master else { panic!("no answer") };
+        let Ok(master) = &mut sentinel.master else { panic!("no answer") };
         master.insert(name.into(), value.into());
     }
 }
@@ -222,7 +221,7 @@ pub(crate) fn broken(id: &str, change: impl FnOnce(&mut Facts)) -> Finding {
     let all = of(id, &facts);
     let wrong = |f: &&Finding| !matches!(f.verdict, Verdict::Fine | Verdict::Unknown);
     let found = all.iter().find(wrong).unwrap_or_else(|| panic!("nothing found: {all:#?}"));
-    assert!(!found.says.is_empty() && !found.read.is_empty(), "{found:#?}");
+    assert!(!found.message.is_empty() && !found.evidence.is_empty(), "{found:#?}");
     found.clone()
 }
 
@@ -239,7 +238,7 @@ pub(crate) fn unknown(id: &str, change: impl FnOnce(&mut Facts)) -> Finding {
 pub(crate) fn close_config(facts: &mut Facts) {
     let groups = facts.groups.iter_mut().flat_map(|g| &mut g.servers);
     for server in groups.chain(&mut facts.nodes) {
-        server.config = Read::Closed("CONFIG not allowed".into());
+        server.config = Err(Unread::Closed("CONFIG not allowed".into()));
     }
 }
 
@@ -270,7 +269,7 @@ fn settings_that_cannot_be_read_are_unknown_and_no_fault() {
     for f in run(&facts) {
         assert!(matches!(f.verdict, Verdict::Fine | Verdict::Unknown | Verdict::Info), "{f:#?}");
         if f.verdict == Verdict::Unknown {
-            assert!(f.says.starts_with("unknown (CONFIG not allowed"), "{f:#?}");
+            assert!(f.message.starts_with("unknown (CONFIG not allowed"), "{f:#?}");
         }
     }
 }

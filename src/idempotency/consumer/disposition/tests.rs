@@ -9,7 +9,7 @@ use crate::error::{ConfigError, NoQuorum, NodeError, NodeFault, NodeOutcome};
 use crate::idempotency::{CodecError, Failed, KeyName, NotRecorded, Parked};
 use crate::token::FencingToken;
 
-type CameTo = Result<Outcome<u32>, RunError>;
+type CallResult = Result<Outcome<u32>, RunError>;
 
 fn key() -> KeyName {
     KeyName::new(&"orders".into(), &"536365".into())
@@ -21,14 +21,14 @@ fn nodes(fault: NodeFault) -> NoQuorum {
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "as all that can come of a call")]
-fn parked(reason: ParkedReason) -> CameTo {
+fn parked(reason: ParkedReason) -> CallResult {
     let (forgotten_for, losses) = (Duration::ZERO, Vec::new());
     let undecided = false;
     Ok(Outcome::Parked(Parked { key: key(), attempt: 1, reason, forgotten_for, losses, undecided }))
 }
 
 /// An outcome of a forgotten key about which no operator has decided.
-fn undecided() -> CameTo {
+fn undecided() -> CallResult {
     parked(ParkedReason::Forgotten).map(|outcome| match outcome {
         Outcome::Parked(parked) => Outcome::Parked(Parked { undecided: true, ..parked }),
         other => other,
@@ -41,7 +41,7 @@ fn rules_may_park_what_is_undecided() {
     assert_eq!(short(&rules.disposition(&undecided(), 0)), "park forgotten");
 }
 
-fn failed(failed: Failed) -> CameTo {
+fn failed(failed: Failed) -> CallResult {
     Err(RunError::Handler { key: key(), attempt: 1, failed })
 }
 
@@ -50,7 +50,7 @@ fn codec() -> CodecError {
     CodecError::new("the result cannot be stored as JSON", &cause)
 }
 
-fn not_recorded(overtaken: bool) -> CameTo {
+fn not_recorded(overtaken: bool) -> CallResult {
     let token = FencingToken::new(7);
     let nodes = nodes(NodeFault::Timeout);
     Err(RunError::NotRecorded(NotRecorded { key: key(), attempt: 1, token, overtaken, nodes }))
@@ -75,7 +75,7 @@ fn every_outcome_and_every_error_has_one_disposition() {
     let in_flight = |ms| Ok(Outcome::InFlight { retry_after: Duration::from_millis(ms) });
     let no_quorum = |fault| Err(RunError::NoQuorum { key: key(), error: nodes(fault) });
     let config = ConfigError::new("key", "\"\"", "not empty");
-    let table: Vec<(&str, CameTo, &str)> = vec![
+    let table: Vec<(&str, CallResult, &str)> = vec![
         ("executed", executed(true), "ack"),
         ("executed, too large to be kept", executed(false), "ack"),
         ("replayed", Ok(Outcome::Replayed(1)), "ack"),
@@ -112,8 +112,8 @@ fn every_outcome_and_every_error_has_one_disposition() {
         ("not recorded, overtaken", not_recorded(true), "retry 500"),
     ];
     let rules = Rules::default();
-    for (case, came_to, want) in table {
-        assert_eq!(short(&rules.disposition(&came_to, 0)), want, "{case}");
+    for (case, outcome, want) in table {
+        assert_eq!(short(&rules.disposition(&outcome, 0)), want, "{case}");
     }
 }
 
@@ -136,7 +136,7 @@ fn failures_wait_longer_each_time_and_end_as_a_dead_letter() {
 
 #[test]
 fn a_dead_letter_says_its_reason_its_key_and_what_to_do() {
-    let say = |came_to: CameTo| match Rules::default().disposition(&came_to, 9) {
+    let say = |outcome: CallResult| match Rules::default().disposition(&outcome, 9) {
         Disposition::Park(why) => why.to_string(),
         other => panic!("{other:?}"),
     };

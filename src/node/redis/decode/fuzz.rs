@@ -121,7 +121,7 @@ fn lost() -> Vec<Loss> {
 
 /// Returns a reply in the form in which the script answers it: the oracle, written from the heads
 /// of the scripts.
-fn said(reply: &Reply) -> Vec<Value> {
+fn wire_values(reply: &Reply) -> Vec<Value> {
     let n = |n: u64| Value::Int(i64::try_from(n).unwrap());
     let ms = |d: Duration| Value::Int(i64::try_from(d.as_millis()).unwrap());
     let ttl = |d: Option<Duration>| d.map_or(Value::Int(-1), ms);
@@ -335,7 +335,7 @@ fn spoken(mut kinds: &[char], mut replies: &[Reply]) -> Value {
         if replies[..n].iter().all(|r| as_asked(kinds[0], r)) {
             all.push(Value::Int(-9));
         } else {
-            all.extend(replies[..n].iter().flat_map(said));
+            all.extend(replies[..n].iter().flat_map(wire_values));
         }
         (kinds, replies) = (&kinds[n..], &replies[n..]);
     }
@@ -352,7 +352,7 @@ fn stood_there(mut kinds: &[char], mut read: &[Reply], mut stood: &[Value]) -> b
             }
             stood = &stood[1..];
         } else {
-            for value in read[..n].iter().flat_map(said) {
+            for value in read[..n].iter().flat_map(wire_values) {
                 match stood.split_first() {
                     Some((first, rest)) if same(&value, first) => stood = rest,
                     _ => return false,

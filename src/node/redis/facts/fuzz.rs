@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use super::{read as read_all, text as read_text};
-use crate::fuzzing::{any_bytes, any_value, config, corpus, mutated, text as said, value};
+use crate::fuzzing::{any_bytes, any_value, config, corpus, mutated, text as text_value, value};
 
 const REPLID: &str = "0123456789abcdef0123456789abcdef01234567";
 
@@ -33,14 +33,14 @@ fn memory() -> String {
 
 fn settings() -> Value {
     let all = ["min-replicas-to-write", "1", "min-replicas-max-lag", "3"];
-    Value::Array(all.into_iter().map(said).collect())
+    Value::Array(all.into_iter().map(text_value).collect())
 }
 
 /// Generates the text with some bytes damaged, or any text.
 fn hurt(valid: &str) -> impl Strategy<Value = Value> + use<> {
     prop_oneof![
-        3 => Just(said(valid)),
-        4 => mutated(Just(said(valid))),
+        3 => Just(text_value(valid)),
+        4 => mutated(Just(text_value(valid))),
         1 => any_bytes().prop_map(Value::BulkString),
         1 => any_value(),
     ]

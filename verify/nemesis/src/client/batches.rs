@@ -17,8 +17,8 @@ use tokio::task::spawn_local;
 use tokio::time::sleep;
 
 use super::{TTL, Task, stall};
-use crate::event::{Answer, Verb, What, now};
-use crate::wire::{Ask, Item, Ledger, Told};
+use crate::event::{Answer, EventKind, Verb, now};
+use crate::wire::{Item, Ledger, LedgerReply, LedgerRequest};
 
 /// Retention longer than any run.
 const RETENTION: Duration = Duration::from_secs(24 * 3_600);
@@ -62,7 +62,9 @@ pub(super) async fn work(mut task: Task) -> io::Result<()> {
     let ledger = Rc::new(Mutex::new(task.ledger.again().await?));
     for n in 0_u64.. {
         task.pause(50..300).await;
-        let Told::Batch(items) = task.ledger.ask(Ask::Batch).await? else { continue };
+        let LedgerReply::Batch(items) = task.ledger.request(LedgerRequest::Batch).await? else {
+            continue;
+        };
         let fate = match task.dice.random_range(0..100) {
             0..12 => Fate::DiesBefore,
             12..20 => Fate::DiesAfter,
@@ -82,7 +84,7 @@ pub(super) async fn work(mut task: Task) -> io::Result<()> {
         };
         for (place, outcome) in outcomes {
             let item = &batch.items[place];
-            if task.came_to(&item.key, outcome).await? && task.chance(40) {
+            if task.report_outcome(&item.key, outcome).await? && task.chance(40) {
                 Box::pin(task.decide(&keys, item, &batch)).await?;
             }
         }
@@ -92,7 +94,7 @@ pub(super) async fn work(mut task: Task) -> io::Result<()> {
 
 impl Task {
     async fn run_each(&mut self, keys: &Idempotency, batch: &Batch) -> io::Result<Outcomes> {
-        self.ledger.say(batch.says(TURNS)).await?;
+        self.ledger.report(batch.begin_event(TURNS)).await?;
         let calls = batch.items.iter().map(|item| (call(keys, item), ()));
         let run = keys
             .run_each(calls, usize::from(TURNS), async |cx: Context, ()| batch.handle(&cx).await);
@@ -105,7 +107,7 @@ impl Task {
     }
 
     async fn claim_many(&mut self, keys: &Idempotency, batch: &Batch) -> io::Result<Outcomes> {
-        self.ledger.say(batch.says(batch.items.len() as u16)).await?;
+        self.ledger.report(batch.begin_event(batch.items.len() as u16)).await?;
         let calls: Vec<_> = batch.items.iter().map(|item| call(keys, item)).collect();
         let claim = async {
             let (mut ours, mut outcomes) = (Vec::new(), Vec::new());
@@ -144,39 +146,42 @@ impl Task {
     }
 
     /// Reports the outcome for a key; returns true if the key is parked.
-    async fn came_to(
+    async fn report_outcome(
         &mut self,
         key: &Arc<str>,
         outcome: Result<Outcome<Arc<str>>, RunError>,
     ) -> io::Result<bool> {
         let key = Arc::clone(key);
-        let (what, parked) = match outcome {
+        let (kind, parked) = match outcome {
             Ok(Outcome::Executed { value, .. }) => {
-                (What::Result { key, value, executed: true }, false)
+                (EventKind::Result { key, value, executed: true }, false)
             }
-            Ok(Outcome::Replayed(value)) => (What::Result { key, value, executed: false }, false),
+            Ok(Outcome::Replayed(value)) => {
+                (EventKind::Result { key, value, executed: false }, false)
+            }
             Ok(Outcome::Parked(parked)) => {
-                (What::Parked { key, lapsed: parked.reason == ParkedReason::Lapsed }, true)
+                (EventKind::Parked { key, lapsed: parked.reason == ParkedReason::Lapsed }, true)
             }
             // A `retry_after` of zero means that this call had the claim itself, and lost it before
             // the handler began.
             Ok(Outcome::InFlight { retry_after }) if retry_after.is_zero() => {
-                (What::Unclear { key }, false)
+                (EventKind::Unclear { key }, false)
             }
             Ok(Outcome::InFlight { .. }) | Err(RunError::Handler { .. }) => return Ok(false),
             Err(RunError::NoQuorum { .. } | RunError::NotRecorded(_)) => {
-                (What::Unclear { key }, false)
+                (EventKind::Unclear { key }, false)
             }
             other => panic!("{key}: {other:?}"),
         };
-        self.ledger.say(what).await?;
+        self.ledger.report(kind).await?;
         Ok(parked)
     }
 
     /// Decides about a parked key as an operator does who can ask the ledger. A handler must not
     /// decide: a handler that hangs may act afterwards.
     async fn decide(&mut self, keys: &Idempotency, item: &Item, of: &Batch) -> io::Result<()> {
-        let Told::Value(effect) = self.ledger.ask(Ask::Decide { key: item.key.clone() }).await?
+        let LedgerReply::Value(effect) =
+            self.ledger.request(LedgerRequest::Decide { key: item.key.clone() }).await?
         else {
             return Ok(());
         };
@@ -200,7 +205,7 @@ impl Task {
         };
         let rerun = self.verb(Verb::Rerun, &key, ROUND + WORK, of.lives(rerun), answer);
         if let Some(outcome) = Box::pin(rerun).await? {
-            self.came_to(&key, outcome).await?;
+            self.report_outcome(&key, outcome).await?;
         }
         Ok(())
     }
@@ -221,9 +226,9 @@ fn call(keys: &Idempotency, item: &Item) -> Call {
 
 impl Batch {
     /// Returns the event that precedes the request.
-    fn says(&self, turns: u16) -> What {
+    fn begin_event(&self, turns: u16) -> EventKind {
         let keys = self.items.iter().map(|item| Arc::clone(&item.key)).collect();
-        What::Batch { keys, turns }
+        EventKind::Batch { keys, turns }
     }
 
     /// Awaits `work`; returns `None` if a handler of the batch dies first.
@@ -246,8 +251,8 @@ impl Batch {
     async fn start(&self, cx: &Context) -> io::Result<()> {
         let (key, token) = (cx.key().into(), cx.fencing_token().get());
         let (at, valid) = (now(), cx.is_valid());
-        let started = What::Started { key, token, attempt: cx.attempt(), valid };
-        self.ledger.lock().await.say_at(at, started).await
+        let started = EventKind::Started { key, token, attempt: cx.attempt(), valid };
+        self.ledger.lock().await.report_at(at, started).await
     }
 
     /// Performs the effect and the fault of a handler. An effect that has begun takes place even if
@@ -263,7 +268,7 @@ impl Batch {
         }
         let (key, token) = (Arc::from(cx.key()), cx.fencing_token().get());
         let value = Arc::from(format!("{key} by {}", self.by));
-        let act = Ask::Act { key, token, value: Arc::clone(&value) };
+        let act = LedgerRequest::Act { key, token, value: Arc::clone(&value) };
         let (ledger, work) = (Rc::clone(&self.ledger), self.work);
         let acted = spawn_local(async move {
             sleep(work).await;
@@ -271,7 +276,7 @@ impl Batch {
             if fate == Fate::Stalls {
                 stall(&mut ledger, TTL + Duration::from_millis(300)).await?;
             }
-            ledger.ask(act).await
+            ledger.request(act).await
         });
         // Without its ledger this process is about to end.
         if !matches!(acted.await, Ok(Ok(_))) {

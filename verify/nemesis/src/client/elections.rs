@@ -10,8 +10,8 @@ use rand::RngExt as _;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::Task;
-use crate::event::{Answer, Verb, What, now};
-use crate::wire::Ask;
+use crate::event::{Answer, EventKind, Verb, now};
+use crate::wire::LedgerRequest;
 
 const NAMES: [&str; 2] = ["election-0", "election-1"];
 /// Longest time of one round over the nodes.
@@ -37,10 +37,11 @@ pub(super) async fn lead(mut task: Task) -> io::Result<()> {
         let Ok(leadership) = won else { continue };
         let (at, token) = (now(), leadership.term().get());
         let until = leadership.valid_until().as_nanos();
-        let held = What::Held { name: Arc::clone(&name), token, since, until };
-        task.ledger.say_at(at, held).await?;
-        let says = What::Says { name: Arc::clone(&name), term: token, value: Arc::clone(&value) };
-        task.ledger.say_at(at, says).await?;
+        let held = EventKind::Held { name: Arc::clone(&name), token, since, until };
+        task.ledger.report_at(at, held).await?;
+        let says =
+            EventKind::Says { name: Arc::clone(&name), term: token, value: Arc::clone(&value) };
+        task.ledger.report_at(at, says).await?;
         task.govern(leadership, &name, &value).await?;
     }
     Ok(())
@@ -67,16 +68,17 @@ impl Task {
             let valid = leadership.is_valid();
             let until = leadership.valid_until().as_nanos();
             if lost || !valid {
-                let over = What::Over { name: Arc::clone(name), token, lost: true };
-                return self.ledger.say_at(at, over).await;
+                let over = EventKind::Over { name: Arc::clone(name), token, lost: true };
+                return self.ledger.report_at(at, over).await;
             }
-            let valid = What::Valid { name: Arc::clone(name), token, until };
-            self.ledger.say_at(at, valid).await?;
-            self.ledger.yes(Ask::Write { name: Arc::clone(name), token }).await?;
+            let valid = EventKind::Valid { name: Arc::clone(name), token, until };
+            self.ledger.report_at(at, valid).await?;
+            self.ledger.accepts(LedgerRequest::Write { name: Arc::clone(name), token }).await?;
             if self.chance(25) {
                 let value: Arc<str> = format!("{first}/{}", begun.elapsed().as_millis()).into();
-                let says = What::Says { name: Arc::clone(name), term: token, value: value.clone() };
-                self.ledger.say(says).await?;
+                let says =
+                    EventKind::Says { name: Arc::clone(name), term: token, value: value.clone() };
+                self.ledger.report(says).await?;
                 let answer = |r: &Result<(), ProclaimError>| match r {
                     Ok(()) => Answer::Done,
                     Err(ProclaimError::Lost(_)) => Answer::Lost,
@@ -87,7 +89,7 @@ impl Task {
                 let _ = self.verb(Verb::Proclaim, name, ROUND, call, answer).await?;
             }
         }
-        self.ledger.say(What::Over { name: Arc::clone(name), token, lost: false }).await?;
+        self.ledger.report(EventKind::Over { name: Arc::clone(name), token, lost: false }).await?;
         if self.chance(20) {
             drop(leadership);
             return Ok(());
@@ -109,14 +111,14 @@ pub(super) async fn watch(mut task: Task) -> io::Result<()> {
     let (name, other): (Arc<str>, Arc<str>) = (NAMES[mine].into(), NAMES[1 - mine].into());
     let election = task.redlock.election(&name).build().expect("a name");
     let mut observer = election.observe();
-    let asked = task.redlock.election(&other).build().expect("a name");
+    let other_election = task.redlock.election(&other).build().expect("a name");
     loop {
         let ask_at = Instant::now() + task.millis(200..600);
         while let Ok(Some(seen)) = timeout(ask_at - Instant::now(), observer.next()).await {
             if let Observation::Leader { leader, .. } = seen {
                 let (name, term) = (Arc::clone(&name), leader.term.get());
                 let value = leader.value.into();
-                task.ledger.say(What::Seen { name, term, value, stream: true }).await?;
+                task.ledger.report(EventKind::Seen { name, term, value, stream: true }).await?;
             }
         }
         let answer = |r: &Result<_, LeaderError>| match r {
@@ -125,11 +127,11 @@ pub(super) async fn watch(mut task: Task) -> io::Result<()> {
             Err(other) => panic!("{other}"),
         };
         if let Ok(Some(leader)) =
-            task.verb(Verb::Leader, &other, ROUND, asked.leader(), answer).await?
+            task.verb(Verb::Leader, &other, ROUND, other_election.leader(), answer).await?
         {
             let (name, term) = (Arc::clone(&other), leader.term.get());
             let value = leader.value.into();
-            task.ledger.say(What::Seen { name, term, value, stream: false }).await?;
+            task.ledger.report(EventKind::Seen { name, term, value, stream: false }).await?;
         }
     }
 }

@@ -11,8 +11,8 @@ use rand::RngExt as _;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{TTL, Task};
-use crate::event::{Answer, Verb, What, now};
-use crate::wire::Ask;
+use crate::event::{Answer, EventKind, Verb, now};
+use crate::wire::LedgerRequest;
 
 /// Number of lock names that all clients use often; [`COOL`] is the number of those rarely shared.
 pub(super) const HOT: u32 = 3;
@@ -72,7 +72,7 @@ impl Task {
             let (at, token) = (now(), guard.fencing_token().get());
             let until = guard.valid_until().as_nanos();
             let name = Arc::clone(name);
-            self.ledger.say_at(at, What::Held { name, token, since, until }).await?;
+            self.ledger.report_at(at, EventKind::Held { name, token, since, until }).await?;
         }
         Ok(guard)
     }
@@ -105,15 +105,15 @@ impl Task {
             let valid = guard.is_valid();
             let until = guard.valid_until().as_nanos();
             if lost || !valid {
-                let over = What::Over { name: Arc::clone(name), token, lost: true };
-                return self.ledger.say_at(at, over).await;
+                let over = EventKind::Over { name: Arc::clone(name), token, lost: true };
+                return self.ledger.report_at(at, over).await;
             }
-            let valid = What::Valid { name: Arc::clone(name), token, until };
-            self.ledger.say_at(at, valid).await?;
+            let valid = EventKind::Valid { name: Arc::clone(name), token, until };
+            self.ledger.report_at(at, valid).await?;
             if self.dice.random_ratio(1, 300) {
                 self.stall(300..2_600).await?;
             }
-            self.ledger.yes(Ask::Write { name: Arc::clone(name), token }).await?;
+            self.ledger.accepts(LedgerRequest::Write { name: Arc::clone(name), token }).await?;
             if begun.elapsed() >= length {
                 break;
             }
@@ -121,7 +121,7 @@ impl Task {
                 self.extend(&guard, name).await?;
             }
         }
-        self.ledger.say(What::Over { name: Arc::clone(name), token, lost: false }).await?;
+        self.ledger.report(EventKind::Over { name: Arc::clone(name), token, lost: false }).await?;
         if self.chance(20) {
             drop(guard);
             return Ok(());

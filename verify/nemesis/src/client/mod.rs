@@ -18,7 +18,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use tokio::task::{JoinSet, LocalSet};
 
-use crate::event::{Answer, Verb, What, Who, now};
+use crate::event::{Answer, EventKind, TaskId, Verb, now};
 use crate::wire::Ledger;
 
 /// Longest lease of any client, from which the length of every quarantine follows.
@@ -49,7 +49,7 @@ pub(crate) struct Args {
 
 /// Identity, ledger connection, random numbers and handle of one task.
 struct Task {
-    who: Who,
+    who: TaskId,
     ledger: Ledger,
     dice: StdRng,
     redlock: Redlock,
@@ -70,7 +70,7 @@ async fn work(args: &Args) -> Result<(), Failure> {
     let redlock = redlock(&args.group)?;
     let mut tasks = JoinSet::new();
     for task in 0..8_u8 {
-        let who = Who { client: args.id, life: args.life, task };
+        let who = TaskId { client: args.id, life: args.life, task };
         let place = u64::from(who.client) << 40 | u64::from(who.life) << 8 | u64::from(task);
         let task = Task {
             who,
@@ -134,10 +134,10 @@ impl Task {
         answer: impl FnOnce(&T) -> Answer,
     ) -> io::Result<T> {
         let within = within.as_millis() as u64;
-        self.ledger.say(What::Begin { verb, name: Arc::clone(name), within }).await?;
+        self.ledger.report(EventKind::Begin { verb, name: Arc::clone(name), within }).await?;
         let result = call.await;
         let answer = answer(&result);
-        self.ledger.say(What::End { verb, name: Arc::clone(name), answer }).await?;
+        self.ledger.report(EventKind::End { verb, name: Arc::clone(name), answer }).await?;
         Ok(result)
     }
 
@@ -150,7 +150,7 @@ impl Task {
 }
 
 async fn stall(ledger: &mut Ledger, length: Duration) -> io::Result<()> {
-    ledger.say(What::Stalled { until: now() + length.as_nanos() as u64 }).await?;
+    ledger.report(EventKind::Stalled { until: now() + length.as_nanos() as u64 }).await?;
     std::thread::sleep(length);
     Ok(())
 }

@@ -13,8 +13,8 @@ use tokio::sync::{Mutex, Notify};
 use tokio::time::sleep;
 
 use super::{TTL, Task, stall};
-use crate::event::{Answer, Verb, What, now};
-use crate::wire::{Ask, Ledger, Told};
+use crate::event::{Answer, EventKind, Verb, now};
+use crate::wire::{Ledger, LedgerReply, LedgerRequest};
 
 /// Retention longer than any run; no order is handed out again after it.
 const RETENTION: Duration = Duration::from_secs(24 * 3_600);
@@ -53,7 +53,7 @@ pub(super) async fn work(mut task: Task) -> io::Result<()> {
     let ledger = Rc::new(Mutex::new(task.ledger.again().await?));
     for n in 0_u64.. {
         task.pause(10..90).await;
-        let Told::Value(Some(key)) = task.ledger.ask(Ask::Next).await? else {
+        let LedgerReply::Value(Some(key)) = task.ledger.request(LedgerRequest::Next).await? else {
             task.pause(100..200).await;
             continue;
         };
@@ -102,8 +102,8 @@ impl Task {
             let executed = outcome.is_executed();
             if let Some(value) = outcome.into_value() {
                 let key = Arc::clone(&order.key);
-                self.ledger.say_at(at, What::Result { key, value, executed }).await?;
-                self.ledger.ask(Ask::Settle { key: Arc::clone(&order.key) }).await?;
+                self.ledger.report_at(at, EventKind::Result { key, value, executed }).await?;
+                self.ledger.request(LedgerRequest::Settle { key: Arc::clone(&order.key) }).await?;
             }
         }
         Ok(())
@@ -125,9 +125,10 @@ impl Delivery {
     async fn act(&self, cx: &Context) -> io::Result<bool> {
         let (key, token) = (Arc::clone(&self.key), cx.fencing_token().get());
         let (at, valid) = (now(), cx.is_valid());
-        let started = What::Started { key: Arc::clone(&key), token, attempt: cx.attempt(), valid };
+        let started =
+            EventKind::Started { key: Arc::clone(&key), token, attempt: cx.attempt(), valid };
         let mut ledger = self.ledger.lock().await;
-        ledger.say_at(at, started).await?;
+        ledger.report_at(at, started).await?;
         if !valid {
             return Ok(false);
         }
@@ -138,7 +139,9 @@ impl Delivery {
         if self.fate == Fate::Stalls {
             stall(&mut ledger, TTL + Duration::from_millis(300)).await?;
         }
-        let booked = ledger.yes(Ask::Book { key, token, value: Arc::clone(&self.value) }).await?;
+        let booked = ledger
+            .accepts(LedgerRequest::Book { key, token, value: Arc::clone(&self.value) })
+            .await?;
         if self.fate == Fate::DiesAfter {
             return self.die().await;
         }
@@ -151,10 +154,11 @@ impl Delivery {
     }
 
     async fn probe(&self, cx: &Context) -> Probed<Arc<str>> {
-        let ask = Ask::Probe { key: Arc::clone(&self.key), token: cx.fencing_token().get() };
-        match self.ledger.lock().await.ask(ask).await {
-            Ok(Told::Value(Some(value))) => Probed::Found(value),
-            Ok(Told::Value(None)) => Probed::NotFound,
+        let request =
+            LedgerRequest::Probe { key: Arc::clone(&self.key), token: cx.fencing_token().get() };
+        match self.ledger.lock().await.request(request).await {
+            Ok(LedgerReply::Value(Some(value))) => Probed::Found(value),
+            Ok(LedgerReply::Value(None)) => Probed::NotFound,
             _ => std::future::pending().await,
         }
     }

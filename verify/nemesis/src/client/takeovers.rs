@@ -11,7 +11,7 @@ use tokio::time::{sleep, timeout};
 
 use super::locks::{COOL, HOT, ROUND, refusal};
 use super::{TTL, Task};
-use crate::event::{Answer, Verb, What, now};
+use crate::event::{Answer, EventKind, Verb, now};
 
 /// Takes locks over again and again.
 pub(super) async fn work(mut task: Task) -> io::Result<()> {
@@ -42,13 +42,13 @@ pub(super) async fn work(mut task: Task) -> io::Result<()> {
         let Some(won) = won.ok().and_then(Result::ok) else { continue };
         let (at, token) = (now(), won.guard.fencing_token().get());
         let until = won.guard.valid_until().as_nanos();
-        let held = What::Held { name: Arc::clone(&name), token, since, until };
-        task.ledger.say_at(at, held).await?;
+        let held = EventKind::Held { name: Arc::clone(&name), token, since, until };
+        task.ledger.report_at(at, held).await?;
         let closed = at + won.closed_for.as_nanos() as u64;
         // An old holder that was not seen may have had any smaller token.
         let fence = won.from.as_ref().map_or(token - 1, |from| from.fence.get());
-        let took = What::Took { name: Arc::clone(&name), token, fence, closed };
-        task.ledger.say_at(at, took).await?;
+        let took = EventKind::Took { name: Arc::clone(&name), token, fence, closed };
+        task.ledger.report_at(at, took).await?;
         if forced {
             task.open(won, &name).await?;
         } else {
@@ -61,7 +61,7 @@ impl Task {
     /// Releases a lock after a takeover, as `palisade force-release` does.
     async fn open(&mut self, won: TakenOver, name: &Arc<str>) -> io::Result<()> {
         let token = won.guard.fencing_token().get();
-        self.ledger.say(What::Over { name: Arc::clone(name), token, lost: false }).await?;
+        self.ledger.report(EventKind::Over { name: Arc::clone(name), token, lost: false }).await?;
         let (guard, closed_for): (_, Duration) = (won.guard, won.closed_for);
         let call = async move {
             sleep(closed_for).await;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::holders::by;
 use super::{Violation, seconds};
-use crate::event::{Event, Nanos, SECOND, Verb, What, Who};
+use crate::event::{Event, EventKind, Nanos, SECOND, TaskId, Verb};
 
 /// Additional time for a busy machine.
 const GRACE: Nanos = 5 * SECOND;
@@ -21,9 +21,9 @@ struct Open {
 pub(super) fn judge(events: &[Event]) -> Vec<Violation> {
     let pauses = pauses(events);
     let mut found = Vec::new();
-    let mut open: BTreeMap<Who, Open> = BTreeMap::new();
+    let mut open: BTreeMap<TaskId, Open> = BTreeMap::new();
     let mut calm = None;
-    let mut check = |who: Who, open: &Open, end: Nanos| {
+    let mut check = |who: TaskId, open: &Open, end: Nanos| {
         let stopped = pauses.get(&who.client).map_or(0, |p| overlap(p, open.at, end));
         if end - open.at > open.within + stopped + GRACE {
             let text = format!(
@@ -39,18 +39,18 @@ pub(super) fn judge(events: &[Event]) -> Vec<Violation> {
     };
     let mut died = Vec::new();
     for e in events {
-        match &e.what {
-            What::Begin { verb, name, within } => {
+        match &e.kind {
+            EventKind::Begin { verb, name, within } => {
                 let (verb, name, within) = (*verb, Arc::clone(name), within * (SECOND / 1_000));
                 open.insert(e.who, Open { verb, name, at: e.at, within });
             }
-            What::End { .. } => {
+            EventKind::End { .. } => {
                 if let Some(o) = open.remove(&e.who) {
                     check(e.who, &o, e.at);
                 }
             }
-            What::Died { wanted } => {
-                let of = |w: &Who| (w.client, w.life) == (e.who.client, e.who.life);
+            EventKind::Died { wanted } => {
+                let of = |w: &TaskId| (w.client, w.life) == (e.who.client, e.who.life);
                 let theirs: Vec<_> = open.keys().copied().filter(of).collect();
                 for who in theirs {
                     let o = open.remove(&who).expect("just listed");
@@ -60,8 +60,8 @@ pub(super) fn judge(events: &[Event]) -> Vec<Violation> {
                     died.push((e.who, e.at));
                 }
             }
-            What::Calm => calm = Some(e.at),
-            What::Served => calm = None,
+            EventKind::Calm => calm = Some(e.at),
+            EventKind::Served => calm = None,
             _ => {}
         }
     }
@@ -86,7 +86,7 @@ type Pauses = BTreeMap<u8, Vec<(Nanos, Nanos)>>;
 fn pauses(events: &[Event]) -> Pauses {
     let mut pauses = Pauses::new();
     for e in events {
-        if let What::Frozen { until } | What::Stalled { until } = e.what {
+        if let EventKind::Frozen { until } | EventKind::Stalled { until } = e.kind {
             pauses.entry(e.who.client).or_default().push((e.at, until));
         }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::Violation;
 use super::holders::by;
-use crate::event::{Answer, Event, Nanos, SECOND, Verb, What, Who};
+use crate::event::{Answer, Event, EventKind, Nanos, SECOND, TaskId, Verb};
 
 /// Time within which a dropped batch has made only one request for each of its turns, because it
 /// has waited for no node until that node's deadline.
@@ -15,7 +15,7 @@ const SOON: Nanos = SECOND / 4;
 /// A batch that was dropped early. Its `blamed` keys were found parked although no client's handler
 /// had begun and no other call can have left a claim.
 struct Dropped {
-    who: Who,
+    who: TaskId,
     at: Nanos,
     turns: u16,
     keys: BTreeSet<Arc<str>>,
@@ -34,25 +34,25 @@ struct Keys {
     /// Keys whose parking is explained: a handler began, or a call that may have left a claim ended
     /// without an answer about the key.
     explained: BTreeSet<Arc<str>>,
-    open: BTreeMap<Who, Open>,
+    open: BTreeMap<TaskId, Open>,
     /// Answered batches, each with the time of its answer.
     ended: Vec<(Nanos, Open)>,
     dropped: Vec<Dropped>,
     /// Time of each task's last request for a batch.
-    asked: BTreeMap<Who, Nanos>,
+    requested: BTreeMap<TaskId, Nanos>,
 }
 
 pub(super) fn judge(events: &[Event]) -> Vec<Violation> {
     let mut found = Vec::new();
     let mut keys = Keys::default();
     for e in events {
-        match &e.what {
-            What::Batch { keys: of, turns } => {
+        match &e.kind {
+            EventKind::Batch { keys: of, turns } => {
                 let of = of.iter().cloned().collect();
-                keys.asked.insert(e.who, e.at);
+                keys.requested.insert(e.who, e.at);
                 keys.open.insert(e.who, Open { since: e.at, turns: *turns, keys: of });
             }
-            What::End { verb: Verb::RunEach | Verb::ClaimMany, answer, .. } => {
+            EventKind::End { verb: Verb::RunEach | Verb::ClaimMany, answer, .. } => {
                 let Some(batch) = keys.open.remove(&e.who) else { continue };
                 if *answer == Answer::Dropped {
                     keys.drop(batch, e);
@@ -60,17 +60,17 @@ pub(super) fn judge(events: &[Event]) -> Vec<Violation> {
                     keys.ended.push((e.at, batch));
                 }
             }
-            What::Died { .. } => {
-                let of = |who: &Who| (who.client, who.life) == (e.who.client, e.who.life);
+            EventKind::Died { .. } => {
+                let of = |who: &TaskId| (who.client, who.life) == (e.who.client, e.who.life);
                 for (_, batch) in keys.open.iter().filter(|(who, _)| of(who)) {
                     keys.explained.extend(batch.keys.iter().cloned());
                 }
                 keys.open.retain(|who, _| !of(who));
             }
-            What::Started { key, .. } | What::Unclear { key } => {
+            EventKind::Started { key, .. } | EventKind::Unclear { key } => {
                 keys.explained.insert(Arc::clone(key));
             }
-            What::Parked { key, lapsed: true } => found.extend(keys.parked(key, e)),
+            EventKind::Parked { key, lapsed: true } => found.extend(keys.parked(key, e)),
             _ => {}
         }
     }
@@ -94,7 +94,7 @@ impl Keys {
     fn parked(&mut self, key: &Arc<str>, e: &Event) -> Option<Violation> {
         let others = self.open.iter().filter(|(who, _)| **who != e.who).map(|(_, batch)| batch);
         // The call found the key parked between its request and this line.
-        let since = self.asked.get(&e.who).copied().unwrap_or(e.at);
+        let since = self.requested.get(&e.who).copied().unwrap_or(e.at);
         let ended = self.ended.iter().rev().take_while(|(end, _)| *end >= since);
         let mut beside = others.chain(ended.map(|(_, batch)| batch));
         if self.explained.contains(key) || beside.any(|batch| batch.keys.contains(key)) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::Violation;
 use super::holders::by;
-use crate::event::{Event, Nanos, Verb, What, Who};
+use crate::event::{Event, EventKind, Nanos, TaskId, Verb};
 
 pub(super) fn judge(events: &[Event]) -> Vec<Violation> {
     let mut found = stale(events);
@@ -16,20 +16,20 @@ pub(super) fn judge(events: &[Event]) -> Vec<Violation> {
 /// Finds reads that return a term older than one that was proclaimed before the read began.
 fn stale(events: &[Event]) -> Vec<Violation> {
     let mut found = Vec::new();
-    let mut begun: BTreeMap<Who, Nanos> = BTreeMap::new();
+    let mut begun: BTreeMap<TaskId, Nanos> = BTreeMap::new();
     // By name: the won terms in the order of time, each with the largest term so far.
     let mut won: BTreeMap<&Arc<str>, Vec<(Nanos, u64)>> = BTreeMap::new();
     for e in events {
-        match &e.what {
-            What::Begin { verb: Verb::Leader, .. } => {
+        match &e.kind {
+            EventKind::Begin { verb: Verb::Leader, .. } => {
                 begun.insert(e.who, e.at);
             }
-            What::Says { name, term, .. } => {
+            EventKind::Says { name, term, .. } => {
                 let list = won.entry(name).or_default();
                 let largest = list.last().map_or(*term, |l| l.1.max(*term));
                 list.push((e.at, largest));
             }
-            What::Seen { name, term, stream: false, .. } => {
+            EventKind::Seen { name, term, stream: false, .. } => {
                 let Some(before) = begun.get(&e.who).and_then(|begun| {
                     let list = won.get(name)?;
                     let at = list.partition_point(|(at, _)| at < begun).checked_sub(1)?;
@@ -50,12 +50,12 @@ fn stale(events: &[Event]) -> Vec<Violation> {
 }
 
 fn shown(events: &[Event]) -> Vec<Violation> {
-    let (terms, values) = said(events);
+    let (terms, values) = proclaimed(events);
     let mut found = Vec::new();
-    let mut streams: BTreeMap<(Who, &Arc<str>), u64> = BTreeMap::new();
+    let mut streams: BTreeMap<(TaskId, &Arc<str>), u64> = BTreeMap::new();
     let mut leaders = Terms::new();
     for e in events {
-        let What::Seen { name, term, value, stream } = &e.what else { continue };
+        let EventKind::Seen { name, term, value, stream } = &e.kind else { continue };
         let base = base(value);
         // A campaign that gets no answer in time tries again with the same value, in a larger term.
         if values.get(&(name, base)).is_some_and(|t| t < term)
@@ -78,10 +78,10 @@ type Terms<'a> = BTreeMap<(&'a Arc<str>, u64), &'a str>;
 type Values<'a> = BTreeMap<(&'a Arc<str>, &'a str), u64>;
 
 /// Maps each term to its leader's value, and each value to its term.
-fn said(events: &[Event]) -> (Terms<'_>, Values<'_>) {
+fn proclaimed(events: &[Event]) -> (Terms<'_>, Values<'_>) {
     let (mut terms, mut values) = (Terms::new(), Values::new());
     for e in events {
-        if let What::Says { name, term, value } = &e.what {
+        if let EventKind::Says { name, term, value } = &e.kind {
             terms.insert((name, *term), base(value));
             values.insert((name, base(value)), *term);
         }

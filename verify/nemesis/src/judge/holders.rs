@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::{Granted, Violation, tokens};
 use crate::client::MAX_TTL;
-use crate::event::{Event, Nanos, SECOND, What, Who};
+use crate::event::{Event, EventKind, Nanos, SECOND, TaskId};
 
 /// Longest time, after the end announced by a takeover, for which the old holder and the taker may
 /// both believe in a lock if a node has lost the takeover: two leases, and the largest lag of a
@@ -22,7 +22,7 @@ const CLOSED_FOR: &str = "a takeover says how long it is closed";
 #[derive(Clone, Debug)]
 pub(crate) struct Hold {
     pub(crate) name: Arc<str>,
-    pub(crate) who: Who,
+    pub(crate) who: TaskId,
     pub(crate) token: u64,
     since: Nanos,
     pub(crate) from: Nanos,
@@ -54,11 +54,11 @@ impl Hold {
 
 /// Returns all holds, ordered by name and beginning.
 pub(crate) fn holds(events: &[Event]) -> Vec<Hold> {
-    let mut open: BTreeMap<(Arc<str>, Who, u64), Hold> = BTreeMap::new();
+    let mut open: BTreeMap<(Arc<str>, TaskId, u64), Hold> = BTreeMap::new();
     let mut all = Vec::new();
     for e in events {
-        match &e.what {
-            What::Held { name, token, since, until } => {
+        match &e.kind {
+            EventKind::Held { name, token, since, until } => {
                 let (name, who, token, since) = (Arc::clone(name), e.who, *token, *since);
                 let key = (Arc::clone(&name), who, token);
                 let (end, renewed) = (*until, Vec::new());
@@ -67,7 +67,7 @@ pub(crate) fn holds(events: &[Event]) -> Vec<Hold> {
                     Hold { name, who, token, since, from, end, renewed, granted_until, took };
                 all.extend(open.insert(key, hold));
             }
-            What::Valid { name, token, until } => {
+            EventKind::Valid { name, token, until } => {
                 if let Some(hold) = open.get_mut(&(Arc::clone(name), e.who, *token))
                     && *until > hold.end
                 {
@@ -75,12 +75,12 @@ pub(crate) fn holds(events: &[Event]) -> Vec<Hold> {
                     hold.end = *until;
                 }
             }
-            What::Took { name, token, fence, closed } => {
+            EventKind::Took { name, token, fence, closed } => {
                 if let Some(hold) = open.get_mut(&(Arc::clone(name), e.who, *token)) {
                     hold.took = Some(Took { fence: *fence, closed: *closed });
                 }
             }
-            What::Over { name, token, .. } => {
+            EventKind::Over { name, token, .. } => {
                 if let Some(mut hold) = open.remove(&(Arc::clone(name), e.who, *token)) {
                     // A takeover that is given up early keeps the name closed until the old
                     // holder's time is over or the takeover's own lease ends.
@@ -109,7 +109,7 @@ pub(crate) fn judge(events: &[Event]) -> Vec<Violation> {
     found.extend(tokens(&granted));
     found.extend(writes(events));
     for e in events {
-        if let What::Valid { name, until, .. } = &e.what
+        if let EventKind::Valid { name, until, .. } = &e.kind
             && e.at > *until
         {
             let late = (e.at - until) as f64 / 1e6;
@@ -199,9 +199,9 @@ fn too_long(victim: &Hold, taker: &Hold) -> Option<Violation> {
 
 fn writes(events: &[Event]) -> Vec<Violation> {
     let mut found = Vec::new();
-    let mut last: BTreeMap<&Arc<str>, (u64, Who)> = BTreeMap::new();
+    let mut last: BTreeMap<&Arc<str>, (u64, TaskId)> = BTreeMap::new();
     for e in events {
-        let What::Write { name, token, accepted: true } = &e.what else { continue };
+        let EventKind::Write { name, token, accepted: true } = &e.kind else { continue };
         if let Some((before, who)) = last.get(name).filter(|(t, _)| t > token) {
             let text = format!("{} wrote with {token} after {} with {before}", by(e.who), by(*who));
             found.push(Violation::new("writes in the order of tokens", name, e.at, text));
@@ -211,6 +211,6 @@ fn writes(events: &[Event]) -> Vec<Violation> {
     found
 }
 
-pub(super) fn by(who: Who) -> String {
+pub(super) fn by(who: TaskId) -> String {
     format!("client {}.{}.{}", who.client, who.life, who.task)
 }

@@ -14,7 +14,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::event::{Event, Nanos, SECOND, What};
+use crate::event::{Event, EventKind, Nanos, SECOND};
 
 pub(crate) use holders::{Hold, holds, judge as holders};
 
@@ -97,11 +97,14 @@ fn tokens(of: &BTreeMap<Arc<str>, Vec<Granted>>) -> Vec<Violation> {
 pub(crate) fn story(events: &[Event], violation: &Violation) -> Vec<String> {
     let start = events.first().map_or(0, |e| e.at);
     let after = events.partition_point(|e| e.at <= violation.at);
-    let about = |e: &&Event| e.what.about() == Some(&violation.name);
+    let about = |e: &&Event| e.kind.about() == Some(&violation.name);
     let world = |e: &&Event| {
         matches!(
-            e.what,
-            What::Fault { .. } | What::Healed { .. } | What::Frozen { .. } | What::Died { .. }
+            e.kind,
+            EventKind::Fault { .. }
+                | EventKind::Healed { .. }
+                | EventKind::Frozen { .. }
+                | EventKind::Died { .. }
         ) && e.at + 20 * SECOND > violation.at
     };
     let mut lines: Vec<&Event> = events[..after].iter().rev().filter(about).take(14).collect();
@@ -121,7 +124,7 @@ fn line(e: &Event, start: Nanos) -> String {
         0 => "nemesis".to_owned(),
         n => format!("client {n} life {} task {}", e.who.life, e.who.task),
     };
-    let mut what = serde_json::to_value(&e.what).unwrap_or_default();
+    let mut what = serde_json::to_value(&e.kind).unwrap_or_default();
     for key in ["until", "since"] {
         if let Some(at) = what.get(key).and_then(serde_json::Value::as_u64) {
             what[key] = seconds(at.saturating_sub(start)).into();

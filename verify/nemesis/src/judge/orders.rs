@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 use super::holders::by;
 use super::{Granted, Violation, tokens};
-use crate::event::{Event, Nanos, Verb, What, Who};
+use crate::event::{Event, EventKind, Nanos, TaskId, Verb};
 
 #[derive(Default)]
 struct Order {
     /// First result that a client received, with the client and the time.
-    result: Option<(Arc<str>, Who, Nanos)>,
-    booked: Option<(Who, u64)>,
+    result: Option<(Arc<str>, TaskId, Nanos)>,
+    booked: Option<(TaskId, u64)>,
     /// Values of the order's effects.
     effects: Vec<Arc<str>>,
     /// True after an effect that no fence checks; no handler may begin any more.
@@ -27,15 +27,16 @@ pub(super) fn judge(events: &[Event]) -> Vec<Violation> {
     let mut found = Vec::new();
     let mut orders: BTreeMap<&Arc<str>, Order> = BTreeMap::new();
     let mut granted: BTreeMap<Arc<str>, Vec<Granted>> = BTreeMap::new();
-    let mut begun: BTreeMap<Who, Nanos> = BTreeMap::new();
+    let mut begun: BTreeMap<TaskId, Nanos> = BTreeMap::new();
     for e in events {
-        match &e.what {
-            What::Begin {
-                verb: Verb::Run | Verb::RunEach | Verb::ClaimMany | Verb::Rerun, ..
+        match &e.kind {
+            EventKind::Begin {
+                verb: Verb::Run | Verb::RunEach | Verb::ClaimMany | Verb::Rerun,
+                ..
             } => {
                 begun.insert(e.who, e.at);
             }
-            What::Started { key, token, valid, .. } => {
+            EventKind::Started { key, token, valid, .. } => {
                 let order = orders.entry(key).or_default();
                 if let Some((_, to, at)) = order.result.as_ref().filter(|_| *valid) {
                     let text = format!(
@@ -54,12 +55,12 @@ pub(super) fn judge(events: &[Event]) -> Vec<Violation> {
                 let g = Granted { since, at: e.at, token: *token, by: by(e.who) };
                 granted.entry(Arc::clone(key)).or_default().push(g);
             }
-            What::Decided { key, rerun: true } => orders.entry(key).or_default().again += 1,
-            What::Booked { key, token, value, accepted: true }
-            | What::Acted { key, token, value } => {
+            EventKind::Decided { key, rerun: true } => orders.entry(key).or_default().again += 1,
+            EventKind::Booked { key, token, value, accepted: true }
+            | EventKind::Acted { key, token, value } => {
                 let order = orders.entry(key).or_default();
                 order.effects.push(Arc::clone(value));
-                order.acted |= matches!(e.what, What::Acted { .. });
+                order.acted |= matches!(e.kind, EventKind::Acted { .. });
                 if order.booked.is_some() && order.again > 0 {
                     order.again -= 1;
                 } else if let Some((who, before)) = order.booked {
@@ -72,7 +73,7 @@ pub(super) fn judge(events: &[Event]) -> Vec<Violation> {
                 }
                 order.booked = Some((e.who, *token));
             }
-            What::Result { key, value, .. } => {
+            EventKind::Result { key, value, .. } => {
                 let order = orders.entry(key).or_default();
                 match &order.result {
                     Some((first, to, _)) if first != value => {

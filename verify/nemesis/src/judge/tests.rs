@@ -3,61 +3,61 @@
 //! Times are milliseconds. Every bad log is the good log with one change.
 
 use super::*;
-use crate::event::{Answer, Verb, Who};
+use crate::event::{Answer, TaskId, Verb};
 
 const MS: Nanos = 1_000_000;
 
-fn who(client: u8) -> Who {
-    Who { client, life: 1, task: 0 }
+fn who(client: u8) -> TaskId {
+    TaskId { client, life: 1, task: 0 }
 }
 
-fn on(client: u8, at: Nanos, what: What) -> Event {
-    Event { at: at * MS, who: who(client), what }
+fn on(client: u8, at: Nanos, kind: EventKind) -> Event {
+    Event { at: at * MS, who: who(client), kind }
 }
 
 fn held(client: u8, at: Nanos, token: u64, (since, until): (Nanos, Nanos)) -> Event {
     let (since, until) = (since * MS, until * MS);
-    on(client, at, What::Held { name: "lock".into(), token, since, until })
+    on(client, at, EventKind::Held { name: "lock".into(), token, since, until })
 }
 
 fn valid(client: u8, at: Nanos, token: u64, until: Nanos) -> Event {
-    on(client, at, What::Valid { name: "lock".into(), token, until: until * MS })
+    on(client, at, EventKind::Valid { name: "lock".into(), token, until: until * MS })
 }
 
 fn over(client: u8, at: Nanos, token: u64) -> Event {
-    on(client, at, What::Over { name: "lock".into(), token, lost: false })
+    on(client, at, EventKind::Over { name: "lock".into(), token, lost: false })
 }
 
 fn write(client: u8, at: Nanos, token: u64, accepted: bool) -> Event {
-    on(client, at, What::Write { name: "lock".into(), token, accepted })
+    on(client, at, EventKind::Write { name: "lock".into(), token, accepted })
 }
 
 fn begin(client: u8, at: Nanos, verb: Verb, within: u64) -> Event {
-    on(client, at, What::Begin { verb, name: "order".into(), within })
+    on(client, at, EventKind::Begin { verb, name: "order".into(), within })
 }
 
 fn end(client: u8, at: Nanos, verb: Verb) -> Event {
-    on(client, at, What::End { verb, name: "order".into(), answer: Answer::Done })
+    on(client, at, EventKind::End { verb, name: "order".into(), answer: Answer::Done })
 }
 
 fn started(client: u8, at: Nanos, token: u64) -> Event {
-    on(client, at, What::Started { key: "order".into(), token, attempt: 1, valid: true })
+    on(client, at, EventKind::Started { key: "order".into(), token, attempt: 1, valid: true })
 }
 
 fn booked(client: u8, at: Nanos, token: u64, accepted: bool) -> Event {
-    on(client, at, What::Booked { key: "order".into(), token, value: "a".into(), accepted })
+    on(client, at, EventKind::Booked { key: "order".into(), token, value: "a".into(), accepted })
 }
 
 fn result(client: u8, at: Nanos, value: &str) -> Event {
-    on(client, at, What::Result { key: "order".into(), value: value.into(), executed: false })
+    on(client, at, EventKind::Result { key: "order".into(), value: value.into(), executed: false })
 }
 
 fn says(client: u8, at: Nanos, term: u64, value: &str) -> Event {
-    on(client, at, What::Says { name: "lock".into(), term, value: value.into() })
+    on(client, at, EventKind::Says { name: "lock".into(), term, value: value.into() })
 }
 
 fn seen(client: u8, at: Nanos, term: u64, value: &str, stream: bool) -> Event {
-    on(client, at, What::Seen { name: "lock".into(), term, value: value.into(), stream })
+    on(client, at, EventKind::Seen { name: "lock".into(), term, value: value.into(), stream })
 }
 
 /// Returns the good log. Client 1 holds and renews, is stopped and killed; client 2 holds after
@@ -65,11 +65,11 @@ fn seen(client: u8, at: Nanos, term: u64, value: &str, stream: bool) -> Event {
 /// receives the result.
 fn good() -> Vec<Event> {
     vec![
-        on(1, 0, What::Born),
+        on(1, 0, EventKind::Born),
         held(1, 10, 5, (5, 1_000)),
         write(1, 20, 5, true),
         valid(1, 500, 5, 1_500),
-        on(1, 900, What::Frozen { until: 2_000 * MS }),
+        on(1, 900, EventKind::Frozen { until: 2_000 * MS }),
         says(1, 950, 5, "one"),
         held(2, 1_501, 9, (1_000, 2_500)),
         says(2, 1_502, 9, "two"),
@@ -80,11 +80,11 @@ fn good() -> Vec<Event> {
         held(3, 1_601, 10, (1_590, 3_000)),
         over(3, 1_700, 10),
         write(1, 2_001, 5, false),
-        on(1, 2_100, What::Died { wanted: true }),
+        on(1, 2_100, EventKind::Died { wanted: true }),
         begin(3, 3_000, Verb::Run, 1_000),
         started(3, 3_010, 3),
         booked(3, 3_020, 3, true),
-        on(3, 3_030, What::Died { wanted: true }),
+        on(3, 3_030, EventKind::Died { wanted: true }),
         begin(4, 3_100, Verb::Run, 1_000),
         started(4, 3_500, 4),
         result(4, 3_600, "a"),
@@ -96,10 +96,10 @@ fn good() -> Vec<Event> {
         end(5, 3_810, Verb::Leader),
         seen(5, 3_811, 9, "two/7", false),
         begin(8, 4_000, Verb::Acquire, 1_000),
-        on(8, 4_100, What::Stalled { until: 8_000 * MS }),
+        on(8, 4_100, EventKind::Stalled { until: 8_000 * MS }),
         end(8, 13_000, Verb::Acquire),
-        on(0, 14_000, What::Calm),
-        on(0, 15_000, What::Served),
+        on(0, 14_000, EventKind::Calm),
+        on(0, 15_000, EventKind::Served),
     ]
 }
 
@@ -146,7 +146,11 @@ fn taken() -> Vec<Event> {
     vec![
         held(6, 5_000, 20, (4_990, 7_000)),
         held(7, 5_500, 21, (5_400, 7_100)),
-        on(7, 5_500, What::Took { name: "lock".into(), token: 21, fence: 20, closed: 7_200 * MS }),
+        on(
+            7,
+            5_500,
+            EventKind::Took { name: "lock".into(), token: 21, fence: 20, closed: 7_200 * MS },
+        ),
         over(7, 5_510, 21),
         write(6, 5_520, 20, true),
         held(8, 7_100, 22, (7_000, 7_500)),
@@ -180,15 +184,21 @@ fn a_takeover_lets_its_holder_believe_and_no_third_in() {
 fn a_takeover_that_does_not_raise_the_token_or_opens_too_early_is_found() {
     let mut low = taken();
     low[1] = held(7, 5_500, 19, (5_400, 7_100));
-    low[2] =
-        on(7, 5_500, What::Took { name: "lock".into(), token: 19, fence: 20, closed: 7_200 * MS });
+    low[2] = on(
+        7,
+        5_500,
+        EventKind::Took { name: "lock".into(), token: 19, fence: 20, closed: 7_200 * MS },
+    );
     let low = with(low);
     assert!(low.contains(&"token is larger than all before"), "{low:?}");
     // The deadline of the old holder is 7 s.
     let closed = |ms| {
         let mut log = taken();
-        log[2] =
-            on(7, 5_500, What::Took { name: "lock".into(), token: 21, fence: 20, closed: ms * MS });
+        log[2] = on(
+            7,
+            5_500,
+            EventKind::Took { name: "lock".into(), token: 21, fence: 20, closed: ms * MS },
+        );
         log.remove(3);
         with(log)
     };
@@ -208,30 +218,30 @@ fn a_takeover_that_does_not_raise_the_token_or_opens_too_early_is_found() {
     assert_eq!(again(13_201), ["a takeover says how long it is closed"]);
 }
 
-fn key(client: u8, at: Nanos, key: &str, what: impl Fn(Arc<str>) -> What) -> Event {
-    on(client, at, what(key.into()))
+fn key(client: u8, at: Nanos, key: &str, kind: impl Fn(Arc<str>) -> EventKind) -> Event {
+    on(client, at, kind(key.into()))
 }
 
 fn batch(client: u8, at: Nanos, keys: &[&str]) -> Event {
     let keys = keys.iter().map(|key| Arc::from(*key)).collect();
-    on(client, at, What::Batch { keys, turns: 1 })
+    on(client, at, EventKind::Batch { keys, turns: 1 })
 }
 
 fn batch_ends(client: u8, at: Nanos, answer: Answer) -> Event {
-    on(client, at, What::End { verb: Verb::RunEach, name: "batch".into(), answer })
+    on(client, at, EventKind::End { verb: Verb::RunEach, name: "batch".into(), answer })
 }
 
 fn acted(client: u8, at: Nanos, token: u64) -> Event {
-    key(client, at, "k1", |key| What::Acted { key, token, value: "a".into() })
+    key(client, at, "k1", |key| EventKind::Acted { key, token, value: "a".into() })
 }
 
 fn parked(client: u8, at: Nanos, name: &str) -> Event {
-    key(client, at, name, |key| What::Parked { key, lapsed: true })
+    key(client, at, name, |key| EventKind::Parked { key, lapsed: true })
 }
 
 #[test]
 fn a_second_effect_of_a_key_needs_an_operators_decision() {
-    let decided = |rerun| key(2, 5_100, "k1", move |key| What::Decided { key, rerun });
+    let decided = |rerun| key(2, 5_100, "k1", move |key| EventKind::Decided { key, rerun });
     let twice = |decided| with(vec![acted(1, 5_000, 3), decided, acted(2, 5_200, 4)]);
     assert_eq!(twice(decided(true)), [""; 0]);
     assert_eq!(twice(decided(false)), ["one effect an order"]);
@@ -243,9 +253,9 @@ fn a_second_effect_of_a_key_needs_an_operators_decision() {
 fn a_handler_after_a_keys_effect_is_found() {
     let start = |at, token| {
         let valid = true;
-        key(2, at, "k1", move |key| What::Started { key, token, attempt: 2, valid })
+        key(2, at, "k1", move |key| EventKind::Started { key, token, attempt: 2, valid })
     };
-    let rerun = key(2, 5_050, "k1", |key| What::Decided { key, rerun: true });
+    let rerun = key(2, 5_050, "k1", |key| EventKind::Decided { key, rerun: true });
     let rule = "no handler after a key's effect";
     assert_eq!(with(vec![acted(1, 5_000, 3), start(5_100, 4)]), [rule]);
     assert_eq!(with(vec![acted(1, 5_000, 3), rerun, start(5_100, 4)]), [""; 0]);
@@ -256,11 +266,11 @@ fn a_handler_after_a_keys_effect_is_found() {
 #[test]
 fn a_result_of_another_key_is_found() {
     let act = |name, value: &'static str| {
-        key(1, 5_000, name, move |key| What::Acted { key, token: 3, value: value.into() })
+        key(1, 5_000, name, move |key| EventKind::Acted { key, token: 3, value: value.into() })
     };
     let get = |name, value: &'static str| {
         let executed = true;
-        key(1, 5_100, name, move |key| What::Result { key, value: value.into(), executed })
+        key(1, 5_100, name, move |key| EventKind::Result { key, value: value.into(), executed })
     };
     let both = |a, b| with(vec![act("k1", "a"), act("k2", "b"), get("k1", a), get("k2", b)]);
     assert_eq!(both("a", "b"), [""; 0]);
@@ -273,9 +283,9 @@ fn a_key_that_is_parked_without_a_handler_is_found() {
     let ended = |answer| vec![batch(1, 5_000, &["k1", "k2", "k3"]), batch_ends(1, 5_200, answer)];
     let then = |more| with([ended(Answer::Done), more].concat());
     assert_eq!(then(vec![parked(2, 6_000, "k1")]), [rule]);
-    let start = |key| What::Started { key, token: 3, attempt: 1, valid: true };
+    let start = |key| EventKind::Started { key, token: 3, attempt: 1, valid: true };
     assert_eq!(then(vec![key(1, 5_100, "k1", start), parked(2, 6_000, "k1")]), [""; 0]);
-    let unclear = key(1, 5_201, "k1", |key| What::Unclear { key });
+    let unclear = key(1, 5_201, "k1", |key| EventKind::Unclear { key });
     assert_eq!(then(vec![unclear, parked(2, 6_000, "k1")]), [""; 0]);
     // The key may have been found parked while the other batch had no answer yet.
     let found = |since| vec![batch(2, since, &["k1"]), parked(2, 6_000, "k1")];
@@ -290,12 +300,12 @@ fn a_key_that_is_parked_without_a_handler_is_found() {
     assert_eq!(dropped(&["k1", "k1"]), [""; 0]);
     assert_eq!(dropped(&["k1", "k3"]), [rule]);
     // A killed process may have been at any point of its batch.
-    let killed = on(1, 5_200, What::Died { wanted: true });
+    let killed = on(1, 5_200, EventKind::Died { wanted: true });
     let killed = vec![batch(1, 5_000, &["k1", "k2"]), killed];
     let both = vec![parked(2, 6_000, "k1"), parked(2, 6_001, "k2")];
     assert_eq!(with([killed, both].concat()), [""; 0]);
     // After a loss of data any attempt may be unknown.
-    let forgotten = key(2, 6_000, "k1", |key| What::Parked { key, lapsed: false });
+    let forgotten = key(2, 6_000, "k1", |key| EventKind::Parked { key, lapsed: false });
     assert_eq!(then(vec![forgotten]), [""; 0]);
 }
 
@@ -303,7 +313,7 @@ fn a_key_that_is_parked_without_a_handler_is_found() {
 fn a_takeover_excuses_its_own_victim_alone() {
     let took = |client, at, token, fence| {
         let (name, closed) = ("lock".into(), 7_100 * MS);
-        on(client, at, What::Took { name, token, fence, closed })
+        on(client, at, EventKind::Took { name, token, fence, closed })
     };
     let victim = held(6, 5_000, 20, (4_900, 7_000));
     let taker = [held(7, 5_100, 23, (5_050, 6_000)), took(7, 5_100, 23, 22)];
@@ -380,15 +390,15 @@ fn a_verb_without_an_answer_is_found() {
     // 1 s was promised, 5 s are tolerance, and 3.9 s were a pause.
     assert_eq!(at(13_000, end(8, 13_950, Verb::Acquire)), ["an answer in time"]);
     assert_eq!(with(vec![begin(7, 5_000, Verb::Extend, 1_000)]), ["an answer in time"]);
-    let killed = on(7, 10_000, What::Died { wanted: true });
+    let killed = on(7, 10_000, EventKind::Died { wanted: true });
     assert_eq!(with(vec![begin(7, 5_000, Verb::Extend, 1_000), killed]), [""; 0]);
 }
 
 #[test]
 fn a_client_that_ends_and_one_that_is_not_served_are_found() {
-    let died = with(vec![on(7, 5_000, What::Died { wanted: false })]);
+    let died = with(vec![on(7, 5_000, EventKind::Died { wanted: false })]);
     assert_eq!(died, ["no client ends by itself"]);
-    assert_eq!(at(15_000, on(0, 15_000, What::Born)), ["all are served"]);
+    assert_eq!(at(15_000, on(0, 15_000, EventKind::Born)), ["all are served"]);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use palisade::{Durability, RedisNode, Redlock, SentinelNode};
-use palisade_ops::{Deployment, HandedOver, Handover, Records, Select, init};
+use palisade_ops::{Deployment, HandedOver, Handover, KeyState, Records, Select, init};
 use serde::Deserialize;
 use tokio::task::block_in_place;
 use tokio::time::sleep;
@@ -140,7 +140,8 @@ impl Fleet {
         let lone = self.lone.iter().take(nodes);
         let all = lone.fold(Deployment::new(), |all, server| all.node(server.url()));
         let groups = self.groups.iter().flat_map(|g| &g.groups).take(nodes);
-        groups.fold(all, |all, group| all.groups(group.sentinels.clone(), [group.name.clone()]))
+        let url = |of: &Group| format!("sentinel://{}/{}", of.sentinels.join(","), of.name);
+        groups.fold(all, |all, group| all.node(url(group)))
     }
 
     /// Initialises the servers, as `palisade init` does.
@@ -162,7 +163,8 @@ impl Fleet {
     /// Returns the keys that have a result on the first server or group.
     pub(super) async fn stored(&self, namespace: &str) -> Result<BTreeSet<String>, Failure> {
         let records = Records::new(&self.operated(1), "", namespace)?;
-        let list = records.list(&Select::all().stored().limit(KEYS_MAX)).await?;
+        let (states, limit) = (vec![KeyState::Stored], Some(KEYS_MAX));
+        let list = records.list(&Select { states, limit, ..Select::default() }).await?;
         match list.unread.first() {
             None if !list.more => Ok(list.keys.into_iter().map(|key| key.key).collect()),
             None => Err(format!("more than {KEYS_MAX} keys").into()),

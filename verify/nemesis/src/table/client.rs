@@ -15,7 +15,7 @@ use tokio::task::{JoinSet, LocalSet};
 use tokio::time::{Instant, sleep};
 
 use super::witness::{PREFIX, Witness};
-use crate::event::{Nanos, What, Who, now};
+use crate::event::{EventKind, Nanos, TaskId, now};
 use crate::wire::Ledger;
 
 /// Number of locks that a client holds all the time; the library renews them.
@@ -53,7 +53,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    fn redlock(&self, votes: UnboundedSender<(Nanos, What)>) -> Result<Locks, Failure> {
+    fn redlock(&self, votes: UnboundedSender<(Nanos, EventKind)>) -> Result<Locks, Failure> {
         let mut node = SentinelNode::builder(&*self.group, self.sentinel.clone());
         if self.defeat {
             node = node.min_replicas_check(MinReplicas::Off).failover_window(Duration::ZERO);
@@ -113,7 +113,7 @@ async fn work(args: &Args) -> Result<(), Failure> {
     let (votes, seen) = unbounded_channel();
     let redlock = args.redlock(votes)?;
     let mut tasks = JoinSet::new();
-    let who = |task| Who { client: args.id, life: 1, task };
+    let who = |task| TaskId { client: args.id, life: 1, task };
     tasks.spawn_local(tell(Ledger::connect(&args.ledger, who(0)).await?, seen));
     for task in 1..=6_u8 {
         let it = Task {
@@ -138,20 +138,28 @@ async fn work(args: &Args) -> Result<(), Failure> {
 }
 
 /// Sends the witness's observations to the ledger.
-async fn tell(mut ledger: Ledger, mut seen: UnboundedReceiver<(Nanos, What)>) -> io::Result<()> {
-    while let Some((at, what)) = seen.recv().await {
-        ledger.say_at(at, what).await?;
+async fn tell(
+    mut ledger: Ledger,
+    mut seen: UnboundedReceiver<(Nanos, EventKind)>,
+) -> io::Result<()> {
+    while let Some((at, kind)) = seen.recv().await {
+        ledger.report_at(at, kind).await?;
     }
     Ok(())
 }
 
-fn held(guard: &LockGuard, since: Nanos) -> What {
+fn held(guard: &LockGuard, since: Nanos) -> EventKind {
     let token = guard.fencing_token().get();
-    What::Held { name: guard.name().into(), token, since, until: guard.valid_until().as_nanos() }
+    EventKind::Held {
+        name: guard.name().into(),
+        token,
+        since,
+        until: guard.valid_until().as_nanos(),
+    }
 }
 
-fn over(guard: &LockGuard, lost: bool) -> What {
-    What::Over { name: guard.name().into(), token: guard.fencing_token().get(), lost }
+fn over(guard: &LockGuard, lost: bool) -> EventKind {
+    EventKind::Over { name: guard.name().into(), token: guard.fencing_token().get(), lost }
 }
 
 impl Task {
@@ -170,7 +178,7 @@ impl Task {
         }
         loop {
             while let Ok((n, guard, since)) = gets.try_recv() {
-                self.ledger.say(held(&guard, since)).await?;
+                self.ledger.report(held(&guard, since)).await?;
                 let until = guard.valid_until().as_nanos();
                 seats[usize::from(n)] = Some((guard, until));
             }
@@ -178,7 +186,7 @@ impl Task {
                 let Some((guard, before)) = &mut seats[usize::from(n)] else { continue };
                 let at = now();
                 if !guard.is_valid() {
-                    self.ledger.say_at(at, over(guard, true)).await?;
+                    self.ledger.report_at(at, over(guard, true)).await?;
                     seats[usize::from(n)] = None;
                     self.take_seat(n, &got);
                     continue;
@@ -187,8 +195,8 @@ impl Task {
                 if until != *before {
                     *before = until;
                     let token = guard.fencing_token().get();
-                    let valid = What::Valid { name: guard.name().into(), token, until };
-                    self.ledger.say_at(at, valid).await?;
+                    let valid = EventKind::Valid { name: guard.name().into(), token, until };
+                    self.ledger.report_at(at, valid).await?;
                 }
             }
             sleep(Duration::from_millis(3)).await;
@@ -230,8 +238,8 @@ impl Task {
             if let Ok(taken) = mutex.try_acquire().await
                 && let Some(guard) = taken.acquired()
             {
-                self.ledger.say(held(&guard, since)).await?;
-                self.ledger.say(over(&guard, false)).await?;
+                self.ledger.report(held(&guard, since)).await?;
+                self.ledger.report(over(&guard, false)).await?;
                 let _ = guard.release().await;
             }
             sleep(Duration::from_millis(10)).await;
@@ -248,8 +256,8 @@ impl Task {
             let mutex = mutex.expect("settings fit together");
             let since = now();
             if let Ok(guard) = mutex.acquire().await {
-                self.ledger.say(held(&guard, since)).await?;
-                self.ledger.say(over(&guard, false)).await?;
+                self.ledger.report(held(&guard, since)).await?;
+                self.ledger.report(over(&guard, false)).await?;
                 let _ = guard.release().await;
             }
             sleep(Duration::from_millis(20)).await;
@@ -289,23 +297,23 @@ impl Task {
     }
 
     async fn hold(&mut self, guard: LockGuard, since: Nanos, length: Duration) -> io::Result<()> {
-        self.ledger.say(held(&guard, since)).await?;
+        self.ledger.report(held(&guard, since)).await?;
         let (begun, token) = (Instant::now(), guard.fencing_token().get());
         let mut before = 0;
         while begun.elapsed() < length {
             let at = now();
             if !guard.is_valid() {
-                return self.ledger.say_at(at, over(&guard, true)).await;
+                return self.ledger.report_at(at, over(&guard, true)).await;
             }
             let until = guard.valid_until().as_nanos();
             if until != before {
-                let valid = What::Valid { name: guard.name().into(), token, until };
-                self.ledger.say_at(at, valid).await?;
+                let valid = EventKind::Valid { name: guard.name().into(), token, until };
+                self.ledger.report_at(at, valid).await?;
                 before = until;
             }
             sleep(Duration::from_millis(5)).await;
         }
-        self.ledger.say(over(&guard, false)).await?;
+        self.ledger.report(over(&guard, false)).await?;
         let _ = guard.release().await;
         Ok(())
     }
@@ -325,8 +333,8 @@ impl Task {
             };
             let (name, token): (Arc<str>, _) = ("election:table".into(), won.term().get());
             let until = won.valid_until().as_nanos();
-            let held = What::Held { name: Arc::clone(&name), token, since, until };
-            self.ledger.say(held).await?;
+            let held = EventKind::Held { name: Arc::clone(&name), token, since, until };
+            self.ledger.report(held).await?;
             let (begun, length) = (Instant::now(), self.millis(500..4_000));
             let mut lost = false;
             while begun.elapsed() < length && !lost {
@@ -334,12 +342,12 @@ impl Task {
                 lost = !won.is_valid();
                 let until = won.valid_until().as_nanos();
                 if !lost {
-                    let valid = What::Valid { name: Arc::clone(&name), token, until };
-                    self.ledger.say_at(at, valid).await?;
+                    let valid = EventKind::Valid { name: Arc::clone(&name), token, until };
+                    self.ledger.report_at(at, valid).await?;
                     sleep(Duration::from_millis(20)).await;
                 }
             }
-            self.ledger.say(What::Over { name, token, lost }).await?;
+            self.ledger.report(EventKind::Over { name, token, lost }).await?;
             if !lost {
                 let _ = won.resign().await;
             }

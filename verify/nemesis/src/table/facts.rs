@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::event::{Event, Nanos, ToWrite, What};
+use crate::event::{Event, EventKind, Nanos, WriteReply};
 
 /// Majority of the three Sentinels.
 const MAJORITY: usize = 2;
@@ -13,7 +13,7 @@ const MAJORITY: usize = 2;
 pub(super) struct Facts {
     /// Master that a majority of the Sentinels named, from each time on.
     named: Vec<(Nanos, Option<Arc<str>>)>,
-    answers: BTreeMap<Arc<str>, Vec<(Nanos, ToWrite)>>,
+    answers: BTreeMap<Arc<str>, Vec<(Nanos, WriteReply)>>,
     quarantines: BTreeMap<Arc<str>, Vec<(Nanos, Nanos)>>,
     /// Address of each process, by run id.
     processes: BTreeMap<Arc<str>, Arc<str>>,
@@ -28,8 +28,8 @@ impl Facts {
         let mut facts = Self::default();
         let mut votes = BTreeMap::new();
         for e in events {
-            match &e.what {
-                What::Named { sentinel, master } => {
+            match &e.kind {
+                EventKind::Named { sentinel, master } => {
                     votes.insert(*sentinel, Arc::clone(master));
                     let count = |m: &Arc<str>| votes.values().filter(|v| *v == m).count();
                     let chosen = votes.values().find(|m| count(m) >= MAJORITY).cloned();
@@ -37,14 +37,14 @@ impl Facts {
                         facts.named.push((e.at, chosen));
                     }
                 }
-                What::Answers { server, to_write } => {
+                EventKind::Answers { server, to_write } => {
                     facts.answers.entry(Arc::clone(server)).or_default().push((e.at, *to_write));
                 }
-                What::Quarantine { server, from, ends } if *ends > 0 => {
+                EventKind::Quarantine { server, from, ends } if *ends > 0 => {
                     let list = facts.quarantines.entry(Arc::clone(server)).or_default();
                     list.push((*from, *ends));
                 }
-                What::Process { server, run_id } => {
+                EventKind::Process { server, run_id } => {
                     facts.processes.insert(Arc::clone(run_id), Arc::clone(server));
                 }
                 _ => {}
@@ -76,11 +76,11 @@ impl Facts {
     /// after `struck` if it never was one.
     pub(super) fn writable(&self, server: &str, struck: Nanos) -> Option<Nanos> {
         let answers = self.answers.get(server)?;
-        if answers.iter().any(|(_, a)| *a == ToWrite::Replica) {
+        if answers.iter().any(|(_, a)| *a == WriteReply::Replica) {
             return self.promotions.get(server)?.last().copied();
         }
-        let silent = answers.iter().position(|(at, a)| *at > struck && *a == ToWrite::Silent)?;
-        answers[silent..].iter().find(|(_, a)| *a == ToWrite::Yes).map(|(at, _)| *at)
+        let silent = answers.iter().position(|(at, a)| *at > struck && *a == WriteReply::Silent)?;
+        answers[silent..].iter().find(|(_, a)| *a == WriteReply::Yes).map(|(at, _)| *at)
     }
 
     /// Returns the end of a server's last quarantine.
@@ -112,8 +112,8 @@ impl Facts {
     /// Returns, for all servers, the times of the last accepted write before another reply.
     pub(super) fn last_writes(&self) -> Vec<(&Arc<str>, Nanos)> {
         let last = |(server, answers)| {
-            let pairs: &Vec<(Nanos, ToWrite)> = answers;
-            let ends = pairs.windows(2).filter(|p| p[0].1 == ToWrite::Yes).map(|p| p[1].0);
+            let pairs: &Vec<(Nanos, WriteReply)> = answers;
+            let ends = pairs.windows(2).filter(|p| p[0].1 == WriteReply::Yes).map(|p| p[1].0);
             ends.map(move |at| (server, at)).collect::<Vec<_>>()
         };
         self.answers.iter().flat_map(last).collect()
@@ -124,7 +124,7 @@ impl Facts {
         let mut spans = Vec::new();
         for answers in self.answers.values() {
             for (n, (at, answer)) in answers.iter().enumerate() {
-                if *answer == ToWrite::Yes {
+                if *answer == WriteReply::Yes {
                     let to = answers.get(n + 1).map_or(end, |next| next.0);
                     spans.push(((*at).max(from), to));
                 }
@@ -144,7 +144,7 @@ impl Facts {
     /// Returns the longest time for which a server gave no reply.
     pub(super) fn silence(&self, server: &str) -> Nanos {
         let answers = self.answers.get(server).map_or(&[][..], Vec::as_slice);
-        let silent = answers.windows(2).filter(|p| p[0].1 == ToWrite::Silent);
+        let silent = answers.windows(2).filter(|p| p[0].1 == WriteReply::Silent);
         silent.map(|p| p[1].0 - p[0].0).max().unwrap_or(0)
     }
 
@@ -159,12 +159,12 @@ impl Facts {
     }
 }
 
-fn promotions(answers: &[(Nanos, ToWrite)]) -> Vec<Nanos> {
+fn promotions(answers: &[(Nanos, WriteReply)]) -> Vec<Nanos> {
     let (mut replica, mut list) = (true, Vec::new());
     for (at, answer) in answers {
         match answer {
-            ToWrite::Replica => replica = true,
-            ToWrite::Yes if std::mem::take(&mut replica) => list.push(*at),
+            WriteReply::Replica => replica = true,
+            WriteReply::Yes if std::mem::take(&mut replica) => list.push(*at),
             _ => {}
         }
     }

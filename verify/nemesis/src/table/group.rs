@@ -13,7 +13,7 @@ use super::fault::Fault;
 use super::old::OldMaster;
 use crate::Signals;
 use crate::cut::{Cut, cut, mend};
-use crate::event::{Event, Nanos, What, now};
+use crate::event::{Event, EventKind, Nanos, now};
 use crate::handover::Running;
 use crate::ledger::{self, Shared};
 use crate::world::{Failure, Place, World};
@@ -122,8 +122,8 @@ impl Group {
         }
         let seats = usize::from(self.shape.clients) * usize::from(SITTING);
         self.until(stop, now(), "all clients to hold their locks", |events| {
-            let sits = |e: &&Event| match &e.what {
-                What::Held { name, .. } => name.starts_with("sit-"),
+            let sits = |e: &&Event| match &e.kind {
+                EventKind::Held { name, .. } => name.starts_with("sit-"),
                 _ => false,
             };
             (events.iter().filter(sits).count() >= seats).then_some(())

@@ -15,7 +15,7 @@ use super::facts::Facts;
 use super::fault::Fault;
 use super::group::{Group, Shape, Stop};
 use super::writer::Fates;
-use crate::event::{ToWrite, What, now};
+use crate::event::{EventKind, WriteReply, now};
 use crate::ledger::Ledger;
 use crate::world::{Failure, Place};
 
@@ -170,11 +170,11 @@ impl Group {
     async fn until_replica(&self, n: usize, since: u64, stop: &mut Stop) -> Result<(), Failure> {
         let addr = self.server(n);
         self.until(stop, since, "the old master to be a replica", |events| {
-            let last = events.iter().rev().find_map(|e| match &e.what {
-                What::Answers { server, to_write } if **server == *addr => Some(*to_write),
+            let last = events.iter().rev().find_map(|e| match &e.kind {
+                EventKind::Answers { server, to_write } if **server == *addr => Some(*to_write),
                 _ => None,
             });
-            (last == Some(ToWrite::Replica)).then_some(())
+            (last == Some(WriteReply::Replica)).then_some(())
         })
         .await
     }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::verdict::{Case, Row, judge};
-use crate::event::{Event, Nanos, ToWrite, What, Who};
+use crate::event::{Event, EventKind, Nanos, TaskId, WriteReply};
 
 const MS: Nanos = 1_000_000;
 
@@ -23,43 +23,47 @@ fn case() -> Case {
     }
 }
 
-fn on(client: u8, at: Nanos, what: What) -> Event {
-    Event { at: at * MS, who: Who { client, life: 1, task: 0 }, what }
+fn on(client: u8, at: Nanos, kind: EventKind) -> Event {
+    Event { at: at * MS, who: TaskId { client, life: 1, task: 0 }, kind }
 }
 
 fn held(client: u8, at: Nanos, name: &str, token: u64, until: Nanos) -> Event {
     let (since, until) = ((at - 1) * MS, until * MS);
-    on(client, at, What::Held { name: name.into(), token, since, until })
+    on(client, at, EventKind::Held { name: name.into(), token, since, until })
 }
 
 fn valid(client: u8, at: Nanos, name: &str, token: u64, until: Nanos) -> Event {
-    on(client, at, What::Valid { name: name.into(), token, until: until * MS })
+    on(client, at, EventKind::Valid { name: name.into(), token, until: until * MS })
 }
 
 fn vote(client: u8, at: Nanos, name: &str, token: u64, server: &str, grant: bool) -> Event {
     let (since, server) = ((at - 2) * MS, server.into());
-    on(client, at, What::Vote { name: name.into(), token, since, server, grant })
+    on(client, at, EventKind::Vote { name: name.into(), token, since, server, grant })
 }
 
-fn answers(at: Nanos, server: &str, to_write: ToWrite) -> Event {
-    on(0, at, What::Answers { server: server.into(), to_write })
+fn answers(at: Nanos, server: &str, to_write: WriteReply) -> Event {
+    on(0, at, EventKind::Answers { server: server.into(), to_write })
 }
 
 fn good() -> Vec<Event> {
     let server = |s: &str| Arc::<str>::from(s);
     let mut log = vec![
-        on(0, 1, What::Process { server: server("m1"), run_id: server("r1") }),
-        on(0, 6_002, What::Process { server: server("m2"), run_id: server("r2") }),
-        answers(1, "m1", ToWrite::Yes),
-        answers(1, "m2", ToWrite::Replica),
-        answers(5_000, "m1", ToWrite::No),
-        answers(6_001, "m2", ToWrite::Yes),
-        on(0, 6_003, What::Quarantine { server: server("m2"), from: 6_000 * MS, ends: 8_000 * MS }),
+        on(0, 1, EventKind::Process { server: server("m1"), run_id: server("r1") }),
+        on(0, 6_002, EventKind::Process { server: server("m2"), run_id: server("r2") }),
+        answers(1, "m1", WriteReply::Yes),
+        answers(1, "m2", WriteReply::Replica),
+        answers(5_000, "m1", WriteReply::No),
+        answers(6_001, "m2", WriteReply::Yes),
+        on(
+            0,
+            6_003,
+            EventKind::Quarantine { server: server("m2"), from: 6_000 * MS, ends: 8_000 * MS },
+        ),
     ];
     for sentinel in 1..=3 {
-        log.push(on(0, 1, What::Named { sentinel, master: server("m1") }));
+        log.push(on(0, 1, EventKind::Named { sentinel, master: server("m1") }));
         let at = 5_900 + u64::from(sentinel) * 10;
-        log.push(on(0, at, What::Named { sentinel, master: server("m2") }));
+        log.push(on(0, at, EventKind::Named { sentinel, master: server("m2") }));
     }
     let fresh = (1..=80).map(|n| n * 60).chain((1..=80).map(|n| 8_000 + n * 10));
     for (n, at) in fresh.enumerate() {
@@ -136,14 +140,16 @@ fn an_old_master_has_no_vote_later_than_the_window() {
     let row = with(vec![vote(2, 6_002, "other", 5_000, "r2", false)]);
     assert!(row.is_good(), "{row:?}");
     // The rule applies to a plain write, too, without any client of the library.
-    let row =
-        with(vec![answers(7_100, "m1", ToWrite::Yes), answers(7_200, "m1", ToWrite::Replica)]);
+    let row = with(vec![
+        answers(7_100, "m1", WriteReply::Yes),
+        answers(7_200, "m1", WriteReply::Replica),
+    ]);
     assert_eq!(row.wrong_votes, 1, "{row:?}");
     assert!((row.two_masters_ms - 100.0).abs() < 0.001, "{row:?}");
 }
 
 #[test]
-fn a_server_that_nobody_knows_has_no_vote() {
+fn an_unknown_server_has_no_vote() {
     let row = with(vec![vote(2, 3_000, "other", 5_000, "r9", true)]);
     assert_eq!(row.wrong_votes, 1, "{row:?}");
 }
@@ -158,7 +164,7 @@ fn a_token_that_does_not_grow_is_a_wrong_vote() {
 #[test]
 fn a_holder_that_learned_nothing_counts_until_its_deadline() {
     let mut log = good();
-    log.retain(|e| !matches!(&e.what, What::Valid { name, .. } if **name == *"sit-1-3"));
+    log.retain(|e| !matches!(&e.kind, EventKind::Valid { name, .. } if **name == *"sit-1-3"));
     log.sort_by_key(|e| e.at);
     let row = judge(&case(), &log);
     assert_eq!((row.reassert_ms, row.ran_out), (Some(2_999.0), 1));
@@ -177,11 +183,11 @@ fn a_write_to_the_old_master_fails_the_row() {
 fn seeing_nothing_is_no_proof() {
     assert!(!judge(&case(), &[]).is_good());
     let mut log = good();
-    log.retain(|e| !matches!(e.what, What::Vote { .. }));
+    log.retain(|e| !matches!(e.kind, EventKind::Vote { .. }));
     log.sort_by_key(|e| e.at);
     assert!(!judge(&case(), &log).doubts.is_empty());
     let mut log = good();
-    log.retain(|e| !matches!(e.what, What::Named { .. }));
+    log.retain(|e| !matches!(e.kind, EventKind::Named { .. }));
     log.sort_by_key(|e| e.at);
     assert!(!judge(&case(), &log).doubts.is_empty());
 }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::facts::Facts;
-use crate::event::{Event, Nanos, What};
+use crate::event::{Event, EventKind, Nanos};
 use crate::judge::{self, Hold};
 
 const MS: Nanos = 1_000_000;
@@ -118,7 +118,7 @@ fn votes(row: &mut Row, case: &Case, facts: &Facts, holds: &[Hold], events: &[Ev
         by_name.entry(&hold.name).or_default().push(hold);
     }
     for e in events {
-        let What::Vote { name, token, since, server, grant } = &e.what else { continue };
+        let EventKind::Vote { name, token, since, server, grant } = &e.kind else { continue };
         row.votes += 1;
         let other = |h: &&&Hold| h.token != *token && h.from <= *since && h.end > e.at;
         let held = by_name.get(name).and_then(|list| list.iter().find(other));

@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::{sleep, timeout};
 
-use crate::event::{Nanos, ToWrite, What, Who, now};
+use crate::event::{EventKind, Nanos, TaskId, WriteReply, now};
 use crate::wire::Ledger;
 
 /// Interval between two questions to a server or Sentinel, which is the precision of all
@@ -58,7 +58,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 
 async fn watch(args: &Args) -> Result<(), Failure> {
     let mut tasks = JoinSet::new();
-    let ledger = |task| Ledger::connect(&args.ledger, Who { client: 0, life: 0, task });
+    let ledger = |task| Ledger::connect(&args.ledger, TaskId { client: 0, life: 0, task });
     for (n, addr) in (1_u8..).zip(&args.sentinel) {
         let (ledger, group, addr) = (ledger(10 + n).await?, args.group.clone(), addr.clone());
         tasks.spawn_local(sentinel(ledger, n, group, addr));
@@ -100,8 +100,8 @@ async fn sentinel(mut ledger: Ledger, n: u8, group: String, addr: String) -> io:
         if let Some(Reply::List(words)) = line.ask(&question).await {
             let master = words.join(":");
             if master != before {
-                let named = What::Named { sentinel: n, master: master.as_str().into() };
-                ledger.say(named).await?;
+                let named = EventKind::Named { sentinel: n, master: master.as_str().into() };
+                ledger.report(named).await?;
                 before = master;
             }
         }
@@ -118,19 +118,19 @@ async fn server(mut ledger: Ledger, addr: Arc<str>, defeat: bool) -> io::Result<
         let reply = line.ask(&format!("SET table.plain {n}")).await;
         let at = now();
         let to_write = match &reply {
-            Some(Reply::Ok(_)) => ToWrite::Yes,
-            Some(Reply::Error(e)) if e.starts_with("READONLY") => ToWrite::Replica,
-            Some(_) => ToWrite::No,
-            None => ToWrite::Silent,
+            Some(Reply::Ok(_)) => WriteReply::Yes,
+            Some(Reply::Error(e)) if e.starts_with("READONLY") => WriteReply::Replica,
+            Some(_) => WriteReply::No,
+            None => WriteReply::Silent,
         };
         if before != Some(to_write) {
-            let since = if before == Some(ToWrite::Yes) { last_yes + 1 } else { at };
+            let since = if before == Some(WriteReply::Yes) { last_yes + 1 } else { at };
             let server = Arc::clone(&addr);
-            ledger.say_at(since, What::Answers { server, to_write }).await?;
+            ledger.report_at(since, EventKind::Answers { server, to_write }).await?;
             marker.replid = None;
             before = Some(to_write);
         }
-        if to_write == ToWrite::Yes {
+        if to_write == WriteReply::Yes {
             last_yes = at;
             marker.look(&mut line, &mut ledger, defeat).await?;
         }
@@ -166,7 +166,7 @@ impl Marker {
                 line.ask(&words).await;
             }
             let (server, run_id) = (Arc::clone(&self.server), run_id.as_str().into());
-            ledger.say(What::Process { server, run_id }).await?;
+            ledger.report(EventKind::Process { server, run_id }).await?;
             self.replid = Some(replid);
         }
         // Clients update a time in the marker each second; the fields that decide the quarantine
@@ -176,7 +176,7 @@ impl Marker {
             && let Some((from, ends)) = quarantine(&text)
         {
             let server = Arc::clone(&self.server);
-            ledger.say(What::Quarantine { server, from, ends }).await?;
+            ledger.report(EventKind::Quarantine { server, from, ends }).await?;
         }
         self.text = text;
         Ok(())

@@ -16,19 +16,19 @@ use palisade::node::{
 use tokio::sync::broadcast;
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::event::{Nanos, What};
+use crate::event::{EventKind, Nanos};
 
 /// Prefix of all names of the table's clients on the servers.
 pub(super) const PREFIX: &str = "table:";
 
 pub(super) struct Witness {
     pub(super) node: SentinelNode,
-    pub(super) votes: UnboundedSender<(Nanos, What)>,
+    pub(super) votes: UnboundedSender<(Nanos, EventKind)>,
 }
 
 impl LockNode for Witness {
     fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
-        let (asked, since) = (batch.ops.clone(), SystemEnv.now().as_nanos());
+        let (ops, since) = (batch.ops.clone(), SystemEnv.now().as_nanos());
         // The call is made here, outside the future, so that the batches keep the order of the
         // calls.
         let call = self.node.call(batch, deadline);
@@ -36,11 +36,12 @@ impl LockNode for Witness {
             let replies = call.await;
             let at = SystemEnv.now().as_nanos();
             let Some(facts) = &replies.facts else { return replies };
-            for (op, reply) in asked.iter().zip(&replies.items) {
+            for (op, reply) in ops.iter().zip(&replies.items) {
                 let Some((name, token, grant)) = yes(op, reply.as_ref().ok()) else { continue };
                 let server = Arc::clone(&facts.identity);
                 // The receiver is gone only when the client ends.
-                let _ = self.votes.send((at, What::Vote { name, token, since, server, grant }));
+                let _ =
+                    self.votes.send((at, EventKind::Vote { name, token, since, server, grant }));
             }
             replies
         })

@@ -36,7 +36,7 @@ impl Accepted {
 
 impl Invariant for Accepted {
     fn name(&self) -> &'static str {
-        "started again after accepted losses only"
+        "a key is rerun only after an accepted loss"
     }
 
     fn source(&self) -> &'static str {

@@ -10,7 +10,7 @@ pub(crate) struct Claims;
 
 impl Invariant for Claims {
     fn name(&self) -> &'static str {
-        "one claim"
+        "one claim per key"
     }
 
     fn source(&self) -> &'static str {

@@ -10,7 +10,7 @@ pub(crate) struct Durable;
 
 impl Invariant for Durable {
     fn name(&self) -> &'static str {
-        "a grant is as durable as asked"
+        "a grant is as durable as requested"
     }
 
     fn source(&self) -> &'static str {

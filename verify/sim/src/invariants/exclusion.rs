@@ -10,7 +10,7 @@ pub(crate) struct Exclusion;
 
 impl Invariant for Exclusion {
     fn name(&self) -> &'static str {
-        "one holder"
+        "one holder per name"
     }
 
     fn source(&self) -> &'static str {

@@ -12,7 +12,7 @@ pub(crate) struct Fencing(BTreeMap<(u16, u64), HoldId>);
 
 impl Invariant for Fencing {
     fn name(&self) -> &'static str {
-        "fencing order"
+        "fencing tokens order all writes"
     }
 
     fn source(&self) -> &'static str {

@@ -22,7 +22,7 @@ impl Handlers {
 
 impl Invariant for Handlers {
     fn name(&self) -> &'static str {
-        "no start after a result"
+        "no handler starts after a result"
     }
 
     fn source(&self) -> &'static str {

@@ -9,7 +9,7 @@ pub(crate) struct Keys;
 
 impl Invariant for Keys {
     fn name(&self) -> &'static str {
-        "nothing left behind"
+        "no key is left behind"
     }
 
     fn source(&self) -> &'static str {

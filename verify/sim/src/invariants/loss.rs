@@ -9,11 +9,11 @@ use crate::trace::Event;
 const TIMER: u64 = 4_000;
 
 #[derive(Debug, Default)]
-pub(crate) struct LossTold;
+pub(crate) struct SilentLoss;
 
-impl Invariant for LossTold {
+impl Invariant for SilentLoss {
     fn name(&self) -> &'static str {
-        "no silent loss"
+        "no lease is lost silently"
     }
 
     fn source(&self) -> &'static str {
@@ -23,7 +23,7 @@ impl Invariant for LossTold {
 
     fn see(&mut self, _: u64, event: &Event) -> Result<(), String> {
         match event {
-            Event::LossTold { late, .. } if *late > TIMER => Err(event.to_string()),
+            Event::LossReported { late, .. } if *late > TIMER => Err(event.to_string()),
             Event::Revived { .. } => Err(event.to_string()),
             _ => Ok(()),
         }

@@ -49,7 +49,7 @@ pub(crate) trait Invariant: Send {
 pub(crate) fn all(promises: Promises) -> Vec<Box<dyn Invariant>> {
     let mut all: Vec<Box<dyn Invariant>> = vec![
         Box::<durable::Durable>::default(),
-        Box::<loss::LossTold>::default(),
+        Box::<loss::SilentLoss>::default(),
         Box::<keys::Keys>::default(),
         Box::<quarantine::Quarantine>::default(),
         Box::<requests::Requests>::default(),

@@ -12,7 +12,7 @@ pub(crate) struct Observe(BTreeMap<u64, (u64, u64)>);
 
 impl Invariant for Observe {
     fn name(&self) -> &'static str {
-        "observed in order, gaps marked"
+        "observers see terms in order, gaps marked"
     }
 
     fn source(&self) -> &'static str {

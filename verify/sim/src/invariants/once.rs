@@ -12,7 +12,7 @@ pub(crate) struct Once(BTreeMap<u16, u64>);
 
 impl Invariant for Once {
     fn name(&self) -> &'static str {
-        "started once"
+        "no rerun of a key that must be parked"
     }
 
     fn source(&self) -> &'static str {

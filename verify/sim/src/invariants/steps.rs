@@ -18,7 +18,7 @@ pub(crate) struct Steps {
 
 impl Invariant for Steps {
     fn name(&self) -> &'static str {
-        "steps once"
+        "no step is done twice"
     }
 
     fn source(&self) -> &'static str {

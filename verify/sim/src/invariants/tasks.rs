@@ -8,7 +8,7 @@ pub(crate) struct Tasks;
 
 impl Invariant for Tasks {
     fn name(&self) -> &'static str {
-        "no task left"
+        "no task outlives its handles"
     }
 
     fn source(&self) -> &'static str {

@@ -24,7 +24,7 @@ struct Known {
 
 impl Invariant for Tokens {
     fn name(&self) -> &'static str {
-        "monotonic tokens"
+        "tokens grow monotonically"
     }
 
     fn source(&self) -> &'static str {
@@ -32,23 +32,23 @@ impl Invariant for Tokens {
     }
 
     fn see(&mut self, at: u64, event: &Event) -> Result<(), String> {
-        let Event::Holds { name, token, is_taker, shared, asked, left, .. } = *event else {
+        let Event::Holds { name, token, is_taker, shared, requested_at, left, .. } = *event else {
             return Ok(());
         };
         let known = self.0.entry(name).or_default();
         // A guard that is valid when it is returned was granted after all tokens reported before. A
         // guard that lapsed before that, because its process was paused, was granted at some time
         // after its request.
-        let since = if left > 0 { at } else { asked };
+        let since = if left > 0 { at } else { requested_at };
         // A token is also no evidence if a takeover ended its hold and its holder has not noticed
         // yet.
-        let overruled = |k: &Known| k.taken.is_some_and(|by| asked < by);
+        let overruled = |k: &Known| k.taken.is_some_and(|by| requested_at < by);
         // Readers at the same time may have their tokens in any order.
         let earlier =
             known.iter().filter(|k| k.at <= since && !overruled(k) && !(shared && k.shared));
         let earlier = earlier.map(|k| k.token).max();
         let twice = !shared && known.iter().any(|k| !k.shared && k.token == token);
-        known.push(Known { token, shared, at, taken: is_taker.then_some(asked) });
+        known.push(Known { token, shared, at, taken: is_taker.then_some(requested_at) });
         match earlier {
             Some(t) if token < t || token == t && !shared => {
                 Err(format!("{event}, but token {t} was out before"))

@@ -1,5 +1,5 @@
-//! Vacant is true: no client receives "vacant" for a name whose holder was valid from before the
-//! question until the answer (election 4, quarantine 9).
+//! No client receives "vacant" for a name whose holder was valid from before the question until the
+//! answer (election 4, quarantine 9).
 
 use super::Invariant;
 use crate::trace::Event;
@@ -10,7 +10,7 @@ pub(crate) struct Vacant;
 
 impl Invariant for Vacant {
     fn name(&self) -> &'static str {
-        "vacant is true"
+        "no vacant answer while a holder is valid"
     }
 
     fn source(&self) -> &'static str {

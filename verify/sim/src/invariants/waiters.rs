@@ -16,7 +16,7 @@ impl Waiters {
 
 impl Invariant for Waiters {
     fn name(&self) -> &'static str {
-        "waiters are answered"
+        "every waiter is answered in time"
     }
 
     fn source(&self) -> &'static str {

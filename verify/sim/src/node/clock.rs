@@ -13,82 +13,83 @@ use crate::world::World;
 
 pub(super) struct ServerClock {
     world: Arc<World>,
-    hands: Mutex<Hands>,
+    state: Mutex<ClockState>,
     dice: Mutex<Dice>,
 }
 
-struct Hands {
+struct ClockState {
     wave: Wave,
     /// Error beyond the bound, in microseconds.
     wild: i64,
     /// Sum of the clock's backward steps, in microseconds.
     set_back: u64,
     /// True after the end of all faults; no fault moves the clock any more.
-    calm: bool,
+    faults_ended: bool,
     /// Fixed reading while a halted batch continues.
     read: Option<u64>,
 }
 
 impl ServerClock {
     pub(super) fn new(world: &Arc<World>, wave: Wave, dice: Dice) -> Arc<Self> {
-        let hands = Mutex::new(Hands { wave, wild: 0, set_back: 0, calm: false, read: None });
-        Arc::new(Self { world: Arc::clone(world), hands, dice: Mutex::new(dice) })
+        let state =
+            Mutex::new(ClockState { wave, wild: 0, set_back: 0, faults_ended: false, read: None });
+        Arc::new(Self { world: Arc::clone(world), state, dice: Mutex::new(dice) })
     }
 
-    fn hands(&self) -> MutexGuard<'_, Hands> {
-        self.hands.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, ClockState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the wall-clock time in nanoseconds since 1970.
     pub(super) fn wall(&self) -> u64 {
         let nanos = self.world.nanos();
-        let hands = self.hands();
-        if let Some(read) = hands.read {
+        let state = self.state();
+        if let Some(read) = state.read {
             return read;
         }
-        wall(nanos, hands.wave.error(nanos) + hands.wild * 1_000)
+        wall(nanos, state.wave.error(nanos) + state.wild * 1_000)
     }
 
     /// Fixes the clock at the reading at which a halted batch began; `None` lets the clock run
     /// again.
     pub(super) fn reread(&self, read: Option<u64>) {
-        self.hands().read = read;
+        self.state().read = read;
     }
 
     /// Steps the clock; its error is `error` µs from now on.
     pub(super) fn step(&self, error: i64) {
         let nanos = self.world.nanos();
-        let mut hands = self.hands();
-        let before = hands.wave.error(nanos) / 1_000;
-        hands.wave = hands.wave.stepped(nanos, error);
-        let after = hands.wave.error(nanos) / 1_000;
-        hands.stepped(after - before);
+        let mut state = self.state();
+        let before = state.wave.error(nanos) / 1_000;
+        state.wave = state.wave.stepped(nanos, error);
+        let after = state.wave.error(nanos) / 1_000;
+        state.stepped(after - before);
     }
 
     /// Adds `by` µs to the clock's error.
     pub(super) fn run_wild(&self, by: i64) {
-        let mut hands = self.hands();
-        if !hands.calm {
-            hands.wild += by;
-            hands.stepped(by);
+        let mut state = self.state();
+        if !state.faults_ended {
+            state.wild += by;
+            state.stepped(by);
         }
     }
 
     /// Ends the clock's error beyond its bound, for good.
     pub(super) fn mend(&self) {
-        let mut hands = self.hands();
-        let wild = hands.wild;
-        hands.stepped(-wild);
-        (hands.wild, hands.calm) = (0, true);
+        let mut state = self.state();
+        let wild = state.wild;
+        state.stepped(-wild);
+        (state.wild, state.faults_ended) = (0, true);
     }
 
     /// Returns the sum of the clock's backward steps, in microseconds.
     pub(super) fn set_back(&self) -> u64 {
-        self.hands().set_back
+        self.state().set_back
     }
 }
 
-impl Hands {
+impl ClockState {
     fn stepped(&mut self, by: i64) {
         self.set_back += by.min(0).unsigned_abs();
     }

@@ -23,7 +23,7 @@ impl Node {
     }
 
     /// Cancels a pending halt, or executes the rest of a halted batch.
-    pub(crate) fn go_on(&self, at: usize) {
+    pub(crate) fn resume(&self, at: usize) {
         let mut state = self.state();
         let server = &mut state.servers[at];
         server.halts = false;

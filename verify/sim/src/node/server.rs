@@ -68,7 +68,7 @@ pub(super) struct Server {
 
 impl Server {
     /// Returns true if the server was replaced, has not noticed it, and may still grant.
-    pub(super) fn may_go_on(&self) -> bool {
+    pub(super) fn may_resume(&self) -> bool {
         let until = match self.role {
             Role::Former(until) => until,
             Role::Master | Role::Replica => return false,

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_leaves_the_error_that_was_asked_for() {
+    fn a_step_leaves_the_requested_error() {
         let wave = Wave { bound: 40_000, ppm: 39_200, phase: 3 };
         for error in [-40_000, -7, 0, 39_999] {
             let at = 1_234_567_890;

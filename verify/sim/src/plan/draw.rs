@@ -79,7 +79,7 @@ impl Theme {
         }
     }
 
-    /// Draws the number of acts per thousand that are calls under idempotency keys.
+    /// Draws the number of actions per thousand that are calls under idempotency keys.
     fn orders(self, d: &mut Dice) -> u64 {
         match self {
             Self::Orders | Self::Reruns => 1_000,
@@ -263,7 +263,7 @@ impl Plan {
             let between = d.range(0, 2 * most as u64) as i64 - most;
             Birth { at: d.range(0, 4 * ttl), error: d.pick(&[-most, most, between]) }
         };
-        self.orders.births = (0..super::acts::KEYS).map(|_| birth(d)).collect();
+        self.orders.births = (0..super::actions::KEYS).map(|_| birth(d)).collect();
         // The nodes keep records for at least `max_ttl + 4E + 1 s`.
         let short = 2 * ttl + error;
         settings.retention = d.pick(&[short, short + 1_000, 2_600, 4_000]);
@@ -273,8 +273,8 @@ impl Plan {
         let per_client = d.pick(&[1, 1, 2]);
         for client in 0..self.clients.len() {
             for task in 0..per_client {
-                let acts = self.some_acts(client, task);
-                self.tasks.push(TaskPlan { client, acts });
+                let actions = self.draw_actions(client, task);
+                self.tasks.push(TaskPlan { client, actions });
             }
         }
     }

@@ -1,12 +1,12 @@
 //! More scenes: work that lasts longer than a lease, and accesses without the library.
 
 use super::scenes::{TTL, group, lock, lone, within};
-use super::{Act, Birth, Copy, Decision, Fault, HandlerPlan, Ms, Plan, Policy, Wave};
+use super::{Action, Birth, Copy, Decision, Fault, HandlerPlan, Ms, Plan, Policy, Wave};
 use crate::dice::Dice;
 
-fn order(span: Ms, wait: Ms, fails: u64) -> Act {
+fn order(span: Ms, wait: Ms, fails: u64) -> Action {
     let handler = HandlerPlan { span, fails, polls: u32::MAX };
-    Act::Order { key: 0, print: 0, wait, handler }
+    Action::Order { key: 0, print: 0, wait, handler }
 }
 
 impl Plan {
@@ -47,13 +47,13 @@ impl Plan {
         let none = if is_born { 0 } else { 2 };
         let mut others = || {
             let until = if is_born { 3 * kept } else { span + kept / 4 };
-            let (mut at, mut acts) = (0, Vec::new());
+            let (mut at, mut actions) = (0, Vec::new());
             while at < until {
                 let pause = d.range(TTL / 2, kept / 2);
-                acts.extend([Act::Think(pause), order(5, TTL / 4, none)]);
+                actions.extend([Action::Think(pause), order(5, TTL / 4, none)]);
                 at += pause + TTL / 2;
             }
-            acts
+            actions
         };
         let (second, third) = (others(), others());
         self.set_tasks([long, second, third]);
@@ -66,14 +66,14 @@ impl Plan {
     pub(super) fn operators(&mut self, d: &mut Dice) {
         self.small_world(d);
         let call = |d: &mut Dice| order(d.pick(&[5, TTL, 2 * TTL]), TTL, d.pick(&[0, 1]));
-        let mut works = || (0..4).flat_map(|_| [Act::Think(d.range(0, TTL)), call(d)]).collect();
-        let (first, second): (Vec<Act>, Vec<Act>) = (works(), works());
+        let mut works = || (0..4).flat_map(|_| [Action::Think(d.range(0, TTL)), call(d)]).collect();
+        let (first, second): (Vec<Action>, Vec<Action>) = (works(), works());
         let decisions = [Decision::Rerun, Decision::Rerun, Decision::Purge, Decision::Resolve];
         let mut operator = Vec::new();
         for _ in 0..6 {
-            operator.push(Act::Think(d.range(5, 2 * TTL)));
+            operator.push(Action::Think(d.range(5, 2 * TTL)));
             let (later, decision) = (d.pick(&[0, 20, TTL]), d.pick(&decisions));
-            operator.push(Act::Decide { key: 0, later, decision });
+            operator.push(Action::Decide { key: 0, later, decision });
         }
         self.set_tasks([first, second, operator]);
         for _ in 0..d.range(1, 4) {
@@ -101,13 +101,13 @@ impl Plan {
                 *server = within(error * 1_000, d.chance(500), server.window);
             }
         }
-        let mut works = || -> Vec<Act> {
+        let mut works = || -> Vec<Action> {
             let call = |d: &mut Dice| {
                 let (key, span) = (d.range(0, 2) as usize, d.pick(&[1, 20, TTL]));
                 let handler = HandlerPlan { span, fails: d.pick(&[0, 0, 1]), polls: u32::MAX };
-                Act::Order { key, print: 0, wait: TTL, handler }
+                Action::Order { key, print: 0, wait: TTL, handler }
             };
-            (0..14).flat_map(|_| [Act::Think(d.range(0, 3 * TTL)), call(d)]).collect()
+            (0..14).flat_map(|_| [Action::Think(d.range(0, 3 * TTL)), call(d)]).collect()
         };
         let (first, second, third) = (works(), works(), works());
         self.set_tasks([first, second, third]);
@@ -156,7 +156,7 @@ impl Plan {
                 *server = within(error * 1_000, d.chance(500), server.window);
             }
         }
-        let job = Act::Tick { span: 9_000, takes: d.pick(&[0, 5, TTL, 4 * TTL]) };
+        let job = Action::Tick { span: 9_000, takes: d.pick(&[0, 5, TTL, 4 * TTL]) };
         self.set_tasks([vec![job], vec![job], vec![job]]);
         for _ in 0..d.range(1, 5) {
             // The faults happen shortly after a tick is due.
@@ -183,7 +183,7 @@ impl Plan {
     pub(super) fn classic(&mut self, d: &mut Dice) {
         self.small_world(d);
         let hold = lock(8 * TTL, d.pick(&[5, TTL, 2 * TTL]), d.chance(500));
-        let stranger = Act::Classic { name: 0, wait: 6 * TTL, hold: d.pick(&[2, TTL / 2, TTL]) };
+        let stranger = Action::Classic { name: 0, wait: 6 * TTL, hold: d.pick(&[2, TTL / 2, TTL]) };
         self.set_tasks([vec![hold; 4], vec![hold; 4], vec![stranger]]);
         for _ in 0..d.range(0, 3) {
             let (client, span) = (d.range(0, 2) as usize, d.range(TTL / 4, 2 * TTL));

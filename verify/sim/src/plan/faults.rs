@@ -1,7 +1,7 @@
 //! The faults of a plan, and their times.
 
 use super::draw::ALWAYS;
-use super::{Act, Copy, Fault, Ms, NetPlan, Plan, Steps, Stops, Theme, Wave};
+use super::{Action, Copy, Fault, Ms, NetPlan, Plan, Steps, Stops, Theme, Wave};
 use crate::dice::Dice;
 
 /// A kind of fault that a seed switches on or off.
@@ -222,12 +222,12 @@ impl Plan {
     fn draw_noticed_steps(&mut self, d: &mut Dice) {
         self.net = NetPlan { late: 0, lose_request: 0, lose_reply: 0, duplicate: 0, ..self.net };
         for task in &mut self.tasks {
-            for act in &mut task.acts {
-                if let Act::Think(span) = act {
+            for action in &mut task.actions {
+                if let Action::Think(span) = action {
                     *span %= 20;
                 }
             }
-            task.acts.insert(0, Act::GREETING);
+            task.actions.insert(0, Action::GREETING);
         }
         let node = d.range(0, self.nodes.len() as u64 - 1) as usize;
         let clock = &mut self.nodes[node].servers[0].clock;

@@ -4,8 +4,8 @@
 
 use super::draw::ALWAYS;
 use super::{
-    Act, Copy, Fault, HandlerPlan, Ms, NetPlan, NodePlan, Order, OrdersPlan, Parting, Plan, Policy,
-    ServerPlan, Settings, Steps, Stops, TaskPlan, Truth, Uses, Wave,
+    Action, Copy, Fault, HandlerPlan, Ms, NetPlan, NodePlan, Order, OrdersPlan, Parting, Plan,
+    Policy, ServerPlan, Settings, Steps, Stops, TaskPlan, Truth, Uses, Wave,
 };
 use crate::dice::Dice;
 
@@ -91,9 +91,9 @@ impl Plan {
         }
     }
 
-    /// Sets one task per client, with its acts in order.
-    pub(super) fn set_tasks<const N: usize>(&mut self, tasks: [Vec<Act>; N]) {
-        let task = |(client, acts)| TaskPlan { client, acts };
+    /// Sets one task per client, with its actions in order.
+    pub(super) fn set_tasks<const N: usize>(&mut self, tasks: [Vec<Action>; N]) {
+        let task = |(client, actions)| TaskPlan { client, actions };
         self.tasks = tasks.into_iter().enumerate().map(task).collect();
     }
 
@@ -131,7 +131,7 @@ impl Plan {
         self.settle(TTL, vec![group(TTL, d.chance(700), window)]);
         // The first client holds, renews, and follows to the new master; the second waits at the
         // old one.
-        let later = Act::Think(d.range(10, TTL));
+        let later = Action::Think(d.range(10, TTL));
         let holder = lock(TTL, 6 * TTL, true);
         self.set_tasks([vec![holder], vec![later, lock(5 * TTL, TTL, true)]]);
         self.faults = vec![fails_over(d.range(20, 3 * TTL))];
@@ -139,13 +139,13 @@ impl Plan {
 
     fn prints(&mut self, d: &mut Dice) {
         self.settle(TTL, vec![lone(TTL, d.chance(500))]);
-        let order = |print, span| Act::Order {
+        let order = |print, span| Action::Order {
             key: 0,
             print,
             wait: 2 * TTL,
             handler: HandlerPlan { span, fails: 0, polls: u32::MAX },
         };
-        let later = Act::Think(d.range(2 * TTL, 5 * TTL));
+        let later = Action::Think(d.range(2 * TTL, 5 * TTL));
         self.set_tasks([vec![order(1, 2 * TTL)], vec![later, order(2, 1)]]);
         let crash = Fault::Crash { node: 0, copy: Copy::Empty, down: 0 };
         self.faults = vec![(d.range(20, 2 * TTL), crash)];
@@ -164,14 +164,14 @@ impl Plan {
         (self.orders.policy, self.copy_every) = (Policy::Rerun, 5);
         let (renew, holds_long) = (d.chance(500), d.chance(500));
         let hold = lock(8 * TTL, if holds_long { 3 * TTL } else { TTL }, renew);
-        let order = Act::Order {
+        let order = Action::Order {
             key: 0,
             print: 0,
             wait: 4 * TTL,
             handler: HandlerPlan { span: 2 * TTL, fails: 1, polls: u32::MAX },
         };
-        let acts = if d.chance(500) { vec![hold; 4] } else { vec![order; 4] };
-        self.set_tasks([acts.clone(), acts.clone(), acts]);
+        let actions = if d.chance(500) { vec![hold; 4] } else { vec![order; 4] };
+        self.set_tasks([actions.clone(), actions.clone(), actions]);
         let (mut at, mut to) = (d.range(20, 3 * TTL), 1);
         for _ in 0..d.range(1, 4) {
             let takes = d.pick(&[0, 5, TTL / 4]);
@@ -206,8 +206,8 @@ impl Plan {
         let acts = |d: &mut Dice| {
             let mut acts = Vec::new();
             for _ in 0..if busy { 15 } else { 6 } {
-                acts.push(Act::Think(d.range(0, if busy { 4 } else { TTL / 2 })));
-                acts.push(Act::Lock {
+                acts.push(Action::Think(d.range(0, if busy { 4 } else { TTL / 2 })));
+                acts.push(Action::Lock {
                     uses: d.pick(&[
                         Uses::Writes,
                         Uses::Reads,
@@ -258,8 +258,8 @@ impl Plan {
         let partings = [Parting::Release, Parting::Drop, Parting::CutShort(2)];
         let mut operator = Vec::new();
         for _ in 0..3 {
-            operator.push(Act::Think(d.range(5, 2 * TTL)));
-            operator.push(Act::TakeOver {
+            operator.push(Action::Think(d.range(5, 2 * TTL)));
+            operator.push(Action::TakeOver {
                 name: 0,
                 ttl: d.pick(&[TTL / 4, TTL]),
                 wait: d.pick(&[TTL, 4 * TTL]),
@@ -307,10 +307,10 @@ pub(super) fn group(max_ttl: Ms, is_ahead: bool, window: Ms) -> NodePlan {
     NodePlan { servers: servers.into(), is_new: true }
 }
 
-pub(super) fn lock(wait: Ms, hold: Ms, renew: bool) -> Act {
+pub(super) fn lock(wait: Ms, hold: Ms, renew: bool) -> Action {
     let parting = Parting::Release;
     let every = if renew { 9 } else { hold };
-    Act::Lock { uses: Uses::Writes, name: 0, wait, hold, every, renew, parting }
+    Action::Lock { uses: Uses::Writes, name: 0, wait, hold, every, renew, parting }
 }
 
 /// Returns a failover to the second server with all data; the second client stays with the old

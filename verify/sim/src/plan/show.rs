@@ -34,7 +34,7 @@ impl fmt::Display for Plan {
             writeln!(f, "  {:?}", self.orders)?;
         }
         for task in &self.tasks {
-            writeln!(f, "  client {} does {:?}", task.client, task.acts)?;
+            writeln!(f, "  client {} does {:?}", task.client, task.actions)?;
         }
         for (at, fault) in &self.faults {
             writeln!(f, "  at {at} ms {fault}")?;

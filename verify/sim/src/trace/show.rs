@@ -116,7 +116,7 @@ impl fmt::Display for Event {
                 write!(f, "     node {node} has what was written until {since} µs")
             }
             Self::LateEffect { node, client, name: n, late } => {
-                write!(f, "     node {node}: what client {client} asked of {} ", name(n))?;
+                write!(f, "     node {node}: a request of client {client} for {} ", name(n))?;
                 write!(f, "took effect {late} µs after its deadline")
             }
             Self::Granting { .. } => Ok(()),
@@ -155,7 +155,7 @@ impl Event {
                 write!(f, "client {client}: token {token} of {} is on replicas ", name(n))?;
                 write!(f, "of {nodes} nodes")
             }
-            Self::LossTold { hold, client, late } => {
+            Self::LossReported { hold, client, late } => {
                 write!(f, "client {client} learns {late} µs late that hold {hold} is lost")
             }
             Self::Revived { hold, client } => {
@@ -200,8 +200,8 @@ impl Event {
                 write!(f, "client {client} sees client {leader} lead {}, ", name(n))?;
                 write!(f, "number {number} of term {term}{gap}")
             }
-            Self::Vacant { client, name: n, asked, hold } => {
-                write!(f, "client {client}, which asked at {asked} µs, is answered ")?;
+            Self::Vacant { client, name: n, requested_at, hold } => {
+                write!(f, "client {client}, to a request of {requested_at} µs, is answered ")?;
                 write!(f, "that nobody has {}", name(n))?;
                 hold.map_or(Ok(()), |hold| write!(f, "; hold {hold} was valid all the time"))
             }

@@ -1,5 +1,6 @@
-//! The min-replicas check of a master: judges whether it is on and strong enough, and how long the
-//! failover window L is that follows from it.
+//! The rule for the min-replicas check of a master, of a lone server as well as of a group that
+//! Sentinels watch: whether the check is on and strong enough, and how long the failover window L
+//! is that follows from it. `min_replicas` applies it to a node's servers.
 //!
 //! L is the time for which a replaced master may still accept writes. The check
 //! (`min-replicas-to-write` with `min-replicas-max-lag`) bounds it: a master without fresh
@@ -239,11 +240,11 @@ impl MinReplicasRule {
 /// 5 s: 4.9 s).
 fn lag_rule(
     facts: &MinReplicasFacts,
-    asked: Duration,
+    requested: Duration,
     down_after: Option<Duration>,
 ) -> Option<String> {
     let down_after = down_after?;
-    let lag = facts.max_lag.unwrap_or(asked);
+    let lag = facts.max_lag.unwrap_or(requested);
     if lag.saturating_add(LAG_SLACK) <= down_after {
         return None;
     }

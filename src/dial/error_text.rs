@@ -11,7 +11,7 @@ use crate::tls;
 const ECHO: &str = ", with args beginning with";
 
 /// Returns the text of an error without the `secrets` of the connection's login.
-pub fn said(e: &RedisError, secrets: &Secrets) -> String {
+pub fn error_text(e: &RedisError, secrets: &Secrets) -> String {
     let text = match (e.code(), e.detail()) {
         (Some(code), Some(detail)) => format!("{code} {}", detail.trim_end_matches('.')),
         _ => e.to_string(),
@@ -34,7 +34,7 @@ mod tests {
         let secrets = Secrets::of(Some("u"), Some("s3cret"));
         let e = |code: &str, detail: &str| {
             let e = redis::make_extension_error(code.to_owned(), Some(detail.to_owned()));
-            said(&e, &secrets)
+            error_text(&e, &secrets)
         };
         assert_eq!(e("NOPERM", "this user may not."), "NOPERM this user may not");
         let echo = "unknown command 'HELLO', with args beginning with: '3' 'AUTH' 'u' 's3cret' ";
@@ -42,6 +42,6 @@ mod tests {
         assert_eq!(e("ERR", "no AUTH u s3cret"), "ERR no AUTH *** ***");
         assert_eq!(e("s3cret", "a\nb"), "*** a\\nb");
         let io = RedisError::from(std::io::Error::other("gone"));
-        assert!(said(&io, &secrets).contains("gone"));
+        assert!(error_text(&io, &secrets).contains("gone"));
     }
 }

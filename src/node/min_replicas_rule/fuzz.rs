@@ -43,7 +43,7 @@ proptest! {
         (good, connected) in (any_count(), any_count()),
         (k, lag) in (any_count(), any_span()),
         (down_after, replicas) in (any_span(), any_count()),
-        (asked, asked_lag) in (1_u32..5, 1_u64..=3_600),
+        (requested, requested_lag) in (1_u32..5, 1_u64..=3_600),
     ) {
         let facts = MinReplicasFacts {
             good_replicas: good,
@@ -53,15 +53,15 @@ proptest! {
         };
         let rule = MinReplicasRule {
             policy: MinReplicas::Require,
-            replicas: asked,
-            max_lag: Duration::from_secs(asked_lag),
+            replicas: requested,
+            max_lag: Duration::from_secs(requested_lag),
             window: Some(Duration::from_secs(15)),
         };
         let verdict = rule.judge(&facts, down_after, replicas);
         if verdict.fault.is_none() {
-            prop_assert!(good.is_some() && k.is_none_or(|k| k >= asked));
-            let bound = u128::from(lag.map_or(asked_lag, |l| l.as_secs())) + 2;
-            prop_assert!(lag.is_none_or(|l| l.as_secs() >= 1 && l.as_secs() <= asked_lag));
+            prop_assert!(good.is_some() && k.is_none_or(|k| k >= requested));
+            let bound = u128::from(lag.map_or(requested_lag, |l| l.as_secs())) + 2;
+            prop_assert!(lag.is_none_or(|l| l.as_secs() >= 1 && l.as_secs() <= requested_lag));
             prop_assert!(down_after.is_none_or(|d| bound <= u128::from(d.as_secs())));
             prop_assert!(u128::from(verdict.window.as_secs()) >= bound);
         }

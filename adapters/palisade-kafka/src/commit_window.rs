@@ -1,15 +1,16 @@
-//! The committable offset of a partition: all messages before it are finished.
+//! Computes the offset of a partition that may be committed: the one before which all messages are
+//! finished.
 
 use std::collections::BTreeSet;
 
 /// The offsets of one partition while it is assigned to this consumer.
 #[derive(Debug, Default)]
 pub(crate) struct Window {
-    /// Offsets that were read and are not finished.
+    /// Offsets of the messages that were read and are not finished.
     open: BTreeSet<i64>,
-    /// Offset after the last one that was read.
+    /// The offset after the last message that was read.
     next: Option<i64>,
-    /// Offset last sent to the brokers, unless they refused it.
+    /// The offset that was last sent to the brokers in a commit; `None` if the brokers refused it.
     sent: Option<i64>,
 }
 
@@ -28,7 +29,7 @@ impl Window {
         self.open.len()
     }
 
-    /// Returns the offset before which all messages are finished.
+    /// Returns the offset before which all messages are finished; `None` if no message was read.
     fn prefix(&self) -> Option<i64> {
         self.open.first().copied().or(self.next)
     }
@@ -42,7 +43,7 @@ impl Window {
         self.sent = Some(offset);
     }
 
-    /// Records that the brokers refused the offset, so that it is sent again.
+    /// Records that the brokers refused the last commit, so that its offset is sent again.
     pub(crate) fn refused(&mut self) {
         self.sent = None;
     }

@@ -1,14 +1,38 @@
-//! Decides whether a handler may run although an earlier attempt may have taken effect: by the
-//! probe, by the policies, or by an operator's decision.
+//! Keys whose past is not known: why an earlier attempt may have taken effect, and whether the
+//! handler may run all the same. The probe, the policies or an operator's decision decide that.
 
 use std::future::Future;
 
-use super::decision::Decision;
-use super::policy::Doubt;
+use super::operator_decision::Decision;
 use super::{Call, Context, Parked, ParkedReason, Probed, RunError};
 use crate::client::claim::Held;
 use crate::op::Loss;
-use crate::quorum::record::Promise;
+use crate::quorum::record::{Forgetting, Promise};
+
+/// Why an earlier attempt under a key may have taken effect although no result is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Doubt {
+    /// Number of earlier attempts that began and left no result.
+    pub(super) lapsed: u32,
+    /// Set if too few nodes know whether there was an earlier attempt.
+    pub(super) forgotten: Option<Forgetting>,
+}
+
+impl Doubt {
+    /// Returns why an earlier attempt may have taken effect, according to the promise of a claim;
+    /// `None` if it is certain that none has.
+    pub(super) fn of(promise: &Promise) -> Option<Self> {
+        let forgotten = promise.forgotten.clone();
+        let doubt = Self { lapsed: promise.attempt.saturating_sub(1), forgotten };
+        (doubt.lapsed > 0 || doubt.forgotten.is_some()).then_some(doubt)
+    }
+
+    /// Returns the reason that is reported if the key is parked, whatever the policy is: a known
+    /// attempt without a result comes before a forgotten key.
+    pub(super) fn reason(&self) -> ParkedReason {
+        if self.lapsed > 0 { ParkedReason::Lapsed } else { ParkedReason::Forgotten }
+    }
+}
 
 /// Result of examining the earlier attempts of a key: whether the handler may run.
 pub(super) enum Past<T> {

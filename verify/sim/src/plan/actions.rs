@@ -1,6 +1,6 @@
-//! The acts of clients' tasks.
+//! The actions of clients' tasks.
 
-use super::{Act, Ms, Plan, Theme};
+use super::{Action, Ms, Plan, Theme};
 use crate::dice::Dice;
 
 /// Way in which a holder gives up a lock.
@@ -51,28 +51,28 @@ pub(crate) enum Decision {
 pub(super) const KEYS: u64 = 3;
 
 impl Plan {
-    pub(super) fn some_acts(&self, client: usize, task: u64) -> Vec<Act> {
+    pub(super) fn draw_actions(&self, client: usize, task: u64) -> Vec<Action> {
         let mut d = Dice::new(self.seed, 100 + 10 * client as u64 + task);
         let rounds = match self.theme {
             Theme::Tokens | Theme::Fleet => d.range(6, 12),
             _ => d.range(3, 7),
         };
         let busy = d.chance(500);
-        let mut acts: Vec<Act> =
-            (0..rounds).flat_map(|_| [self.pause(&mut d, busy), self.act(&mut d)]).collect();
-        // A separate stream, so that the other values of each act do not change.
+        let mut actions: Vec<Action> =
+            (0..rounds).flat_map(|_| [self.pause(&mut d, busy), self.action(&mut d)]).collect();
+        // A separate stream, so that the other values of each action do not change.
         let mut d = Dice::new(self.seed, 3_000 + 10 * client as u64 + task);
-        for act in &mut acts {
-            if let Act::Lock { uses, .. } = act
+        for action in &mut actions {
+            if let Action::Lock { uses, .. } = action
                 && d.chance(self.readers)
             {
                 *uses = d.pick(&[Uses::Reads, Uses::Reads, Uses::ReadsBriefly, Uses::Downgrades]);
             }
         }
-        acts
+        actions
     }
 
-    fn pause(&self, d: &mut Dice, busy: bool) -> Act {
+    fn pause(&self, d: &mut Dice, busy: bool) -> Action {
         let settings = &self.stages[0];
         let span = match d.range(0, 19) {
             // One pause in twenty is long enough for fences or records to expire.
@@ -84,23 +84,23 @@ impl Plan {
             n if busy || n < 8 => d.range(0, 20),
             _ => d.range(0, settings.ttl),
         };
-        Act::Think(span)
+        Action::Think(span)
     }
 
-    fn act(&self, d: &mut Dice) -> Act {
+    fn action(&self, d: &mut Dice) -> Action {
         let ttl = self.stages[0].ttl;
         if d.chance(self.orders.share) {
             return self.order(d);
         }
         if d.chance(self.elections) {
             if d.chance(400) {
-                return Act::Watch { seat: 0, span: d.range(ttl / 2, 4 * ttl) };
+                return Action::Watch { seat: 0, span: d.range(ttl / 2, 4 * ttl) };
             }
             let wait = d.pick(&[ttl, 3 * ttl]);
             let span = d.pick(&[5, ttl, 3 * ttl]);
             let every = d.range(3, ttl);
             let parting = d.pick(&[Parting::Release, Parting::Drop, Parting::CutShort(2)]);
-            return Act::Lead { seat: 0, wait, span, every, parting };
+            return Action::Lead { seat: 0, wait, span, every, parting };
         }
         let name = d.range(0, self.names as u64 - 1) as usize;
         if self.theme == Theme::Tokens {
@@ -108,11 +108,11 @@ impl Plan {
             let (wait, hold) = (6 * ttl, d.pick(&[0, 3, 10]));
             let parting = Parting::Release;
             let uses = Uses::Writes;
-            return Act::Lock { uses, name, wait, hold, every: 5, renew: true, parting };
+            return Action::Lock { uses, name, wait, hold, every: 5, renew: true, parting };
         }
         let wait = d.pick(&[0, ttl, 3 * ttl, 6 * ttl]);
         if d.chance(150) {
-            return Act::Cancelled { name, wait, polls: d.range(1, 12) as u32 };
+            return Action::Cancelled { name, wait, polls: d.range(1, 12) as u32 };
         }
         let hold = d.pick(&[0, 5, ttl / 2, ttl * 3 / 2, ttl * 3]);
         let parting = match d.range(0, 9) {
@@ -123,10 +123,10 @@ impl Plan {
         };
         let every = d.range(3, ttl / 4);
         let (uses, renew) = (Uses::Writes, d.chance(800));
-        Act::Lock { uses, name, wait, hold, every, renew, parting }
+        Action::Lock { uses, name, wait, hold, every, renew, parting }
     }
 
-    fn order(&self, d: &mut Dice) -> Act {
+    fn order(&self, d: &mut Dice) -> Action {
         let ttl = self.stages[0].ttl;
         let wait = d.pick(&[0, ttl / 2, 2 * ttl]);
         let span = d.pick(&[0, 3, ttl / 3, ttl, 2 * ttl]);
@@ -134,6 +134,6 @@ impl Plan {
         let polls = if d.chance(200) { d.range(1, 14) as u32 } else { u32::MAX };
         let handler = HandlerPlan { span, fails, polls };
         let print = if self.orders.prints { d.pick(&[1, 1, 1, 2]) } else { 0 };
-        Act::Order { key: d.pick(&[0, 0, 1, 2]), print, wait, handler }
+        Action::Order { key: d.pick(&[0, 0, 1, 2]), print, wait, handler }
     }
 }

@@ -1,0 +1,89 @@
+//! Locks inside this process, one for each key, for calls that exclude each other even while no
+//! node answers.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{Mutex as TokioMutex, OwnedMutexGuard};
+
+use crate::name::LockKeys;
+
+/// The local locks of one handle. Callers get a lock in the order in which they came.
+#[derive(Debug, Default)]
+pub(crate) struct LocalLocks(Mutex<HashMap<LockKeys, Entry>>);
+
+#[derive(Debug, Default)]
+struct Entry {
+    lock: Arc<TokioMutex<()>>,
+    /// Number of calls that wait for the lock or hold it. The entry is removed with the last one.
+    users: usize,
+}
+
+/// One caller's place at a local lock: it waits for the lock or holds it.
+#[derive(Debug)]
+pub(crate) struct LocalGuard {
+    locks: Arc<LocalLocks>,
+    keys: LockKeys,
+    /// The lock, once it is held.
+    held: Option<OwnedMutexGuard<()>>,
+}
+
+impl LocalLocks {
+    /// Waits for the local lock of a key.
+    ///
+    /// # Cancellation safety
+    /// If dropped, the caller's place goes to the next one.
+    pub(crate) async fn lock(self: &Arc<Self>, keys: &LockKeys) -> LocalGuard {
+        let lock = {
+            let mut all = self.entries();
+            let entry = all.entry(keys.clone()).or_default();
+            entry.users += 1;
+            Arc::clone(&entry.lock)
+        };
+        // From here on, the drop of `guard` takes the caller off the entry's users.
+        let mut guard = LocalGuard { locks: Arc::clone(self), keys: keys.clone(), held: None };
+        guard.held = Some(lock.lock_owned().await);
+        guard
+    }
+
+    fn entries(&self) -> MutexGuard<'_, HashMap<LockKeys, Entry>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for LocalGuard {
+    fn drop(&mut self) {
+        drop(self.held.take());
+        let mut all = self.locks.entries();
+        if let Some(entry) = all.get_mut(&self.keys) {
+            entry.users -= 1;
+            if entry.users == 0 {
+                all.remove(&self.keys);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_entry_lives_as_long_as_a_call_waits_or_holds() {
+        let locks = Arc::<LocalLocks>::default();
+        let (a, b) = (LockKeys::new("a"), LockKeys::new("b"));
+        let held = locks.lock(&a).await;
+        let other = locks.lock(&b).await;
+        let mut second = Box::pin(locks.lock(&a));
+        let mut third = Box::pin(locks.lock(&a));
+        assert!((&mut second).now_or_never().is_none() && (&mut third).now_or_never().is_none());
+        drop(second);
+        assert_eq!(locks.entries().len(), 2);
+        drop((held, other));
+        assert_eq!(locks.entries().len(), 1, "the third call has the lock");
+        drop(third.await);
+        assert!(locks.entries().is_empty());
+    }
+}

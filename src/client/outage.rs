@@ -1,0 +1,331 @@
+//! Outage of a handle's nodes, as the attempts of locks that may degrade have found it. Pure: times
+//! are passed in.
+//!
+//! A call asks [`Outage::known`] before each of its attempts, and reports the result by
+//! [`Outage::failed`] or [`Outage::answered`]. After a failure, [`Outage::lasts`] decides if the
+//! call may go on without the lock. If it does, [`Outage::degrade`] counts its guard, and
+//! [`Outage::ended`] the end of the guard.
+
+use std::time::Duration;
+
+use crate::error::{Advice, NoQuorum, NodeError, NodeFault, NodeOutcome};
+use crate::name::LockKeys;
+use crate::time::Moment;
+
+/// Time for which a failed attempt answers other calls, too. During an outage one call in this time
+/// asks the nodes.
+const PROBE_EVERY: Duration = Duration::from_secs(1);
+/// Age at which a failed attempt shows nothing any more, because no call has asked since.
+const STALE: Duration = Duration::from_secs(30);
+
+/// What an attempt without a majority has found, the finding that permits most first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Finding {
+    /// No node serves any request. That is the same for every lock.
+    Down,
+    /// Too few nodes serve requests, and those that do know no holder of this lock.
+    Free,
+    /// A node knows a holder of this lock.
+    Held,
+    /// The requests were not sent, because this process has too many.
+    NotAsked,
+    /// A node answers and refuses every lock, or a person has to change a setting.
+    Refused,
+}
+
+impl Finding {
+    pub(crate) fn of(why: &NoQuorum) -> Self {
+        if matches!(why.advice(), Advice::Misconfigured | Advice::Rebuild) {
+            return Self::Refused;
+        }
+        let found = why.nodes.iter().map(|(_, outcome)| match outcome {
+            NodeOutcome::Silent => Self::Down,
+            NodeOutcome::Granted => Self::Free,
+            NodeOutcome::Held(_) | NodeOutcome::Refused => Self::Held,
+            // The node refuses because somebody may hold the lock.
+            NodeOutcome::Quarantined { .. } => Self::Refused,
+            NodeOutcome::Failed(error) => Self::of_fault(error),
+        });
+        found.max().unwrap_or(Self::Refused)
+    }
+
+    /// Returns true if a call may go on without the lock after this finding.
+    pub(crate) fn permits(self) -> bool {
+        self <= Self::Free
+    }
+
+    fn of_fault(error: &NodeError) -> Self {
+        use NodeFault as F;
+        match error.fault() {
+            F::Unreachable
+            | F::Timeout
+            | F::Disconnected
+            | F::NotMaster
+            | F::Loading
+            | F::NoReplicas
+            | F::MinReplicasMissing
+            | F::Eviction
+            | F::Tls
+            | F::Auth
+            | F::NoSentinel
+            | F::UnknownMaster
+            | F::NotSentinel
+            | F::NoAgreement
+            | F::SameServer
+            | F::PastDeadline
+            | F::Unsupported => Self::Down,
+            // The fault may be that of this lock's key alone.
+            F::NoPermission | F::Server | F::Protocol => Self::Free,
+            F::Busy | F::Closed => Self::NotAsked,
+            // The server works. Locks that it granted are still held, or its replicas are missing.
+            F::HandingOver | F::NotDurable | F::ClockJump | F::TokenAhead => Self::Refused,
+        }
+    }
+}
+
+/// The attempts of a handle that failed in a row, and the guards that are degraded.
+#[derive(Debug, Default)]
+pub(crate) struct Outage {
+    streak: Option<Streak>,
+    /// Last attempt of the streak, if its finding permits that calls go on without a lock.
+    last: Option<Failure>,
+    /// Time from which a call asks the nodes in spite of `last`.
+    next_probe: Moment,
+    /// Last time at which a majority answered, or a node refused.
+    heard: Option<Moment>,
+    period: Option<Period>,
+    /// Number of degraded guards that exist now.
+    guards: usize,
+}
+
+/// Failed attempts in a row: from the send of the first to the end of the last.
+#[derive(Clone, Copy, Debug)]
+struct Streak {
+    since: Moment,
+    until: Moment,
+}
+
+#[derive(Debug)]
+struct Failure {
+    keys: LockKeys,
+    outcomes: Vec<NodeOutcome>,
+    finding: Finding,
+    at: Moment,
+}
+
+/// The time from the first degraded guard until a majority answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Period {
+    /// Time at which the first of the attempts that failed in a row was sent.
+    pub(crate) since: Moment,
+    /// Number of degraded guards so far.
+    pub(crate) guards: u64,
+}
+
+impl Outage {
+    /// Returns the outcomes of another call's attempt, if a call for this lock may go on without
+    /// the lock because of them. Otherwise the caller has to ask the nodes.
+    pub(crate) fn known(
+        &mut self,
+        keys: &LockKeys,
+        now: Moment,
+        after: Duration,
+    ) -> Option<Vec<NodeOutcome>> {
+        let last = self.last.as_ref()?;
+        // A node that answers may know a holder of one lock and none of another.
+        let applies = last.finding == Finding::Down || last.keys == *keys;
+        if !applies || now.since(last.at) >= STALE || !self.lasts(after) {
+            return None;
+        }
+        if now >= self.next_probe {
+            self.next_probe = now + PROBE_EVERY;
+            return None;
+        }
+        Some(last.outcomes.clone())
+    }
+
+    /// Records an attempt without a majority, which was sent at `sent` and ended at `at`.
+    pub(crate) fn failed(
+        &mut self,
+        keys: &LockKeys,
+        (sent, at): (Moment, Moment),
+        outcomes: &[NodeOutcome],
+        finding: Finding,
+    ) {
+        let is_old = self.heard.is_some_and(|heard| sent < heard);
+        match finding {
+            Finding::NotAsked => {}
+            Finding::Refused => self.heard(at),
+            _ if is_old => {}
+            Finding::Down | Finding::Free | Finding::Held => {
+                let before = self.streak.filter(|streak| sent.since(streak.until) < STALE);
+                let since = before.map_or(sent, |streak| streak.since.min(sent));
+                self.streak = Some(Streak { since, until: at });
+                let (keys, outcomes) = (keys.clone(), outcomes.to_vec());
+                let failure = Failure { keys, outcomes, finding, at };
+                self.last = Some(failure).filter(|failure| failure.finding.permits());
+                self.next_probe = at + PROBE_EVERY;
+            }
+        }
+    }
+
+    /// Records an attempt that a majority answered. Returns the period of degraded guards that it
+    /// ends.
+    pub(crate) fn answered(&mut self, at: Moment) -> Option<Period> {
+        self.heard(at);
+        self.period.take()
+    }
+
+    fn heard(&mut self, at: Moment) {
+        self.streak = None;
+        self.last = None;
+        self.heard = Some(at);
+    }
+
+    /// Returns true if attempts have failed for at least this time, without one that a majority
+    /// answered or a node refused.
+    pub(crate) fn lasts(&self, after: Duration) -> bool {
+        self.streak.is_some_and(|streak| streak.until.since(streak.since) >= after)
+    }
+
+    /// Counts one more degraded guard. Returns the period to which the guard belongs.
+    pub(crate) fn degrade(&mut self, now: Moment) -> Period {
+        let since = self.streak.map_or(now, |streak| streak.since);
+        let period = self.period.get_or_insert(Period { since, guards: 0 });
+        period.guards += 1;
+        self.guards += 1;
+        *period
+    }
+
+    /// Counts the end of a degraded guard.
+    pub(crate) fn ended(&mut self) {
+        self.guards -= 1;
+    }
+
+    /// Returns the number of degraded guards that exist now.
+    pub(crate) fn guards(&self) -> usize {
+        self.guards
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Began;
+
+    const S: Duration = Duration::from_secs(1);
+    const AFTER: Duration = Duration::from_millis(500);
+
+    fn at(millis: u64) -> Moment {
+        Moment::from_nanos(millis * 1_000_000)
+    }
+
+    fn failed(fault: NodeFault) -> NodeOutcome {
+        NodeOutcome::Failed(NodeError::not_executed(fault, ""))
+    }
+
+    fn down() -> Vec<NodeOutcome> {
+        vec![failed(NodeFault::Unreachable)]
+    }
+
+    fn finding(outcomes: &[NodeOutcome]) -> Finding {
+        let nodes = outcomes.iter().map(|outcome| ("n".into(), outcome.clone())).collect();
+        Finding::of(&NoQuorum { of: None, needed: 2, nodes, waited: None })
+    }
+
+    /// An outage whose attempts for the lock `a` failed like this at 0 to 600 ms.
+    fn outage(finding: Finding) -> (Outage, LockKeys) {
+        let (mut outage, a) = (Outage::default(), LockKeys::new("a"));
+        outage.failed(&a, (at(0), at(250)), &down(), finding);
+        assert!(!outage.lasts(AFTER) && outage.known(&a, at(300), AFTER).is_none());
+        outage.failed(&a, (at(300), at(600)), &down(), finding);
+        assert!(outage.lasts(AFTER));
+        (outage, a)
+    }
+
+    #[test]
+    fn a_node_that_answers_and_refuses_outweighs_all_that_are_down() {
+        let quarantined = NodeOutcome::quarantined(S, Began::Known);
+        let held = NodeOutcome::Held(Some(S));
+        let (down, fault) = (failed(NodeFault::Timeout), failed);
+        for (outcomes, found) in [
+            (vec![down.clone(), down.clone(), NodeOutcome::Silent], Finding::Down),
+            (vec![down.clone(), fault(NodeFault::NotMaster)], Finding::Down),
+            (vec![down.clone(), fault(NodeFault::Auth)], Finding::Down),
+            (vec![down.clone(), NodeOutcome::Granted], Finding::Free),
+            (vec![down.clone(), fault(NodeFault::Server)], Finding::Free),
+            (vec![down.clone(), NodeOutcome::Granted, held.clone()], Finding::Held),
+            (vec![down.clone(), NodeOutcome::Refused], Finding::Held),
+            (vec![down.clone(), held.clone(), fault(NodeFault::Busy)], Finding::NotAsked),
+            (vec![down.clone(), held, quarantined], Finding::Refused),
+            (vec![down.clone(), fault(NodeFault::HandingOver)], Finding::Refused),
+            (vec![down.clone(), fault(NodeFault::ClockJump)], Finding::Refused),
+            (vec![down, fault(NodeFault::NotDurable)], Finding::Refused),
+            (vec![fault(NodeFault::Auth); 2], Finding::Refused),
+            (vec![fault(NodeFault::Closed); 2], Finding::Refused),
+        ] {
+            assert_eq!(finding(&outcomes), found, "{outcomes:?}");
+            assert_eq!(found.permits(), matches!(found, Finding::Down | Finding::Free));
+        }
+    }
+
+    #[test]
+    fn one_call_a_second_asks_the_nodes() {
+        let (mut outage, a) = outage(Finding::Down);
+        let b = LockKeys::new("b");
+        for now in [600, 1_000, 1_599] {
+            assert_eq!(outage.known(&b, at(now), AFTER), Some(down()), "{now}");
+        }
+        assert_eq!(outage.known(&a, at(1_599), S), None, "600 ms are not a second");
+        assert_eq!(outage.known(&b, at(1_600), AFTER), None, "the probe");
+        // The others go on while the probe is under way, and another call asks if it is dropped.
+        assert!(outage.known(&a, at(1_601), AFTER).is_some());
+        assert!(outage.known(&a, at(2_599), AFTER).is_some());
+        assert_eq!(outage.known(&a, at(2_600), AFTER), None);
+        outage.failed(&a, (at(2_600), at(2_850)), &down(), Finding::Down);
+        assert!(outage.known(&a, at(3_849), AFTER).is_some());
+        assert_eq!(outage.known(&a, at(3_850), AFTER), None);
+        assert_eq!(outage.known(&a, at(2_850) + STALE, AFTER), None);
+    }
+
+    #[test]
+    fn nodes_that_answer_are_asked_for_each_lock() {
+        let (mut outage, a) = outage(Finding::Free);
+        let b = LockKeys::new("b");
+        assert!(outage.known(&a, at(601), AFTER).is_some());
+        assert_eq!(outage.known(&b, at(601), AFTER), None);
+        outage.failed(&b, (at(601), at(602)), &down(), Finding::Held);
+        assert!(outage.lasts(AFTER), "of two locks one is held, and both have no majority");
+        assert_eq!(outage.known(&a, at(603), AFTER), None);
+        assert_eq!(outage.known(&b, at(603), AFTER), None);
+    }
+
+    #[test]
+    fn an_answer_ends_the_outage_and_a_request_that_was_not_sent_does_not() {
+        let (mut outage, a) = outage(Finding::Down);
+        outage.failed(&a, (at(601), at(602)), &down(), Finding::NotAsked);
+        assert!(outage.known(&a, at(603), AFTER).is_some());
+        assert_eq!(outage.degrade(at(603)), Period { since: at(0), guards: 1 });
+        outage.failed(&a, (at(604), at(605)), &down(), Finding::Refused);
+        assert!(!outage.lasts(AFTER) && outage.known(&a, at(606), AFTER).is_none());
+        assert_eq!(outage.degrade(at(606)), Period { since: at(0), guards: 2 });
+        assert_eq!(outage.answered(at(700)), Some(Period { since: at(0), guards: 2 }));
+        assert_eq!(outage.answered(at(701)), None);
+        // Failures of attempts that were sent before the answer say nothing about the time after.
+        outage.failed(&a, (at(100), at(702)), &down(), Finding::Down);
+        assert!(!outage.lasts(Duration::ZERO));
+        outage.failed(&a, (at(710), at(715)), &down(), Finding::Down);
+        assert!(!outage.lasts(AFTER));
+        assert_eq!(outage.guards(), 2);
+        outage.ended();
+        assert_eq!(outage.guards(), 1);
+    }
+
+    #[test]
+    fn a_failure_long_after_the_last_one_begins_a_new_streak() {
+        let (mut outage, a) = outage(Finding::Down);
+        let (sent, end) = (at(600) + STALE, at(601) + STALE);
+        outage.failed(&a, (sent, end), &down(), Finding::Down);
+        assert!(!outage.lasts(AFTER));
+    }
+}

@@ -1,0 +1,362 @@
+//! A mutex whose callers go on without the lock while no majority of the nodes answers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tracing::Instrument as _;
+
+use super::acquire::{LockAttempt, not_acquired};
+use super::acquiring::Acquiring;
+use super::{LockGuard, Mutex};
+use crate::client::Core;
+use crate::client::acquire::{AcquireRequest, Acquired};
+use crate::client::local_locks::LocalGuard;
+use crate::client::outage::Finding;
+use crate::client::retry::{Attempt, AttemptTerms, GivenUp, Prospect, Wait, retry};
+use crate::client::runtime::within;
+use crate::error::{AcquireError, ConfigError, NoQuorum, ReleaseError, Taken};
+use crate::op::LockMode;
+use crate::quorum::acquire::Loss;
+use crate::span::{Call, operation};
+use crate::time::Moment;
+
+/// What callers of a [`DegradingMutex`] do while no majority of the nodes answers. To refuse them
+/// is what a [`Mutex`] does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OnUnavailable {
+    /// They exclude each other within this process: per name and handle there is one holder, in
+    /// the order of the calls. This holds also while the nodes answer.
+    Local,
+    /// They all go on.
+    Proceed,
+}
+
+impl OnUnavailable {
+    fn label(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Proceed => "proceed",
+        }
+    }
+}
+
+/// A mutex whose callers go on without the lock while no majority of the nodes answers. Made by
+/// [`Mutex::on_unavailable`].
+///
+/// **Two processes may then both be inside.** Use it only for work that is idempotent, or where the
+/// lock merely saves work, such as filling a cache. While the nodes answer it is an ordinary
+/// [`Mutex`] of the same name, which it excludes.
+///
+/// ```
+/// # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
+/// # use palisade::{MemoryNode, Redlock};
+/// use palisade::OnUnavailable;
+/// let redlock = Redlock::builder().node(MemoryNode::new()).build()?;
+/// let mutex = redlock.mutex("cache:prices").build()?.on_unavailable(OnUnavailable::Local);
+/// let guard = mutex.acquire().await?;
+/// if let Some(why) = guard.degraded() {
+///     println!("fills the cache without the lock: {why}");
+/// }
+/// guard.release().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct DegradingMutex {
+    mutex: Mutex,
+    policy: OnUnavailable,
+    after: Duration,
+}
+
+impl Mutex {
+    /// Returns the form of this lock whose callers go on without the lock while no majority of the
+    /// nodes answers, with the same settings.
+    pub fn on_unavailable(self, policy: OnUnavailable) -> DegradingMutex {
+        let after = self.core.config.node_deadline.saturating_mul(2);
+        DegradingMutex { mutex: self, policy, after }
+    }
+}
+
+impl DegradingMutex {
+    /// Returns the name as given to [`Redlock::mutex`](crate::Redlock::mutex).
+    pub fn name(&self) -> &str {
+        self.mutex.name()
+    }
+
+    /// Sets for how long attempts of the handle must have failed before a call goes on without the
+    /// lock; default twice the `node_deadline`. A call whose
+    /// [`acquire_timeout`](super::MutexBuilder::acquire_timeout) is shorter fails until then.
+    ///
+    /// # Errors
+    /// A time below the `node_deadline`, in which a healthy node may still answer.
+    pub fn degrade_after(self, after: Duration) -> Result<Self, ConfigError> {
+        let least = self.mutex.core.config.node_deadline;
+        if after < least {
+            let rule = format!("at least node_deadline ({least:?})");
+            let error = ConfigError::new("degrade_after", format!("{after:?}"), rule);
+            return Err(error.of(self.mutex.resource()));
+        }
+        Ok(Self { after, ..self })
+    }
+
+    /// Acquires the lock as [`Mutex::acquire`] does, or goes on without it: if attempts of this
+    /// handle have failed for [`degrade_after`](Self::degrade_after) because no majority answered,
+    /// the guard is degraded. From then on calls return degraded guards at once, and one call a
+    /// second asks the nodes; the first one that a majority answers ends this.
+    ///
+    /// With [`OnUnavailable::Local`] a call first waits until no other caller of this handle is
+    /// inside.
+    ///
+    /// # Errors
+    /// Those of [`Mutex::acquire`]. There is an error and no degraded guard where it is known that
+    /// the lock may be held, or that waiting is no cure:
+    /// - another owner has the lock, or one node that answers says so
+    /// - a node is in quarantine, closed for a handover, or answers and refuses in another way
+    /// - a person has to change a setting, or the program
+    /// - this process has so much to send that the nodes were not asked
+    /// - the handle is [closed](crate::Redlock::close)
+    ///
+    /// # Cancellation safety
+    /// As [`Mutex::acquire`]. If dropped while it waits inside the process, its turn passes to the
+    /// next caller.
+    pub async fn acquire(&self) -> Result<DegradableGuard, AcquireError> {
+        let operation = operation!("acquire", of = %self.mutex.resource());
+        let call = Acquiring::begin(&self.mutex.core, &self.mutex.name);
+        let acquired = self.enter(&operation).instrument(operation.span()).await;
+        match &acquired {
+            Ok(DegradableGuard { state: State::Degraded(_), .. }) => call.degraded(operation),
+            Ok(DegradableGuard { state: State::Held(guard), .. }) => {
+                call.over(operation, Ok(Some(guard)));
+            }
+            Err(e) => call.over(operation, Err(e)),
+        }
+        acquired
+    }
+
+    async fn enter(&self, operation: &Call) -> Result<DegradableGuard, AcquireError> {
+        let Mutex { core, .. } = &self.mutex;
+        let _operation = self.mutex.begin()?;
+        let (began, terms) =
+            (core.env.now(), self.mutex.retry_terms(Wait::Queue(LockMode::Exclusive)));
+        let local = match self.policy {
+            OnUnavailable::Local => Some(self.enter_locally(began, terms.deadline).await?),
+            OnUnavailable::Proceed => None,
+        };
+        let acquire = self.mutex.attempt(LockMode::Exclusive, operation);
+        let (held_until, degrades) = (Moment::default(), false);
+        let mut attempt = DegradingAttempt { acquire, after: self.after, held_until, degrades };
+        let state = match retry(core, &mut attempt, terms).await {
+            Ok(won) => State::Held(self.mutex.guard(won)),
+            Err(GivenUp { refused: Loss::NoQuorum(outcomes), waited, closed: false })
+                if attempt.degrades =>
+            {
+                let why = core.no_quorum(outcomes).of(self.mutex.resource());
+                let why = NoQuorum { waited: Some(waited), ..why };
+                State::Degraded(Degraded::begin(core, self.policy, why))
+            }
+            Err(given_up) => {
+                let waited = core.env.now().since(began);
+                let given_up = GivenUp { waited, ..given_up };
+                return Err(not_acquired(core, self.mutex.resource(), given_up));
+            }
+        };
+        Ok(DegradableGuard { state, _local: local })
+    }
+
+    /// Waits until no other caller of this handle is inside.
+    async fn enter_locally(
+        &self,
+        began: Moment,
+        deadline: Option<Moment>,
+    ) -> Result<LocalGuard, AcquireError> {
+        let Mutex { core, keys, .. } = &self.mutex;
+        let wait = async {
+            tokio::select! {
+                biased;
+                () = core.closing.begun() => Err(AcquireError::Closed(self.mutex.resource())),
+                guard = core.local_locks.lock(keys) => Ok(guard),
+            }
+        };
+        let left = deadline.map_or(Duration::MAX, |deadline| deadline.since(began));
+        within(left, wait).await.unwrap_or_else(|| {
+            let (of, waited) = (self.mutex.resource(), core.env.now().since(began));
+            let taken = Taken { retry_after: Some(Duration::ZERO), foreign: false };
+            Err(AcquireError::TimedOut { of, waited, taken })
+        })
+    }
+}
+
+/// The attempts of one call that may go on without the lock.
+struct DegradingAttempt<'a> {
+    acquire: LockAttempt<'a>,
+    after: Duration,
+    /// Time until which another owner may have the lock, as of the answers to this call.
+    held_until: Moment,
+    /// True once the call goes on without the lock.
+    degrades: bool,
+}
+
+impl DegradingAttempt<'_> {
+    /// Reports the end of an attempt that began at `began` to the handle.
+    fn report(&self, began: Moment, lost: Option<&Loss>) {
+        let LockAttempt { core, keys, .. } = self.acquire;
+        let now = core.env.now();
+        if let Some(Loss::NoQuorum(outcomes)) = lost {
+            // The attempt may first have waited for its permit. No node is awaited for longer.
+            let sent = began.max(now - core.patience());
+            let finding = Finding::of(&core.no_quorum(outcomes.clone()));
+            core.outage().failed(keys, (sent, now), outcomes, finding);
+            return;
+        }
+        let period = core.outage().answered(now);
+        if let Some(period) = period {
+            let (for_secs, guards) = (now.since(period.since).as_secs(), period.guards);
+            tracing::info!(
+                target: TARGET, for_secs, guards, event = "degrading_ended",
+                "a majority answers again: locks are acquired as before"
+            );
+        }
+    }
+}
+
+/// Target of the log lines, which is that of all held locks.
+const TARGET: &str = "palisade::lease";
+
+impl Attempt for DegradingAttempt<'_> {
+    type Granted = Acquired;
+    type Refused = Loss;
+
+    async fn make(&mut self, terms: AttemptTerms) -> Result<Acquired, Loss> {
+        let LockAttempt { core, keys, operation, .. } = self.acquire;
+        let began = core.env.now();
+        let known = core.outage().known(keys, began, self.after);
+        if let Some(outcomes) = known {
+            return Err(Loss::NoQuorum(outcomes));
+        }
+        operation.attempt();
+        let ask = AcquireRequest { awaits_all: true, ..self.acquire.ask(terms) };
+        let made = core.attempt(ask).await;
+        self.report(began, made.as_ref().err());
+        made
+    }
+
+    fn prospect(&mut self, loss: &Loss, deadline: &mut Option<Moment>) -> Option<Prospect> {
+        let core = self.acquire.core;
+        let now = core.env.now();
+        self.held_until = self.held_until.max(held_until(loss, now));
+        let prospect = self.acquire.prospect(loss, deadline)?;
+        if let Loss::NoQuorum(outcomes) = loss {
+            let permits = Finding::of(&core.no_quorum(outcomes.clone())).permits();
+            self.degrades = permits && now >= self.held_until && core.outage().lasts(self.after);
+        }
+        (!self.degrades).then_some(prospect)
+    }
+}
+
+/// Returns the time until which another owner may have the lock, by an answer at `now`.
+fn held_until(loss: &Loss, now: Moment) -> Moment {
+    let held = match loss {
+        Loss::Taken(taken) => taken.retry_after,
+        // What a minority of the nodes calls a holder may be an attempt that is given back soon.
+        // The finding of this attempt keeps the call from going on, and the next attempt asks anew.
+        Loss::NoQuorum(_) => Some(Duration::ZERO),
+    };
+    now + held.unwrap_or(Duration::MAX)
+}
+
+/// The guard of a [`DegradingMutex`]: it holds the lock, or it is *degraded* and its work runs
+/// without the lock. A guard never changes from one to the other: work that needs the lock drops a
+/// degraded guard and acquires again.
+#[derive(Debug)]
+#[must_use = "a dropped guard lets the next caller in at once"]
+pub struct DegradableGuard {
+    // Dropped first: the release is sent before the next caller of this process asks the nodes.
+    state: State,
+    _local: Option<LocalGuard>,
+}
+
+#[derive(Debug)]
+enum State {
+    Held(LockGuard),
+    Degraded(Degraded),
+}
+
+/// A degraded guard, which is counted until it is dropped.
+#[derive(Debug)]
+struct Degraded {
+    core: Arc<Core>,
+    why: NoQuorum,
+    since: Moment,
+}
+
+impl Degraded {
+    fn begin(core: &Arc<Core>, policy: OnUnavailable, why: NoQuorum) -> Self {
+        let period = core.outage().degrade(core.env.now());
+        let policy = policy.label();
+        core.meters.degraded.begun(policy);
+        if period.guards == 1 {
+            let of = why.of.as_ref().map(tracing::field::display);
+            tracing::warn!(
+                target: TARGET, of, policy, %why, event = "degraded",
+                "no majority answers: work runs without its lock until one does"
+            );
+        }
+        Self { core: Arc::clone(core), why, since: period.since }
+    }
+}
+
+impl Drop for Degraded {
+    fn drop(&mut self) {
+        self.core.outage().ended();
+        self.core.meters.degraded.ended();
+    }
+}
+
+impl DegradableGuard {
+    /// Returns the guard of the lock, with its fencing token; `None` if this guard is degraded.
+    pub fn lock(&self) -> Option<&LockGuard> {
+        match &self.state {
+            State::Held(guard) => Some(guard),
+            State::Degraded(_) => None,
+        }
+    }
+
+    /// Returns why there is no lock, node by node; `None` if the lock is held. The answers may be
+    /// those to an earlier call.
+    pub fn degraded(&self) -> Option<&NoQuorum> {
+        match &self.state {
+            State::Held(_) => None,
+            State::Degraded(degraded) => Some(&degraded.why),
+        }
+    }
+
+    /// Returns true if the work runs without the lock.
+    pub fn is_degraded(&self) -> bool {
+        self.degraded().is_some()
+    }
+
+    /// Returns the time since which no majority had answered when the guard was made; `None` if the
+    /// lock is held. Compare it with [`Redlock::now`](crate::Redlock::now).
+    pub fn since(&self) -> Option<Moment> {
+        match &self.state {
+            State::Held(_) => None,
+            State::Degraded(degraded) => Some(degraded.since),
+        }
+    }
+
+    /// Releases the lock as [`LockGuard::release`] does, and lets the next caller of this process
+    /// in. A degraded guard has nothing to release.
+    ///
+    /// # Errors
+    /// Those of [`LockGuard::release`]; none if the guard is degraded.
+    ///
+    /// # Cancellation safety
+    /// If dropped at any await, the release goes on in the background.
+    pub async fn release(self) -> Result<(), ReleaseError> {
+        let Self { state, _local } = self;
+        match state {
+            State::Held(guard) => guard.release().await,
+            State::Degraded(_) => Ok(()),
+        }
+    }
+}
