@@ -111,9 +111,9 @@ pub enum Op {
     },
     /// Deletes the lock if it is the owner's. If the lock is free afterwards, even if there was
     /// nothing to delete, the node notifies all handles that watch it. It also takes the first
-    /// [`Place`] out of the queue, notifies the handle of this place, and reserves the lock for it; if that
-    /// place is a reader's, the same for all readers before the first exclusive waiter that asked
-    /// lately (readers 10).
+    /// [`Place`] out of the queue, notifies the handle of this place, and reserves the lock for it;
+    /// if that place is a reader's, the same for all readers before the first exclusive waiter that
+    /// asked lately (readers 10).
     ///
     /// A shared release removes the owner's shared grant, or its exclusive one, which a downgrade
     /// may have left (readers 7).

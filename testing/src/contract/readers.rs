@@ -295,6 +295,7 @@ async fn rule_8_a_node_in_quarantine_grants_no_reader(b: Bench) {
     let silent = said.iter().all(|reply| matches!(reply, Reply::Quarantined { .. }));
     b.check(silent, "a node that forgot grants and extends nothing", &said);
     b.expect(leave(&k, a), Reply::Absent, "releases go on").await;
+    b.settle().await;
     b.until("it grants after the quarantine", read(&k, a, LONG), is_granted).await;
 }
 
