@@ -291,6 +291,8 @@ async fn rule_8_a_node_in_quarantine_grants_no_reader(b: Bench) {
     if let Some(hook) = &b.hooks.restart_empty {
         hook().await;
     }
+    // The request that finds out that the connection has ended.
+    b.facts().await;
     let said = b.all(vec![read(&k, b.owner(), LONG), renew(&k, a, LONG, t)]).await;
     let silent = said.iter().all(|reply| matches!(reply, Reply::Quarantined { .. }));
     b.check(silent, "a node that forgot grants and extends nothing", &said);
@@ -305,6 +307,8 @@ async fn rule_8_a_reader_names_the_quarantine(b: Bench) {
     if let Some(hook) = &b.hooks.restart_keeping {
         hook().await;
     }
+    // The request that finds out that the connection has ended.
+    b.facts().await;
     let Reply::Quarantined { id, .. } = b.ask(renew(&k, a, LONG, t)).await else { return };
     let named = |keys: &LockKeys, owner, id: QuarantineId| {
         shared(super::ops::reassert(keys, owner, LONG, t, Some(id)))
