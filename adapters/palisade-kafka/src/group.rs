@@ -19,6 +19,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::commit_window::Window;
+use crate::delayed::Delayed;
 use crate::error::{is_passing, revoked};
 
 /// A record that was read from Kafka. `term` is the number of the assignment by which this consumer
@@ -57,10 +58,8 @@ struct State {
     terms: u64,
     /// Messages that were read and not delivered yet.
     fresh: VecDeque<Read>,
-    /// Messages to be delivered again, ordered by the time at which they are due. The number tells
-    /// messages apart that are due at the same time.
-    waiting: BTreeMap<(Instant, u64), Read>,
-    waited: u64,
+    /// Messages to be delivered again.
+    delayed: Delayed,
     broken: Option<KafkaError>,
 }
 
@@ -132,14 +131,8 @@ impl Group {
     /// Returns at most `room` messages to deliver now: first those that are due to be delivered
     /// again, then new ones.
     pub(crate) fn due(&self, room: usize) -> Vec<Read> {
-        let (mut state, now) = (self.state(), Instant::now());
-        let mut due = Vec::new();
-        while due.len() < room {
-            match state.waiting.first_entry() {
-                Some(first) if first.key().0 <= now => due.push(first.remove()),
-                _ => break,
-            }
-        }
+        let mut state = self.state();
+        let mut due = state.delayed.due(room);
         let fresh = (room - due.len()).min(state.fresh.len());
         due.extend(state.fresh.drain(..fresh));
         due
@@ -148,7 +141,7 @@ impl Group {
     /// Returns the earliest time at which a message is due to be delivered again, if any is
     /// waiting.
     pub(crate) fn next_due(&self) -> Option<Instant> {
-        self.state().waiting.first_key_value().map(|((due, _), _)| *due)
+        self.state().delayed.next_due()
     }
 
     /// Marks a message as finished, so that its offset can be committed. Fails if its partition was
@@ -163,9 +156,7 @@ impl Group {
     pub(crate) fn hold(&self, read: Read, wait: Duration) -> Result<(), BrokerError> {
         let mut state = self.state();
         state.ours(&read)?;
-        state.waited += 1;
-        let due = (Instant::now() + wait, state.waited);
-        state.waiting.insert(due, read);
+        state.delayed.hold(read, wait);
         self.come.notify_one();
         Ok(())
     }
@@ -200,7 +191,7 @@ impl Group {
             let gone = partition.partition();
             state.windows.remove(&gone);
             state.fresh.retain(|read| read.raw.partition() != gone);
-            state.waiting.retain(|_, read| read.raw.partition() != gone);
+            state.delayed.drop_partition(gone);
         }
     }
 

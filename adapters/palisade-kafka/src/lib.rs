@@ -2,6 +2,7 @@
 
 mod commit_window;
 mod dead;
+mod delayed;
 mod error;
 mod group;
 mod message;

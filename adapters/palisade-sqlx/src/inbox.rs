@@ -10,6 +10,8 @@
 //! nodes keep the record ([`Context::kept_for`]). After that the key counts as new, in the database
 //! as on the nodes.
 
+pub(crate) mod generic;
+
 use futures_core::future::BoxFuture;
 use palisade::Probed;
 use palisade::idempotency::Context;
@@ -17,10 +19,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sqlx::{Connection as _, PgConnection, PgPool, Postgres};
 
+use self::generic::{Found, Rows, SPARE, micros, record};
 use crate::error::InboxError;
 use crate::fence;
 use crate::pooled::keeps_statements;
-use crate::row::{self, Found, Rows, SPARE, micros, record};
 
 /// Runs `effect` and writes its result into the key's row, unless that row exists. If it exists,
 /// `effect` does not run, and the result in the row is returned. If the row has the fingerprint of
@@ -48,7 +50,7 @@ where
     E: From<InboxError>,
     F: for<'c> FnOnce(&'c mut PgConnection) -> BoxFuture<'c, Result<T, E>>,
 {
-    row::once::<Postgres, _, _, _>(conn, cx, effect).await
+    generic::once::<Postgres, _, _, _>(conn, cx, effect).await
 }
 
 /// Answers whether an earlier attempt at a key took effect, if its handler uses [`once`]. Returns
@@ -65,7 +67,7 @@ where
 /// # Cancellation safety
 /// The call only reads, so the future may be dropped at any time.
 pub async fn probe<T: DeserializeOwned>(conn: &mut PgConnection, cx: &Context) -> Probed<T> {
-    row::probe::<Postgres, T>(conn, cx).await
+    generic::probe::<Postgres, T>(conn, cx).await
 }
 
 /// Returns [`probe`] as a function that takes its connection from this pool, for
@@ -78,7 +80,7 @@ pub fn prober<T>(
 where
     T: DeserializeOwned + Send + 'static,
 {
-    row::prober::<Postgres, T>(pool)
+    generic::prober::<Postgres, T>(pool)
 }
 
 /// Deletes at most `at_most` rows of a namespace that have not been valid for a day or longer, and

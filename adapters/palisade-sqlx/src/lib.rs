@@ -6,7 +6,6 @@ pub mod inbox;
 #[cfg(feature = "mysql")]
 pub mod mysql;
 mod pooled;
-mod row;
 mod schema;
 
 pub use error::{Changed, InboxError, Stale};

@@ -9,7 +9,7 @@ use sqlx::{MySql, MySqlConnection, MySqlPool};
 
 use crate::error::InboxError;
 use crate::fence;
-use crate::row::{self, Found, Rows, SPARE, micros, record};
+use crate::inbox::generic::{self, Found, Rows, SPARE, micros, record};
 
 /// Runs `effect` and writes its result into the key's row, unless that row exists; see
 /// [`inbox::once`](crate::inbox::once). If another attempt at the key is in a transaction that is
@@ -30,7 +30,7 @@ where
     E: From<InboxError>,
     F: for<'c> FnOnce(&'c mut MySqlConnection) -> BoxFuture<'c, Result<T, E>>,
 {
-    row::once::<MySql, _, _, _>(conn, cx, effect).await
+    generic::once::<MySql, _, _, _>(conn, cx, effect).await
 }
 
 /// Answers whether an earlier attempt at a key took effect; see
@@ -39,7 +39,7 @@ where
 /// # Cancellation safety
 /// The call only reads, so the future may be dropped at any time.
 pub async fn probe<T: DeserializeOwned>(conn: &mut MySqlConnection, cx: &Context) -> Probed<T> {
-    row::probe::<MySql, T>(conn, cx).await
+    generic::probe::<MySql, T>(conn, cx).await
 }
 
 /// Returns [`probe`] as a function that takes its connection from this pool; see
@@ -50,7 +50,7 @@ pub fn prober<T>(
 where
     T: DeserializeOwned + Send + 'static,
 {
-    row::prober::<MySql, T>(pool)
+    generic::prober::<MySql, T>(pool)
 }
 
 /// Deletes rows of a namespace that are no longer valid; see [`inbox::purge`](crate::inbox::purge).

@@ -1,6 +1,7 @@
 //! The part of the inbox that is the same for all databases: the order of the statements in a
 //! transaction, the encoding of a result, and the answer of a probe. The statements themselves
-//! differ between databases ([`Rows`]).
+//! differ between databases ([`Rows`]): those of PostgreSQL are in `inbox.rs`, those of MariaDB and
+//! MySQL in `mysql/inbox.rs`.
 
 use std::future::Future;
 use std::time::Duration;

@@ -1,0 +1,49 @@
+//! The messages that wait to be delivered to the handler again, and the time at which each is due.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rdkafka::message::Message as _;
+use tokio::time::Instant;
+
+use crate::group::Read;
+
+#[derive(Debug, Default)]
+pub(crate) struct Delayed {
+    /// The messages, ordered by the time at which they are due. The number tells messages apart
+    /// that are due at the same time.
+    waiting: BTreeMap<(Instant, u64), Read>,
+    waited: u64,
+}
+
+impl Delayed {
+    /// Adds a message that is due after `wait`.
+    pub(crate) fn hold(&mut self, read: Read, wait: Duration) {
+        self.waited += 1;
+        let due = (Instant::now() + wait, self.waited);
+        self.waiting.insert(due, read);
+    }
+
+    /// Takes out at most `room` messages that are due.
+    pub(crate) fn due(&mut self, room: usize) -> Vec<Read> {
+        let now = Instant::now();
+        let mut due = Vec::new();
+        while due.len() < room {
+            match self.waiting.first_entry() {
+                Some(first) if first.key().0 <= now => due.push(first.remove()),
+                _ => break,
+            }
+        }
+        due
+    }
+
+    /// Returns the earliest time at which a message is due, if any is waiting.
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        self.waiting.first_key_value().map(|((due, _), _)| *due)
+    }
+
+    /// Drops the messages of a partition.
+    pub(crate) fn drop_partition(&mut self, gone: i32) {
+        self.waiting.retain(|_, read| read.raw.partition() != gone);
+    }
+}
