@@ -70,7 +70,7 @@ struct Seen {
 /// Lists the locks and elections with this prefix that are held on any node now; with an empty
 /// prefix, those of all handles. It reads each node's whole key space in steps (`SCAN`), which
 /// takes a while if the key space is large, and blocks no other client. Locks of classic clients of
-/// other libraries are not listed.
+/// other libraries are not listed, nor those that are held for reading: inspect them by name.
 ///
 /// # Errors
 /// [`ConfigError`] if a setting is invalid. Failures of the nodes are in the result.

@@ -313,7 +313,7 @@ impl Actor {
         }
     }
 
-    /// Makes a writer, whose lock was requested_at for at `requested_at`, a reader.
+    /// Makes a writer, which asked for its lock at `requested_at`, a reader.
     async fn downgrade(&self, held: Hold, requested_at: u64) -> Hold {
         let Hold { guard, id, name, until_lost } = held;
         self.world.parts(id);
