@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{FingerprintBytes, RecordKey};
 use crate::token::OwnerToken;
 
-/// Fields of [`Op::Claim`], the request to claim an idempotency key.
+/// Fields of [`Op::Claim`](super::Op::Claim), the request to claim an idempotency key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// Key of the idempotency record.
@@ -37,7 +37,7 @@ pub struct Claim {
     pub wait: bool,
 }
 
-/// State in which [`Op::Unclaim`] ends an attempt to run a handler.
+/// State in which [`Op::Unclaim`](super::Op::Unclaim) ends an attempt to run a handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ClaimEnd {
     /// The attempt did nothing, so it is not counted. If there was no other attempt, the key counts

@@ -6,6 +6,7 @@ use palisade::node::spi::{LockKeys, Op, OwnerToken, QuarantineId, Readers, Reply
 use tokio::time::sleep;
 
 use super::bench::{Bench, LONG, SHORT};
+use super::crash::after;
 use super::handover::{handed_over, slowly};
 use super::hints::{HUSH, TRIES, awaited, listening, next_hint};
 use super::ops::{
@@ -288,11 +289,7 @@ async fn rule_7_a_shared_release_takes_back_an_exclusive_grant(b: Bench) {
 async fn rule_8_a_node_in_quarantine_grants_no_reader(b: Bench) {
     let (k, a) = (b.lock(), b.owner());
     let t = b.granted(read(&k, a, LONG), "a free lock is granted to a reader").await;
-    if let Some(hook) = &b.hooks.restart_empty {
-        hook().await;
-    }
-    // The request that finds out that the connection has ended.
-    b.facts().await;
+    after(&b, b.hooks.restart_empty.as_ref()).await;
     let said = b.all(vec![read(&k, b.owner(), LONG), renew(&k, a, LONG, t)]).await;
     let silent = said.iter().all(|reply| matches!(reply, Reply::Quarantined { .. }));
     b.check(silent, "a node that forgot grants and extends nothing", &said);
@@ -304,11 +301,7 @@ async fn rule_8_a_node_in_quarantine_grants_no_reader(b: Bench) {
 async fn rule_8_a_reader_names_the_quarantine(b: Bench) {
     let (k, gone, (a, c)) = (b.lock(), b.lock(), b.owners());
     let t = b.granted(read(&k, a, LONG), "a free lock is granted to a reader").await;
-    if let Some(hook) = &b.hooks.restart_keeping {
-        hook().await;
-    }
-    // The request that finds out that the connection has ended.
-    b.facts().await;
+    after(&b, b.hooks.restart_keeping.as_ref()).await;
     let Reply::Quarantined { id, .. } = b.ask(renew(&k, a, LONG, t)).await else { return };
     let named = |keys: &LockKeys, owner, id: QuarantineId| {
         shared(super::ops::reassert(keys, owner, LONG, t, Some(id)))
