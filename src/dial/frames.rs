@@ -72,6 +72,13 @@ impl fmt::Display for Excess {
 
 impl std::error::Error for Excess {}
 
+impl Excess {
+    /// Returns why the connection ended, for an error text.
+    pub(crate) fn why_it_ended(self) -> String {
+        format!("it sent {self}, so this program ended the connection")
+    }
+}
+
 /// State of the counting in the stream of one connection's answers.
 #[derive(Debug)]
 pub(crate) struct Frames {

@@ -5,9 +5,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
+use palisade::idempotency::ParkedReason;
+use palisade::{Outcome, Parked};
 use serde::Serialize;
 
 use crate::key::InvalidKey;
+use crate::stored::StoredResponse;
 
 /// Value of `Retry-After` while a key is parked because nodes lost data and no operator has decided
 /// about the loss yet.
@@ -274,6 +277,32 @@ impl Problem {
 fn seconds(wait: Duration) -> u64 {
     let more = u64::from(wait.subsec_nanos() > 0);
     wait.as_secs().saturating_add(more).max(1)
+}
+
+/// Returns the error response for a request whose handler was not run because of this outcome.
+pub(crate) fn problem_of(outcome: &Outcome<StoredResponse>) -> Problem {
+    match outcome {
+        Outcome::InFlight { retry_after } => Problem::InProgress(*retry_after),
+        Outcome::Mismatch => Problem::KeyReused,
+        Outcome::TooOld => Problem::TooOld,
+        Outcome::NotKept => Problem::ResponseNotKept(None),
+        Outcome::Parked(parked) => {
+            tracing::warn!(target: "palisade::tower", %parked, "a request is parked");
+            problem_of_parked(parked)
+        }
+        _ => Problem::Internal,
+    }
+}
+
+/// Returns the error response for a request whose key is parked.
+fn problem_of_parked(parked: &Parked) -> Problem {
+    match parked.reason {
+        ParkedReason::Forgotten if parked.undecided => Problem::PastUndecided,
+        ParkedReason::Forgotten if !parked.forgotten_for.is_zero() => {
+            Problem::PastUnknown(parked.forgotten_for)
+        }
+        _ => Problem::OutcomeUnknown,
+    }
 }
 
 #[cfg(test)]

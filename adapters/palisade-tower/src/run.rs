@@ -18,8 +18,8 @@ use bytes::Bytes;
 use futures_util::FutureExt as _;
 use http::{HeaderValue, Request, Response};
 use http_body::Body;
-use palisade::idempotency::{Call, Context, ParkedReason};
-use palisade::{Advice, Failed, Outcome, Parked, RunError};
+use palisade::idempotency::{Call, Context};
+use palisade::{Advice, Failed, Outcome, RunError};
 use tokio_util::task::TaskTracker;
 use tower_service::Service;
 use tracing::Instrument as _;
@@ -30,7 +30,7 @@ use crate::claim::Claim;
 use crate::keep::Keep;
 use crate::key::IdempotencyKey;
 use crate::layer::{IDEMPOTENT_REPLAYED, IDEMPOTENT_STORED};
-use crate::problem::Problem;
+use crate::problem::{Problem, problem_of};
 use crate::settings::Settings;
 use crate::stored::StoredResponse;
 
@@ -216,31 +216,6 @@ where
             _ => Problem::Internal,
         };
         Ok(self.settings.refusal(&problem))
-    }
-}
-
-/// Returns the error response for a request whose handler was not run because of this outcome.
-fn problem_of(outcome: &Outcome<StoredResponse>) -> Problem {
-    match outcome {
-        Outcome::InFlight { retry_after } => Problem::InProgress(*retry_after),
-        Outcome::Mismatch => Problem::KeyReused,
-        Outcome::TooOld => Problem::TooOld,
-        Outcome::NotKept => Problem::ResponseNotKept(None),
-        Outcome::Parked(parked) => {
-            tracing::warn!(target: "palisade::tower", %parked, "a request is parked");
-            problem_of_parked(parked)
-        }
-        _ => Problem::Internal,
-    }
-}
-
-fn problem_of_parked(parked: &Parked) -> Problem {
-    match parked.reason {
-        ParkedReason::Forgotten if parked.undecided => Problem::PastUndecided,
-        ParkedReason::Forgotten if !parked.forgotten_for.is_zero() => {
-            Problem::PastUnknown(parked.forgotten_for)
-        }
-        _ => Problem::OutcomeUnknown,
     }
 }
 

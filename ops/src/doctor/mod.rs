@@ -42,7 +42,7 @@
 
 mod checks;
 mod report;
-mod table;
+mod text;
 mod trial;
 
 use std::time::Duration;

@@ -26,8 +26,7 @@ impl Current {
     /// `None` if it did not end the connection for that.
     pub(super) fn ended_by_limit(&self) -> Option<NodeError> {
         let excess = self.session.excess()?;
-        let detail = format!("it sent {excess}, so this program ended the connection");
-        Some(NodeError::not_executed(F::Protocol, detail))
+        Some(NodeError::not_executed(F::Protocol, excess.why_it_ended()))
     }
 }
 

@@ -50,7 +50,7 @@ fn while_connecting(e: &RedisError, secrets: &Secrets) -> NodeError {
         return NodeError::not_executed(NodeFault::Tls, words);
     }
     if let Some(excess) = tls::inside::<Excess>(e) {
-        return NodeError::not_executed(NodeFault::Protocol, excess.to_string());
+        return NodeError::not_executed(NodeFault::Protocol, excess.why_it_ended());
     }
     let fault = server_fault(e).unwrap_or_else(|| match e.kind() {
         ErrorKind::AuthenticationFailed => NodeFault::Auth,
@@ -119,6 +119,9 @@ pub(crate) fn calling(e: &RedisError, secrets: &Secrets) -> NodeError {
 }
 
 fn while_calling(e: &RedisError, secrets: &Secrets) -> NodeError {
+    if let Some(excess) = tls::inside::<Excess>(e) {
+        return NodeError::maybe_executed(NodeFault::Protocol, excess.why_it_ended());
+    }
     match server_fault(e) {
         // A permission that is missing inside the script shows only after the script has begun to
         // write, so earlier ops of the batch may have taken effect.

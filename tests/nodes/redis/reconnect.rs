@@ -93,3 +93,25 @@ async fn a_restarted_server_is_marked_without_any_request() {
         sleep(Duration::from_millis(50)).await;
     }
 }
+
+/// The text names this program's own limit, and not the server, as what ended the connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_a_limit_ended_is_not_blamed_on_the_server() {
+    let server = Server::start(&[]);
+    let proxy = Proxy::to(&server.addr());
+    let node = RedisNode::builder(format!("redis://{}", proxy.addr())).trust_fresh(true);
+    let redlock = Redlock::builder().node(node.build().unwrap()).build().unwrap();
+    let mutex = redlock.mutex("m").build().unwrap();
+    mutex.acquire().await.unwrap().release().await.unwrap();
+    // The head of a list that is longer than any answer.
+    proxy.edit(|bytes| drop(bytes.splice(0..0, *b"*100000\r\n")));
+    let e = mutex.try_acquire().await.unwrap_err().to_string();
+    assert!(e.contains("so this program ended the connection"), "{e}");
+    assert!(!e.contains("server broke"), "{e}");
+    proxy.honest();
+    let begun = std::time::Instant::now();
+    while mutex.try_acquire().await.is_err() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "the server is not asked again");
+        sleep(Duration::from_millis(50)).await;
+    }
+}
