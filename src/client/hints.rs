@@ -121,26 +121,26 @@ impl Hints {
     }
 
     /// Takes in a node's hint that a lock is free and that the handle `waiter` is the first in its
-    /// queue. Returns false if `waiter` is this handle but none of its callers waits any more, so
-    /// that it has to give the lock back. A lock that is reserved for readers is not given back,
-    /// because readers of other handles may need it.
-    pub(crate) fn turn(&self, node: usize, key: &str, waiter: u64) -> bool {
+    /// queue. Returns the mode in which the lock is reserved if `waiter` is this handle but none of
+    /// its callers waits any more, so that it has to give the lock back.
+    pub(crate) fn turn(&self, node: usize, key: &str, waiter: u64) -> Option<LockMode> {
         let modes = [LockMode::Exclusive, LockMode::Shared];
-        let Some(mode) = modes.into_iter().find(|mode| waiter == self.waiter(*mode)) else {
-            return true;
-        };
+        let mode = modes.into_iter().find(|mode| waiter == self.waiter(*mode))?;
         let mut keys = self.keys(mode);
         let Some(entry) = keys.get_mut(key).filter(|e| !e.since.is_empty()) else {
-            return mode.is_shared();
+            return Some(mode);
         };
         entry.hint_from(node, self.n, mode);
-        true
+        None
     }
 
     /// Returns the value that a node stores in a lock's key while the lock is reserved for this
-    /// handle.
-    pub(crate) fn reservation(&self) -> OwnerToken {
-        OwnerToken::reserved_for(self.id)
+    /// handle, or for readers.
+    pub(crate) fn reservation(&self, mode: LockMode) -> OwnerToken {
+        match mode {
+            LockMode::Exclusive => OwnerToken::reserved_for(self.id),
+            LockMode::Shared => OwnerToken::READERS,
+        }
     }
 
     /// Registers a caller for hints about the key. The caller waits in the key's queue for a grant
@@ -280,10 +280,9 @@ impl Waiting {
 
     /// Returns the nodes that hinted since the last request, if no other caller of the handle is in
     /// the queue. The locks that these nodes have reserved for the handle are not needed, so they
-    /// can be given back. A lock that is reserved for readers is not given back, because readers of
-    /// other handles may need it.
+    /// can be given back.
     pub(crate) fn unused(&self) -> Vec<usize> {
-        if !self.is_queued() || self.mode.is_shared() {
+        if !self.is_queued() {
             return Vec::new();
         }
         let mut keys = self.keys();
@@ -292,6 +291,11 @@ impl Waiting {
         };
         let hinted = std::mem::take(&mut entry.hinted);
         hinted.iter().enumerate().filter_map(|(node, hinted)| hinted.then_some(node)).collect()
+    }
+
+    /// Returns the mode in which this caller waits; that of one that only watches is exclusive.
+    pub(crate) fn mode(&self) -> LockMode {
+        self.mode
     }
 
     /// Returns true if callers of this handle that are woken together may all be granted.

@@ -331,8 +331,8 @@ impl Core {
                 None => core.look_at(i),
                 Some(NodeSignal::Changed(key)) => core.hints.changed(i, &key),
                 Some(NodeSignal::Turn { key, waiter }) => {
-                    if !core.hints.turn(i, &key, waiter) {
-                        core.pass_on(i, &key);
+                    if let Some(mode) = core.hints.turn(i, &key, waiter) {
+                        core.pass_on(i, &key, mode);
                     }
                 }
                 Some(NodeSignal::Event(event)) => {
@@ -352,10 +352,11 @@ impl Core {
         let _ = self.events.send(NamedEvent { node: Arc::clone(&self.names[node]), event });
     }
 
-    /// Gives a lock back that a node has reserved for this handle, because no caller of the handle
-    /// waits for it any more. The next handle in the node's queue then gets it.
-    pub(crate) fn pass_on(&self, node: usize, key: &str) {
-        let owner = self.hints.reservation();
+    /// Gives a lock back that a node has reserved for this handle, or for readers among which it
+    /// was, because no caller of the handle waits for it any more. The next handle in the node's
+    /// queue then gets it.
+    pub(crate) fn pass_on(&self, node: usize, key: &str, mode: LockMode) {
+        let owner = self.hints.reservation(mode);
         let op =
             Op::Release { mode: LockMode::Exclusive, keys: LockKeys::new(key), owner, meta: false };
         self.send(node, op, self.node_deadline(self.env.now()), &ReplyCollector::new(self.n()));

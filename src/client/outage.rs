@@ -15,8 +15,9 @@ use crate::time::Moment;
 /// Time for which a failed attempt answers other calls, too. During an outage one call in this time
 /// asks the nodes.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
-/// Age at which a failed attempt shows nothing any more, because no call has asked since.
-const STALE: Duration = Duration::from_secs(30);
+/// Age at which a failed attempt shows nothing any more, because no call has asked since: the nodes
+/// may have answered other requests meanwhile.
+const STALE: Duration = Duration::from_secs(5);
 
 /// What an attempt without a majority has found, the finding that permits most first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

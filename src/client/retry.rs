@@ -422,8 +422,9 @@ impl<'a> Retry<'a> {
 impl Drop for Retry<'_> {
     fn drop(&mut self) {
         // Locks that nodes have reserved for this call go to the next handle in the nodes' queues.
-        for node in self.waiting.iter().flat_map(Waiting::unused) {
-            self.core.pass_on(node, self.key);
+        let Some(waiting) = &self.waiting else { return };
+        for node in waiting.unused() {
+            self.core.pass_on(node, self.key, waiting.mode());
         }
     }
 }

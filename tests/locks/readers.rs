@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use palisade::error::AcquireError;
 use palisade::node::RedisNode;
-use palisade::{FencingToken, MemoryNode, NodeView, Redlock, RwLock, TryAcquire};
+use palisade::{FencingToken, MemoryNode, NodeView, Redlock, RetryPolicy, RwLock, TryAcquire};
 use tokio::time::{sleep, timeout};
 
 use crate::support::server::Server;
@@ -344,4 +344,71 @@ async fn readers_that_waited_for_a_writer_read_together() {
             reader.unwrap();
         }
     }
+}
+
+fn seldom() -> RetryPolicy {
+    let pause = Duration::from_secs(20);
+    RetryPolicy::exponential(pause, pause, 1.0).unwrap()
+}
+
+/// A reader gave up and left its place in the queue. Its handle passes the lock on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_that_gave_up_does_not_swallow_the_release_for_the_next_writer() {
+    for nodes in [Nodes::memory(3), Nodes::Redis((0..3).map(|_| Server::start(&[])).collect())] {
+        let handles = [nodes.handle(), nodes.handle(), nodes.handle()];
+        let held = handles[0].mutex("doc").build().unwrap().acquire().await.unwrap();
+        let short = handles[1].rw_lock("doc").acquire_timeout(Duration::from_millis(300));
+        assert!(short.build().unwrap().read().await.is_err());
+        let writer = handles[2].rw_lock("doc").retry(seldom()).build().unwrap();
+        let writer = tokio::spawn(async move { writer.write().await.map(|_| Instant::now()) });
+        sleep(Duration::from_millis(1_000)).await;
+        let released = Instant::now();
+        held.release().await.unwrap();
+        let got = timeout(Duration::from_secs(15), writer).await.expect("it is woken");
+        assert!(got.unwrap().unwrap() - released < Duration::from_secs(10));
+    }
+}
+
+/// Readers of many handles waited once. Their places do not keep a later writer out of the queue.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn places_of_readers_that_ask_no_more_leave_room_for_a_writer() {
+    let nodes = Nodes::memory(3);
+    let first = nodes.lock().read().await.unwrap();
+    let gives_up = nodes.handle().rw_lock("doc").acquire_timeout(Duration::from_millis(1_200));
+    let gives_up = gives_up.build().unwrap();
+    let gives_up = tokio::spawn(async move { gives_up.write().await.is_err() });
+    sleep(Duration::from_millis(100)).await;
+    let all: Vec<_> = (0..70).map(|_| nodes.lock()).collect();
+    let waited = all.iter().cloned().map(|lock| tokio::spawn(async move { lock.read().await }));
+    for waited in waited.collect::<Vec<_>>() {
+        drop(waited.await.unwrap().unwrap());
+    }
+    assert!(gives_up.await.unwrap());
+    let writer = nodes.handle().rw_lock("doc").acquire_timeout(Duration::from_secs(60));
+    let writer = writer.build().unwrap();
+    let writer = tokio::spawn(async move { writer.write().await.map(drop) });
+    let done = Arc::new(AtomicBool::new(false));
+    let over = Arc::clone(&done);
+    // Readers that overlap without end.
+    let readers = tokio::spawn(async move {
+        for lock in all.iter().cycle() {
+            if over.load(SeqCst) {
+                break;
+            }
+            let lock = lock.clone();
+            tokio::spawn(async move {
+                if let Ok(guard) = lock.read().await {
+                    sleep(Duration::from_millis(300)).await;
+                    drop(guard);
+                }
+            });
+            sleep(Duration::from_millis(100)).await;
+        }
+    });
+    sleep(Duration::from_millis(200)).await;
+    drop(first);
+    let got = writer.await.unwrap();
+    done.store(true, SeqCst);
+    readers.await.unwrap();
+    assert!(got.is_ok(), "the writer starved: {got:?}");
 }

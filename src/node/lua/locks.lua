@@ -53,7 +53,7 @@ end
 -- Returns true if the key holds the readers of a lock (shared.lua).
 local function are_readers(lock)
   local one = redis.pcall('ZRANGE', lock, '0', '0')[1]
-  return one and is_owner(one)
+  return one and is_owner(one) and redis.call('PTTL', lock) >= 0
 end
 
 -- Returns the value of a queue (its form is in wake.lua), or nothing if another program wrote it.
@@ -85,7 +85,14 @@ local function wait_for_hint(queue, ms, waited, handle, needs, mode)
     local since = string.format('%016.0f', b.now_us - math.min(tonumber(waited), 3600000000))
     local own = find(v, '[xs]' .. handle)
     if own then v = sub(v, 1, own - 17) .. sub(v, own + 32) end
+    -- Readers that do not ask any more would in time leave no place for others.
     local at = 2
+    while at < #v do
+      local is_stale = sub(v, at + 16, at + 16) == 's'
+        and (tonumber(sub(v, at + 35, at + 47)) or 0) <= b.now_ms
+      if is_stale then v = sub(v, 1, at - 1) .. sub(v, at + 48) else at = at + 48 end
+    end
+    at = 2
     while at < #v and sub(v, at, at + 15) <= since do at = at + 48 end
     needs = string.format('%02.0f', math.min(tonumber(needs), 50))
     local fresh = string.format('%013.0f', b.now_ms + 3000)
@@ -93,7 +100,8 @@ local function wait_for_hint(queue, ms, waited, handle, needs, mode)
   else
     v = '1' .. sub(v, 2)
   end
-  ms = math.min(ms, 3600000)
+  -- A waiter that asks again sooner does not shorten the time for which others keep their places.
+  ms = math.max(math.min(ms, 3600000), call('PTTL', queue))
   call('SET', queue, v, 'PX', ms)
   if b.waited < b.now_ms + ms then
     b.waited = b.now_ms + ms + 10000

@@ -11,7 +11,8 @@
 --          then per op: 1 done, 0 not the owner's, -1 absent, -2 quarantined, -3 held, -4 held by
 --          another program, -5 wrong type, -6 other fingerprint, -7 completed, -8 in flight, -9
 --          once for a whole run: as requested, -10 too late and not executed, -11 the request is
---          too old, -12 not executed because the answer is full: ask again, -13 readers. An
+--          too old, -12 not executed because the answer is full: ask again, -13 readers, -14 lacks
+--          a right. An
 --          acquire, claim, inspect or lookup that succeeds has its fence in place of 1, and an
 --          enlist the number of entries. Each op's file documents what follows the number.
 local b -- state of the slow paths (batch.lua), created when it is needed

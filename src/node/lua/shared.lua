@@ -7,15 +7,29 @@
 -- ARGV  1 owner  S, H: 2 ttl ms
 --       S: 3 proposal  4 w: waits, v: watches, or ''  5 to 7 of who waits, as in refuse.lua
 --       H: 3 token  4 name of the quarantine or ''
--- Puts  S: fence | QUARANTINED | HELD, ms | FOREIGN, ms | WRONG_TYPE (fence key)
---       H: DONE | NOT_OWNER | QUARANTINED | WRONG_TYPE (fence key)
---       G: DONE | NOT_OWNER | ABSENT
+-- Puts  S: fence | QUARANTINED | HELD, ms | FOREIGN, ms | WRONG_TYPE (fence key) | NO_PERMISSION
+--       H: DONE | NOT_OWNER | QUARANTINED | WRONG_TYPE (fence key) | NO_PERMISSION
+--       G: DONE | NOT_OWNER | ABSENT | NO_PERMISSION
 if find('SHG', kind, 1, true) then
   local lock, owner = KEYS[k + 1], ARGV[a + 1]
   -- The reader whose grant ends first. If the key holds no sorted set, `value` is what it holds.
   local oldest, value = try('ZRANGE', lock, '0', '0', 'WITHSCORES'), false
+
+  -- Users with the rights of a version without readers lack commands. The first write would then be
+  -- executed without the second, so each command is tried first in a form that changes nothing.
+  local function lacks(reply)
+    local why = type(reply) == 'table' and reply.err
+    return why and (find(why, 'ermission', 1, true) or find(why, 'run this command', 1, true))
+  end
+  if lacks(oldest) or lacks(try('ZADD', lock, 'XX', '0', '')) or lacks(try('ZREM', lock, ''))
+    or lacks(try('ZREMRANGEBYSCORE', lock, '+inf', '-inf')) or lacks(try('ZSCORE', lock, ''))
+    or lacks(try('ZCARD', lock)) or lacks(try('PEXPIREAT', 'palisade:none', '1'))
+  then
+    return put(NO_PERMISSION)
+  end
   if oldest.err then value = look(lock, '22') end
-  local is_read = oldest[1] and is_owner(oldest[1])
+  -- Unlike most keys of other programs, the readers' key has an expiry.
+  local is_read = oldest[1] and is_owner(oldest[1]) and call('PTTL', lock) >= 0
   local is_foreign = oldest[1] and not is_read
 
   local function bury()

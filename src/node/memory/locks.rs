@@ -179,7 +179,9 @@ impl Entry {
     /// had before is removed.
     fn queue(&mut self, h: &Header, mode: LockMode, place: Place) {
         let since = since(h, &place);
-        self.queue.retain(|other| other.place.waiter != place.waiter);
+        // Readers that do not ask any more would in time leave no place for others.
+        let stays = |other: &Waiter| !other.mode.is_shared() || other.fresh_till > h.now;
+        self.queue.retain(|other| other.place.waiter != place.waiter && stays(other));
         let at = self.queue.partition_point(|other| other.since <= since);
         self.queue.insert(at, Waiter { mode, place, since, fresh_till: h.after(FRESH) });
         self.queue.truncate(PLACES);

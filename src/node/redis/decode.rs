@@ -32,6 +32,7 @@ const LATE: i64 = -10;
 const TOO_OLD: i64 = -11;
 const DEFERRED: i64 = -12;
 const READERS: i64 = -13;
+const NO_PERMISSION: i64 = -14;
 
 /// First number that is too large for a fencing token: the script counts in doubles, which
 /// represent every whole number only up to here.
@@ -142,6 +143,7 @@ fn reply(
 ) -> Result<Reply, Trouble> {
     let reply = match (op, code) {
         (_, WRONG_TYPE) => return Err(wrong_type()),
+        (_, NO_PERMISSION) => return Err(no_permission()),
         (_, LATE) if !op.is_undo() => return Err(Trouble::Op(NodeError::past_deadline())),
         (
             Op::Acquire { .. }
@@ -255,6 +257,13 @@ fn wrong_type() -> Trouble {
     let detail = "WRONGTYPE: a key of this op holds another program's value, or the record \
                   of a newer version of this library: then upgrade this program";
     Trouble::Op(NodeError::not_executed(NodeFault::Server, detail))
+}
+
+/// Returns the error of a reader whose user may not run all commands of readers.
+fn no_permission() -> Trouble {
+    let detail = "NOPERM: allow this user +zadd +zrem +zrange +zcard +zscore +zremrangebyscore \
+                  +pexpireat";
+    Trouble::Op(NodeError::not_executed(NodeFault::NoPermission, detail))
 }
 
 /// Returns the largest fencing token or ballot in the reply; 0 if it contains none.

@@ -174,3 +174,62 @@ async fn a_forged_queue_costs_readers_nothing() {
         assert_eq!(one(&node, LONG, shared(release("k", a))).await, Ok(Reply::Done), "{value}");
     }
 }
+
+/// A user with the rights of a version that knew no readers. What a reader may not do is refused
+/// before anything is changed, and costs no other op of the batch.
+#[tokio::test]
+async fn without_the_rights_of_readers_nothing_is_changed() {
+    let server = Server::start(&[]);
+    let old = "+hello +select +info +time +wait +script|load +evalsha +get +getrange +mget +exists \
+               +set +del +pexpire +pttl +hset +hmget +hstrlen +hdel +publish +subscribe";
+    let rights = ["+zadd", "+zrem", "+zrange", "+zcard", "+zscore", "+zremrangebyscore"];
+    let user = ["acl", "setuser", "joe", "on", ">pw", "~*", "&palisade:changed*", "-@all"];
+    let node = |lacks: &str| {
+        let mut text = user.to_vec();
+        text.push("resetkeys");
+        text.push("~*");
+        text.extend(old.split_whitespace());
+        text.extend(rights.iter().chain(&["+pexpireat"]).filter(|right| **right != lacks));
+        assert_eq!(server.cli(&text), "OK");
+        let node = RedisNode::builder(server.url()).username("joe").password("pw");
+        node.trust_fresh(true).build().unwrap()
+    };
+    for lacks in rights.iter().chain(&["+pexpireat"]) {
+        let (node, a, b) = (node(lacks), owner(), owner());
+        let token = fence(one(&node, LONG, acquire("k", a)).await);
+        let ops = vec![
+            acquire("before", b),
+            shared(acquire("free", b)),
+            shared(extend("k", a, token, None)),
+            shared(release("k", a)),
+            acquire("behind", b),
+        ];
+        let got = batch(&node, LONG, ops, Duration::from_secs(5)).await.items;
+        assert!(matches!(got[0], Ok(Reply::Granted { .. })), "{lacks}: {got:?}");
+        assert!(matches!(got[4], Ok(Reply::Granted { .. })), "{lacks}: {got:?}");
+        for refused in &got[1..4] {
+            let e = refused.as_ref().expect_err("a right is missing");
+            assert_eq!((e.fault(), e.is_ambiguous()), (NodeFault::NoPermission, false), "{lacks}");
+            assert!(e.to_string().contains(lacks), "{e}");
+        }
+        assert_eq!(server.cli(&["get", "k"]), a.as_str(), "{lacks}: the writer has its lock");
+        assert_eq!(server.cli(&["exists", "free"]), "0");
+        for (name, owner) in [("k", a), ("before", b), ("behind", b)] {
+            assert_eq!(one(&node, LONG, release(name, owner)).await, Ok(Reply::Done));
+        }
+    }
+}
+
+/// A sorted set without an expiry is another program's, whatever its members look like.
+#[tokio::test]
+async fn a_sorted_set_without_an_end_is_foreign_and_keeps_its_members() {
+    let server = Server::start(&[]);
+    let (node, a) = (fresh(&server), owner());
+    server.cli(&["zadd", "k", "1", "user_2026_11_25_000001", "9", "other"]);
+    let held = one(&node, LONG, shared(acquire("k", a))).await;
+    assert!(matches!(held, Ok(Reply::Held { foreign: true, .. })), "{held:?}");
+    assert_eq!(one(&node, LONG, shared(release("k", a))).await, Ok(Reply::NotOwner));
+    let held = one(&node, LONG, acquire("k", a)).await;
+    assert!(matches!(held, Ok(Reply::Held { foreign: true, .. })), "{held:?}");
+    assert_eq!((members(&server, "k").len(), server.cli(&["pttl", "k"])), (2, "-1".to_owned()));
+}
