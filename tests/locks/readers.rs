@@ -361,7 +361,7 @@ async fn a_reader_that_gave_up_does_not_swallow_the_release_for_the_next_writer(
         assert!(short.build().unwrap().read().await.is_err());
         let writer = handles[2].rw_lock("doc").retry(seldom()).build().unwrap();
         let writer = tokio::spawn(async move { writer.write().await.map(|_| Instant::now()) });
-        sleep(Duration::from_millis(1_000)).await;
+        sleep(Duration::from_secs(1)).await;
         let released = Instant::now();
         held.release().await.unwrap();
         let got = timeout(Duration::from_secs(15), writer).await.expect("it is woken");
