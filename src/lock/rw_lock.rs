@@ -24,7 +24,8 @@ use crate::span::operation;
 /// There is no call that makes a reader a writer: two readers that both wait to become the writer
 /// would wait for each other. Release the read lock, acquire the write lock, and read again what
 /// may have changed in between. A task that holds a read lock and calls [`write`](Self::write) on
-/// the same name waits for itself, until the timeout.
+/// the same name waits for itself, until the timeout. So does one that calls [`read`](Self::read)
+/// again while a writer of another process waits: the writer waits for the first guard.
 #[derive(Clone, Debug)]
 pub struct RwLock(Mutex);
 
