@@ -36,7 +36,7 @@ pub struct Waiting {
     pub messages: u64,
     /// Time for which the messages have waited until now.
     pub waited: Duration,
-    /// Why the messages wait, and what the operator has to do.
+    /// Cause of the wait, and what the operator has to do.
     pub why: String,
 }
 
@@ -59,10 +59,10 @@ pub struct NodeHealth {
     pub name: Arc<str>,
     /// Answer of the node to a trial lock that was acquired and released.
     pub outcome: NodeOutcome,
-    /// Whether the node can grant locks, and claims of idempotency keys with a
+    /// Ability of the node to grant locks, and claims of idempotency keys with a
     /// [`created_at`](crate::idempotency::Call::created_at) later than its last loss of data.
     pub locks: Ability,
-    /// Whether the node can tell that an idempotency key without `created_at` was never used.
+    /// Ability of the node to tell that an idempotency key without `created_at` was never used.
     pub new_keys: Ability,
     /// Ranges of writes that the node's data may lack, as of the node's last answer, the latest
     /// last. There are at most eight, including those that concern no key any more. Empty until the

@@ -50,9 +50,9 @@ pub enum Op {
     /// `Held`, and the node registers the hint of `if_held`.
     ///
     /// A shared acquire is granted beside other shared grants, and refused where an exclusive
-    /// waiter that asked lately began to wait earlier (readers 1, 9). It does not raise the
-    /// fence: where there is none, `fence := max(clamp(proposal), floor)`, else `fence :=
-    /// max(fence, floor)` (readers 2). It is passed on by nobody: `TakeFrom` counts as `None`.
+    /// waiter that asked lately began to wait earlier (readers 1, 9). It does not raise the fence:
+    /// where there is none, `fence := max(clamp(proposal), floor)`, else `fence := max(fence,
+    /// floor)` (readers 2). No caller sends `TakeFrom` with it: `TakeFrom` counts as `None`.
     Acquire {
         /// Mode of the grant.
         mode: LockMode,
@@ -64,7 +64,7 @@ pub enum Op {
         ttl: Duration,
         /// Proposed fencing token: the caller's wall clock in µs since 1970, or a larger value.
         proposal: u64,
-        /// What the node does if another owner has the lock; `None` if it only answers.
+        /// Action of the node if another owner has the lock; `None` if it only answers.
         if_held: Option<IfHeld>,
     },
     /// Sets the fence to `token` if the owner still has a grant, `fence ≤ token`, and `token` is
@@ -215,7 +215,7 @@ pub enum Op {
         key: RecordKey,
         /// Owner of the claim.
         owner: OwnerToken,
-        /// How the attempt of the claim ended.
+        /// End of the claim's attempt.
         end: ClaimEnd,
     },
     /// Reads the record of an idempotency key.
@@ -368,7 +368,7 @@ pub enum Reply {
         remaining: Duration,
         /// Identifier of the quarantine, which a holder may name in `reassert`.
         id: QuarantineId,
-        /// How the node's data began, as in [`Facts::began`].
+        /// Beginning of the node's data, as in [`Facts::began`].
         began: Began,
     },
     /// Answer to `Raise`, `Extend`, `RaiseClaim`, `ExtendClaim`, `Complete`, `Steps`, `Release` and

@@ -29,7 +29,7 @@ pub(crate) struct AcquireRequest<'a> {
     pub(crate) keys: &'a LockKeys,
     pub(crate) ttl: Duration,
     pub(crate) level: Durability,
-    /// What a node does if another owner has the lock: it registers this handle for a wake-up hint,
+    /// Action of a node if another owner has the lock: it registers this handle for a wake-up hint,
     /// or transfers the lock to the caller. `None`: it only refuses.
     pub(crate) if_held: Option<IfHeld>,
     /// Longest wait for a permit, of which a handle has `ATTEMPTS_MAX` for attempts under way; a
@@ -44,7 +44,8 @@ pub(crate) struct AcquireRequest<'a> {
 }
 
 impl<'a> AcquireRequest<'a> {
-    /// Makes the parameters of an attempt that waits for nothing and takes the lock from nobody.
+    /// Makes the parameters of an attempt that waits for nothing and takes the lock from no other
+    /// owner.
     pub(crate) fn new(keys: &'a LockKeys, ttl: Duration, level: Durability) -> Self {
         let (if_held, within, taker, awaits_all) = (None, Duration::ZERO, None, false);
         let mode = LockMode::Exclusive;

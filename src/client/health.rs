@@ -23,7 +23,7 @@ const NAME: &str = "palisade:health";
 /// Ttl of the trial lock, which ends it if its release is lost.
 const TTL: Duration = Duration::from_secs(1);
 
-/// What one node answered to a health check.
+/// Answer of one node to a health check.
 pub(crate) struct NodeReport {
     pub(crate) name: Arc<str>,
     /// Answer to the request for the trial lock.

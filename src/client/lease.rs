@@ -28,7 +28,7 @@ use crate::token::{FencingToken, OwnerToken};
 /// `token` and `event` stay the same in all versions.
 const TARGET: &str = "palisade::lease";
 
-/// What a lease is for: a lock, a leadership or a claim.
+/// Subject of a lease: a lock, a leadership or a claim.
 #[derive(Debug)]
 pub(crate) enum Subject {
     /// A lock or a leadership.
@@ -82,14 +82,14 @@ struct State {
     verdicts: Verdicts,
     /// Key of the lease's entry in the renewer; `None` if it has no entry.
     slot: Option<(Moment, u64)>,
-    /// When and how the lease ended; `None` while it is held.
+    /// End of the lease; `None` while it is held.
     over: Option<Over>,
     /// Time at which the renewal under way began; `None` if there is none.
     renewing: Option<Moment>,
     longest_renewal: Duration,
 }
 
-/// When and how a lease ended.
+/// Time and cause of a lease's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Over {
     pub(crate) at: Moment,

@@ -19,7 +19,7 @@ const PROBE_EVERY: Duration = Duration::from_secs(1);
 /// may have answered other requests meanwhile.
 const STALE: Duration = Duration::from_secs(5);
 
-/// What an attempt without a majority has found, the finding that permits most first.
+/// Finding of an attempt without a majority, the finding that permits most first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Finding {
     /// No node serves any request. That is the same for every lock.
@@ -43,7 +43,7 @@ impl Finding {
             NodeOutcome::Silent => Self::Down,
             NodeOutcome::Granted => Self::Free,
             NodeOutcome::Held(_) | NodeOutcome::Refused => Self::Held,
-            // The node refuses because somebody may hold the lock.
+            // The node refuses because another owner may hold the lock.
             NodeOutcome::Quarantined { .. } => Self::Refused,
             NodeOutcome::Failed(error) => Self::of_fault(error),
         });

@@ -15,7 +15,7 @@ use crate::quorum::holdings::{Holdings, Known, Quarantine};
 use crate::quorum::vote::Servers;
 use crate::time::Moment;
 
-/// When, and by which server, an answer was given.
+/// Time of an answer, and the server that gave it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Origin {
     /// Time at which the answer arrived.
@@ -50,7 +50,7 @@ pub(crate) struct ReplyCollector {
 #[derive(Debug)]
 struct State {
     servers: Servers,
-    /// What each node holds of a grant. A renewal records its answers in the collector of the
+    /// Parts of a grant that each node holds. A renewal records its answers in the collector of the
     /// grant.
     holdings: Holdings,
     inbox: VecDeque<(usize, Answer)>,

@@ -67,7 +67,7 @@ pub(crate) trait Attempt: Send + Sync {
 /// Parameters of one attempt.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AttemptTerms {
-    /// What a node does if another owner has the name: it registers this handle for a hint. `None`
+    /// Action of a node if another owner has the name: it registers this handle for a hint. `None`
     /// before the call is registered for hints; then the node only refuses.
     pub(crate) if_held: Option<IfHeld>,
     /// Time that is left until the deadline of the call.
@@ -85,7 +85,7 @@ pub(crate) struct RetryTerms<'a> {
     pub(crate) deadline: Option<Moment>,
 }
 
-/// What a call waits for between two attempts.
+/// Event that a call waits for between two attempts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
     /// The call waits for its turn in the nodes' queues for a grant of this mode; a release wakes
@@ -99,7 +99,7 @@ pub(crate) enum Wait {
     Answer,
 }
 
-/// What a call may expect of a further attempt.
+/// Prospect of a further attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Prospect {
     /// Another owner has the name, for at most this time unless it renews; `None`: there is no
@@ -185,7 +185,7 @@ pub(crate) async fn retry<A: Attempt>(
     }
 }
 
-/// What follows a pause between two attempts.
+/// Step after a pause between two attempts.
 enum Next {
     Attempt,
     /// The deadline has passed.

@@ -14,7 +14,7 @@ use crate::op::Reply;
 use crate::quorum::{Answer, Machine, Progress};
 use crate::time::Moment;
 
-/// What a quorum machine needs in order to run: collector, timer and limits.
+/// Needs of a quorum machine that runs: collector, timer and limits.
 pub(super) struct Round<'a> {
     /// Collector that receives the answers.
     pub(super) replies: &'a Arc<ReplyCollector>,

@@ -100,7 +100,7 @@ pub struct Cron {
     lead: Arc<Lead>,
 }
 
-/// What this process knows of its own lead, and the task that campaigns for it.
+/// This process's own lead as far as it is known, and the task that campaigns for it.
 #[derive(Debug)]
 struct Lead {
     term: Arc<watch::Sender<Option<FencingToken>>>,

@@ -13,7 +13,7 @@ use crate::idempotency::{Idempotency, RunError, Status};
 /// Number of ticks without a stored result after which the search for an earlier run ends.
 pub(super) const BACK: usize = 16;
 
-/// What the last run before a tick means for that tick.
+/// Consequence of the last run before a tick for that tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum During {
     /// The tick was not due during a run.

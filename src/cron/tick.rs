@@ -139,11 +139,11 @@ pub struct Run {
     pub token: u64,
     /// True if the tick was missed, and the [`Missed`](super::Missed) policy ran it late.
     pub backfilled: bool,
-    /// How the run ended.
+    /// End of the run.
     pub end: End,
 }
 
-/// How a tick ended.
+/// End of a tick.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

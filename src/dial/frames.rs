@@ -90,7 +90,8 @@ pub(crate) struct Frames {
     items: u64,
     /// Pushes since the connection was opened.
     pushes: u64,
-    /// How many values are still missing in each list or map that has begun, the outermost first.
+    /// Number of values that are still missing in each list or map that has begun, the outermost
+    /// first.
     open: Vec<u64>,
     at: At,
 }

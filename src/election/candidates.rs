@@ -166,7 +166,7 @@ impl Entry {
     }
 }
 
-/// What a candidate has read in the list, and the priority that it has announced to the other
+/// List as a candidate has read it last, and the priority that it has announced to the other
 /// candidates.
 #[derive(Debug, Default)]
 struct Read {

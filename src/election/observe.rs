@@ -132,7 +132,7 @@ struct Watch {
     vacancy: Vacancy,
 }
 
-/// What the observer has yielded and read so far.
+/// State of an observer: the items that it has yielded and the values that it has read.
 struct Seen {
     last: Last,
     /// Term and number of the value that was yielded last.

@@ -171,7 +171,7 @@ fn until_change(lease: &Lease, now: Moment) -> Duration {
     (next + Duration::from_nanos(1)).clamp(Duration::from_millis(1), WATCH)
 }
 
-/// What this process does in one election, shared by all clones of the `Election`.
+/// Course of this process in one election, shared by all clones of the `Election`.
 #[derive(Debug)]
 pub(super) struct Course {
     drift: Drift,

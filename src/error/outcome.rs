@@ -20,7 +20,7 @@ pub enum NodeOutcome {
     Quarantined {
         /// Time until the node grants again.
         remaining: Duration,
-        /// How the node's data began. If it is [`Began::Known`], the server was restarted, or
+        /// Beginning of the node's data. If it is [`Began::Known`], the server was restarted, or
         /// another server took its place.
         began: Began,
     },

@@ -36,7 +36,7 @@ pub struct Failed {
     error: BoxError,
 }
 
-/// What is known about the effect of a handler that failed.
+/// Knowledge about the effect of a handler that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Effect {

@@ -115,7 +115,7 @@ pub enum Record {
     Replaced,
 }
 
-/// What a majority of nodes reports about an operator's decision on lost data.
+/// Report of a majority of nodes about an operator's decision on lost data.
 pub enum Read {
     /// An operator has made this decision.
     Decided(Decided),

@@ -19,7 +19,8 @@ pub enum Outcome<T> {
         value: T,
         /// Number of this attempt; 1 unless earlier attempts began and left no result.
         attempt: u32,
-        /// How many replicas have the result, on which depends whether it survives a failover.
+        /// Number of replicas that have the result, on which depends whether it survives a
+        /// failover.
         durability: Achieved,
         /// True if the value is stored for later callers. If it is larger than
         /// [`max_result`](crate::idempotency::IdempotencyBuilder::max_result), it is not stored,
@@ -147,7 +148,7 @@ pub struct Parked {
     /// Number of attempts that are known to have begun without leaving a result. Zero only for
     /// [`ParkedReason::Forgotten`].
     pub attempt: u32,
-    /// What is unknown about earlier attempts.
+    /// Gap in the knowledge about earlier attempts.
     pub reason: ParkedReason,
     /// Time until enough nodes know again whether a key without
     /// [`created_at`](crate::idempotency::Call::created_at) was used before. Zero if enough nodes
@@ -196,7 +197,7 @@ impl fmt::Display for Spans<'_> {
     }
 }
 
-/// What an operator has to do about a forgotten key, shown as a part of the report's sentence.
+/// Task of an operator about a forgotten key, shown as a part of the report's sentence.
 struct Next<'a>(&'a Parked);
 
 impl fmt::Display for Next<'_> {
@@ -225,7 +226,7 @@ impl fmt::Display for Next<'_> {
     }
 }
 
-/// What is unknown about the earlier attempts of a parked key.
+/// Gap in the knowledge about the earlier attempts of a parked key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ParkedReason {

@@ -33,7 +33,7 @@ pub enum Forgotten {
     Run,
 }
 
-/// What to do with a key whose earlier attempt left no result (lapsed), and with a key whose record
+/// Policies for a key whose earlier attempt left no result (lapsed), and for a key whose record
 /// may have been lost with a node's data (forgotten).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Policy {

@@ -150,7 +150,7 @@ struct State {
     open: bool,
 }
 
-/// What has to be done in a step that begins.
+/// Task of a step that begins.
 enum Begun {
     /// Return this value (as JSON), because an earlier attempt finished the step.
     Replay(String),

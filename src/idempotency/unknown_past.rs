@@ -9,7 +9,8 @@ use crate::client::claim::Held;
 use crate::op::Loss;
 use crate::quorum::record::{Forgetting, Promise};
 
-/// Why an earlier attempt under a key may have taken effect although no result is known.
+/// Reason for which an earlier attempt under a key may have taken effect although no result is
+/// known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Doubt {
     /// Number of earlier attempts that began and left no result.

@@ -20,8 +20,8 @@ use crate::quorum::acquire::Loss;
 use crate::span::{Call, operation};
 use crate::time::Moment;
 
-/// What callers of a [`DegradingMutex`] do while no majority of the nodes answers. To refuse them
-/// is what a [`Mutex`] does.
+/// Conduct of the callers of a [`DegradingMutex`] while no majority of the nodes answers. To refuse
+/// them is what a [`Mutex`] does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnUnavailable {

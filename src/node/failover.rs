@@ -1,4 +1,4 @@
-//! How long a failover of a node takes, from the old master's last answer until the new one
+//! Duration of a node's failover, from the old master's last answer until the new one
 //! confirms leases.
 
 use std::time::Duration;

@@ -21,7 +21,7 @@ pub const LAG_SLACK: Duration = Duration::from_secs(2);
 /// Failover window (L) that is assumed for a server without the check; nothing enforces it.
 const UNCHECKED: Duration = Duration::from_secs(15);
 
-/// What a node does if its master's min-replicas check is off or too weak.
+/// Conduct of a node if its master's min-replicas check is off or too weak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum MinReplicas {
     /// The node does not vote while the check is off or weaker than required.
@@ -38,7 +38,7 @@ pub enum MinReplicas {
 /// Strength of the min-replicas check that a client requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MinReplicasRule {
-    /// What the node does if the check is weaker.
+    /// Conduct of the node if the check is weaker.
     pub policy: MinReplicas,
     /// Least `min-replicas-to-write` that is required.
     pub replicas: u32,

@@ -1,7 +1,7 @@
-//! How a node's data began.
+//! The beginning of a node's data.
 
-/// How a node's data began: whether the node was new then, had lost earlier data, or does not know
-/// which. A restart or a failover does not change it; `palisade init` sets it to `Known`.
+/// Beginning of a node's data: whether the node was new then, had lost earlier data, or does not
+/// know which. A restart or a failover does not change it; `palisade init` sets it to `Known`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Began {
     /// The node was known to be new: an operator marked it with `palisade init`, or it was created

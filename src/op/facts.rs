@@ -36,7 +36,7 @@ pub struct Facts {
     /// True if the node had no marker before this batch, so either it is new or it has lost its
     /// data.
     pub marker_missing: bool,
-    /// How the node's data began: whether the node was new then, or had lost earlier data.
+    /// Beginning of the node's data: whether the node was new then, or had lost earlier data.
     pub began: Began,
     /// Ranges of writes that the node's data may lack, the latest last.
     pub losses: Arc<[Loss]>,

@@ -1,10 +1,10 @@
-//! What a node does about an acquire if another owner has the lock.
+//! The action of a node about an acquire if another owner has the lock.
 
 use std::time::Duration;
 
 use crate::token::OwnerToken;
 
-/// What a node does about an acquire if another owner has the lock: register the caller for a hint,
+/// Action of a node about an acquire if another owner has the lock: register the caller for a hint,
 /// or transfer the lock to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IfHeld {

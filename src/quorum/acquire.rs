@@ -13,7 +13,7 @@ use crate::quorum::{Answer, Machine, Progress};
 use crate::time::Moment;
 use crate::token::FencingToken;
 
-/// What a node has answered to the attempt so far.
+/// Answer of a node to the attempt so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Vote {
     Silent,

@@ -159,7 +159,7 @@ pub enum Found {
     NoQuorum(Vec<NodeOutcome>),
 }
 
-/// What a node has answered to the lookup so far.
+/// Answer of a node to the lookup so far.
 #[derive(Clone, Debug)]
 enum Seen {
     Silent,

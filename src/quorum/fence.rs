@@ -8,7 +8,7 @@
 
 use crate::quorum::majority::majority;
 
-/// How the token is settled, by the grants so far.
+/// Next step to settle the token, by the grants so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Settled {
     /// A majority granted this value, so it is the token.

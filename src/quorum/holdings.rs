@@ -1,4 +1,4 @@
-//! Which nodes may hold the lock or the claim of one attempt, derived from their answers to the
+//! The nodes that may hold the lock or the claim of one attempt, derived from their answers to the
 //! attempt and to its renewals.
 //!
 //! A release must go to each node that may hold something of the attempt, and to no other node
@@ -22,7 +22,7 @@ pub struct Quarantine {
     pub ends: Moment,
 }
 
-/// What is known of a lease, and of one of the nodes that may hold it.
+/// Knowledge of a lease, and of one of the nodes that may hold it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Known {
     /// End of the lease's validity.
@@ -55,7 +55,7 @@ impl Known {
     }
 }
 
-/// What one node may hold of the attempt.
+/// Parts of the attempt that one node may hold.
 #[derive(Clone, Debug)]
 struct Holding {
     /// True once the node's first answer has arrived. Also true once an extension was sent to the
@@ -71,7 +71,7 @@ struct Holding {
     quarantine: Option<(u64, Quarantine)>,
 }
 
-/// What each node may hold of one attempt.
+/// Parts of one attempt that each node may hold.
 #[derive(Clone, Debug)]
 pub struct Holdings {
     nodes: Vec<Holding>,

@@ -20,7 +20,7 @@ use crate::quorum::{Answer, Machine, Progress};
 use crate::time::Moment;
 use crate::token::OwnerToken;
 
-/// What one node has answered.
+/// Answer of one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum OwnerReport<W> {
     /// The key holds a lock of this library.
@@ -42,7 +42,7 @@ enum OwnerReport<W> {
     Failed(NodeError),
 }
 
-/// What the answers so far show about the leader.
+/// Verdict of the answers so far about the leader.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sight<W> {
     /// A majority names one owner, and that owner has published metadata.

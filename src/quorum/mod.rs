@@ -62,7 +62,7 @@ pub enum Progress<D> {
 /// [`on_time`](Self::on_time) to begin, and again at each moment that a step names. It passes every
 /// reply to [`on_reply`](Self::on_reply), and stops at [`Progress::Decided`].
 pub trait Machine {
-    /// What the machine decides: the result of the operation.
+    /// Result of the operation, which the machine decides.
     type Decision;
 
     /// Takes in a reply or an error of the node with this number, and returns the next step.

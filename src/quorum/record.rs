@@ -51,7 +51,7 @@ fn refused(refusal: Refusal) -> Step {
     Step::Decided(Err(Denied::Refused(refusal)))
 }
 
-/// What a majority of the nodes promised to a claim.
+/// Promise of a majority of the nodes to a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Promise {
     /// Ballot of the claim: the fencing token on which a majority agrees.
@@ -108,7 +108,7 @@ pub enum Refusal {
     NoQuorum(Vec<NodeOutcome>),
 }
 
-/// What a node has answered to the claim so far.
+/// Answer of a node to the claim so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Vote {
     Silent,

@@ -7,7 +7,7 @@ use crate::quorum::majority::majority;
 use crate::quorum::{Answer, Machine, Progress};
 use crate::time::Moment;
 
-/// What a majority of the nodes answered to a release.
+/// Answer of a majority of the nodes to a release.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
     /// A majority still held the lock for our owner token, and deleted it.

@@ -15,7 +15,7 @@ use crate::op::{Facts, Holder, Reply, Terms};
 use crate::quorum::Answer;
 use crate::time::{FENCE_SLACK, token_lead};
 
-/// What is known of a node when its answer is judged.
+/// Facts about a node that count when its answer is judged.
 #[derive(Clone, Copy, Debug)]
 pub struct Witness<'a> {
     /// Facts that the node reported in the same batch; `None` if it reported none.

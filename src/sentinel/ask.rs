@@ -25,8 +25,8 @@ pub(crate) struct Inquiry {
     pub(crate) access: Access,
     /// Time for each Sentinel to answer, connecting included.
     pub(crate) within: Duration,
-    /// Where this client reaches the addresses that Sentinels report; an address that is not in the
-    /// map is used as it is.
+    /// Addresses at which this client reaches those that Sentinels report; an address that is not
+    /// in the map is used as it is.
     pub(crate) map: BTreeMap<Address, Address>,
 }
 

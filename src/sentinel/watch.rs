@@ -21,7 +21,7 @@ const ALARMED: Duration = Duration::from_millis(150);
 /// Number of polls for which the pause [`ALARMED`] is used.
 const ALARM_POLLS: u32 = 20;
 
-/// What the rounds of questions have found out about the group.
+/// State of the group as the rounds of questions have found it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
     /// The master that was decided last.

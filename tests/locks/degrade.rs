@@ -419,7 +419,7 @@ async fn a_call_dropped_at_every_await_leaves_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn closing_ends_all_who_wait_and_lets_nobody_go_on() {
+async fn closing_ends_all_who_wait_and_lets_no_call_go_on() {
     let world = World::new(3);
     let redlock = world.process();
     world.cut([0, 1, 2]);

@@ -263,7 +263,7 @@ async fn a_reader_gets_past_writers_without_end() {
                 tokio::spawn(async move {
                     while !stop.load(SeqCst) {
                         let guard = lock.write().await.unwrap();
-                        assert_eq!(inside.fetch_add(1, SeqCst), 0, "somebody beside a writer");
+                        assert_eq!(inside.fetch_add(1, SeqCst), 0, "a holder beside a writer");
                         sleep(Duration::from_millis(10)).await;
                         inside.fetch_sub(1, SeqCst);
                         guard.release().await.unwrap();

@@ -1,4 +1,4 @@
-//! Reentrant locks: what an owner holds it acquires again at once, and nobody else does.
+//! Reentrant locks: what an owner holds it acquires again at once, and no other owner does.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -71,7 +71,7 @@ pub(crate) struct Args {
     concurrency: usize,
 }
 
-/// What a consumer does with a message: book it in the ledger, or ask the ledger about it. It is
+/// Work of a consumer on a message: book it in the ledger, or ask the ledger about it. It is
 /// the same for all brokers.
 #[derive(Clone)]
 pub(crate) struct Work {

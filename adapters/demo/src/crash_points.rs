@@ -41,7 +41,7 @@ const PATIENCE: Duration = Duration::from_secs(90);
 const STEADY: Duration = Duration::from_secs(2);
 const SIGABRT: i32 = 6;
 
-/// What the ledger and the records on the nodes show after the death of a consumer.
+/// State of the ledger and of the records on the nodes after the death of a consumer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Seen {
     /// Number of invoices that are booked in the ledger.

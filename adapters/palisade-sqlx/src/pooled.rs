@@ -1,4 +1,4 @@
-//! How this crate sends its statements so that they work behind a transaction pooler.
+//! Statements that also work behind a transaction pooler.
 //!
 //! If sqlx may run a statement again, it gives the statement a name, and sends the statement's text
 //! in one request and its arguments in the next one. A transaction pooler lets several clients use

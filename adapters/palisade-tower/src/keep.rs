@@ -4,7 +4,7 @@
 use http::StatusCode;
 use palisade::Failed;
 
-/// What a handler's response means for the next request with the same idempotency key.
+/// Effect of a handler's response on the next request with the same idempotency key.
 ///
 /// The layer decides by the status of the response, with [`Keep::by_status`] or a function set by
 /// [`keep_by`](crate::IdempotencyLayer::keep_by). A handler that knows more than the status says

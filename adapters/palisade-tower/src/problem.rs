@@ -154,8 +154,8 @@ impl Problem {
                 "outcome-unknown",
                 "Outcome is not known",
                 "An earlier request with this Idempotency-Key was begun, and it is not known \
-                 whether it took effect. It is not run again before somebody has looked. Nothing \
-                 was run.",
+                 whether it took effect. It is not run again before an operator of the service has \
+                 decided about it. Nothing was run.",
             ),
             Self::PastUnknown(_) => (
                 StatusCode::CONFLICT,

@@ -20,7 +20,7 @@ pub const DETAIL: &str = "x-palisade-detail";
 /// Name of the queue, topic or stream from which a dead letter was consumed before it was moved.
 pub const ORIGIN: &str = "x-palisade-origin";
 
-/// Which parts of the original message a dead letter lacks, as a text for people.
+/// Parts of the original message that a dead letter lacks, as a text for people.
 pub const LEFT_OUT: &str = "x-palisade-left-out";
 
 /// Largest size of the value of [`DETAIL`] in bytes, because all headers have to fit into one frame

@@ -32,8 +32,8 @@ const MOST: usize = 100_000;
 pub(crate) struct Holding {
     pub(super) of: Idempotency,
     state: Mutex<State>,
-    /// Whether the consumer takes no messages because the nodes are not initialised: why, and since
-    /// when.
+    /// State of a consumer that takes no messages because the nodes are not initialised: why, and
+    /// since when.
     pub(super) shut: Shut,
 }
 

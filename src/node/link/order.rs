@@ -20,7 +20,7 @@ pub(super) struct Waiting {
 /// The connection on which a batch was sent, with the answer to come.
 pub(super) type OnItsWay = (Arc<Current>, Sent);
 
-/// What became of a batch when it was handed over: sent, waiting for a connection, or refused.
+/// Place of a batch after it was handed over: sent, waiting for a connection, or refused.
 pub(super) enum Place {
     Sent(OnItsWay),
     Waits(oneshot::Receiver<Result<OnItsWay, NodeError>>),

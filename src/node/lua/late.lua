@@ -1,4 +1,4 @@
--- What runs of a batch that came too late: if its deadline has passed (batch.lua), only the ops
+-- Deadline of a batch: if it has passed (batch.lua), only the ops
 -- that undo, release and unclaim, still run.
 -- KEYS, ARGV  not read
 -- Puts        per op: LATE

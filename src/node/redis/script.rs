@@ -11,7 +11,7 @@ macro_rules! lua {
 
 /// Text of the script: the functions of the fast paths, those of the slow paths, and the loop over
 /// the batch. The functions come first, so that the variables of the loop are not upvalues of them.
-/// What is inside the functions of the slow paths is created only when an op needs it.
+/// The code inside the functions of the slow paths is created only when an op needs it.
 const TEXT: &str = concat!(
     lua!("acquire" "wake" "release" "prolong" "claim_fast" "complete_fast" "replay"),
     "local function batch(info, at, marker, now_us, expected)\n",

@@ -34,7 +34,7 @@ pub(super) struct Finder {
     last_master: Mutex<LastMaster>,
 }
 
-/// What was last read about the group: the identity of the master that was judged, and the
+/// Facts that were last read about the group: the identity of the master that was judged, and the
 /// replicas.
 #[derive(Clone, Default)]
 struct LastMaster {

@@ -239,7 +239,7 @@ async fn rule_7_a_release_removes_its_reader_only(b: Bench) {
     b.expect(leave(&k, a), Reply::Absent, "there is nothing to release").await;
     b.granted(read(&k, a, LONG), "a free lock is granted to a reader").await;
     b.granted(read(&k, c, LONG), "a reader is granted beside another").await;
-    b.expect(leave(&k, b.owner()), Reply::Absent, "nobody else's is released").await;
+    b.expect(leave(&k, b.owner()), Reply::Absent, "no other owner's is released").await;
     b.expect(leave(&k, a), Reply::Done, "a reader releases").await;
     b.expect(leave(&k, a), Reply::Absent, "once").await;
     let seen = readers(&b, &k).await;
@@ -365,7 +365,7 @@ async fn rule_9_a_writer_that_waits_keeps_later_readers_out(b: Bench) {
 async fn rule_9_a_writer_behind_keeps_no_reader_out(b: Bench) {
     let k = read_beside_a_writer(&b, Duration::ZERO).await;
     let waits = shared(acquire_waiting(&k, b.owner(), (READERS[0], Duration::from_secs(10))));
-    b.granted(waits, "a writer that began to wait later keeps nobody out").await;
+    b.granted(waits, "a writer that began to wait later keeps no reader out").await;
 }
 
 async fn rule_9_a_writer_that_asks_no_more_keeps_readers_out_for_a_moment(b: Bench) {
@@ -380,8 +380,8 @@ async fn rule_9_a_writer_that_asks_no_more_keeps_readers_out_for_a_moment(b: Ben
 const READERS: [u64; 2] = [2, 3];
 const WRITER: u64 = 1;
 
-/// Makes two readers and a writer wait, for so many seconds, for a lock of an owner, which is
-/// returned.
+/// Makes two readers and a writer wait, for this number of seconds, for a lock of an owner, which
+/// is returned.
 async fn queue_for(b: &Bench, readers: [u64; 2], writer: u64) -> (LockKeys, OwnerToken) {
     let (k, a) = awaited(b, &[]).await;
     for (waiter, secs) in READERS.into_iter().zip(readers) {
@@ -459,7 +459,7 @@ async fn rule_10_what_is_reserved_for_readers_keeps_writers_out(b: Bench) {
         acquire(&k, b.owner(), LONG),
     ];
     let got = b.all(ops).await;
-    b.check(got[1] == Reply::Holder(None), "nobody holds it yet", &got);
+    b.check(got[1] == Reply::Holder(None), "it has no holder yet", &got);
     b.check(is_held(&got[2]) && is_held(&got[3]), "writers are refused", &got);
     b.check(is_granted(&got[4]) && is_granted(&got[5]), "readers are granted", &got);
     b.check(is_held(&got[6]), "and keep writers out themselves", &got);

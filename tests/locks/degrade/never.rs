@@ -1,4 +1,4 @@
-//! What keeps a call from going on without the lock: a node says that somebody may hold it, or
+//! Conditions that keep a call from going on without the lock: a node says that it may be held, or
 //! waiting is no cure.
 
 use palisade::error::{NodeFault, NodeOutcome};
@@ -86,7 +86,7 @@ async fn a_lone_node_in_quarantine_is_waited_for_also_during_an_outage() {
     world.memories[0].restart_keeping();
     world.heal();
     sleep(S).await;
-    // This call is the probe: from now on nobody goes on without the lock.
+    // This call is the probe: from now on no other call goes on without the lock.
     let begun = Instant::now();
     let first = held(&m).await;
     assert!(begun.elapsed() > 10 * S, "{:?}", begun.elapsed());

@@ -162,7 +162,7 @@ async fn a_forged_queue_costs_readers_nothing() {
         "0".to_owned() + &place("s", "50", "-            ") + &place("x", "nn", "0x00000000000"),
     ];
     for value in values {
-        // Somebody waits, so that the queue is looked at.
+        // A writer waits, so that the queue is looked at.
         let wait = Op::Inspect { keys: LockKeys::new("other"), wait: true };
         one(&node, LONG, wait).await.unwrap();
         server.cli(&["set", "{k}:queue", &value, "px", "20000"]);
