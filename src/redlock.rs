@@ -222,8 +222,9 @@ impl RedlockBuilder {
     /// Sets E, the largest error of any clock against true time: the clocks of this machine, of the
     /// nodes, and of the programs that make requests with idempotency keys. It must be less than
     /// half of `max_ttl`. Default: 2 s, or a quarter of `max_ttl` if that is less. After a node has
-    /// lost its data, the order of fencing tokens depends on E, and so does whether the node can
-    /// tell that an idempotency key was never used. All clients must agree on it.
+    /// lost its data, three promises depend on E: the order of fencing tokens, whether the node can
+    /// tell that an idempotency key was never used, and that a key has one result. All clients must
+    /// agree on it.
     pub fn clock_error(mut self, bound: Duration) -> Self {
         self.clock_error = Some(bound);
         self

@@ -21,6 +21,12 @@ if kind == 'I' then
     end
     return
   end
+  if not value and is_to_be_kept(KEYS[k + 1], KEYS[k + 2]) then
+    put(stored(KEYS[k + 2]) or 0)
+    put(KEPT)
+    put(b.apart)
+    return put(false)
+  end
   if not value or is_ownerless(value) and value ~= KEPT then return put(ABSENT) end
   local meta = look(KEYS[k + 3], most)
   meta = type(meta) == 'string' and #meta <= most and meta

@@ -50,6 +50,12 @@ local function is_kept(lock, fence)
   return true
 end
 
+-- Returns true if the first acquire of the lock, which is absent here, would find it kept.
+local function is_to_be_kept(lock, fence)
+  return b.settling and redis.call('EXISTS', fence) == 1
+    and not redis.pcall('HMGET', 'palisade:settled', lock)[1]
+end
+
 -- Returns true if the key holds the readers of a lock (shared.lua).
 local function are_readers(lock)
   local one = redis.pcall('ZRANGE', lock, '0', '0')[1]

@@ -130,17 +130,21 @@ impl Entry {
     /// Returns the time for which the lock, although it is free, is kept for a holder that may
     /// still exist, because a planned handover was made lately; `None` if it is not kept.
     pub(super) fn kept(&mut self, h: &Header) -> Option<Duration> {
+        if h.settling && self.is_free() && self.fence_till > h.now {
+            let begun = self.kept.filter(|(history, _)| *history == h.id().history);
+            self.kept = begun.or(Some((h.id().history, h.after(h.apart()))));
+        }
+        self.kept_till(h).map(|till| h.until(till))
+    }
+
+    /// Returns the time until which the free lock is kept, also if none has asked for it since the
+    /// handover: then an acquire would begin that time now.
+    fn kept_till(&self, h: &Header) -> Option<u64> {
         if !h.settling || !self.is_free() || self.fence_till <= h.now {
             return None;
         }
-        let here = h.id().history;
-        let (_, till) = *self
-            .kept
-            .filter(|(history, _)| *history == here)
-            .as_ref()
-            .unwrap_or(&(here, h.after(h.apart())));
-        self.kept = Some((here, till));
-        Some(h.until(till)).filter(|rest| !rest.is_zero())
+        let begun = self.kept.filter(|(history, _)| *history == h.id().history);
+        Some(begun.map_or(h.after(h.apart()), |(_, till)| till)).filter(|till| *till > h.now)
     }
 
     /// Returns the time for which the lock is reserved for another waiter than the one that asks;
@@ -387,12 +391,9 @@ impl Locks {
             return Reply::Readers(e.readers(h));
         }
         let holder = entry.and_then(|e| {
-            let (owner, till, meta) = match (&e.held, e.kept) {
-                (Some(held), _) => (held.owner, held.till, held.meta.clone()),
-                (None, Some((history, till))) if history == h.id().history && till > h.now => {
-                    (Some(OwnerToken::KEPT), Some(till), None)
-                }
-                (None, _) => return None,
+            let (owner, till, meta) = match &e.held {
+                Some(held) => (held.owner, held.till, held.meta.clone()),
+                None => (Some(OwnerToken::KEPT), Some(e.kept_till(h)?), None),
             };
             let remaining = till.map(|t| h.until(t));
             Some(Holder { owner, fence: e.fence, remaining, meta })

@@ -428,6 +428,10 @@ fn after_a_handover_what_was_in_use_is_kept_for_twice_the_clock_error() {
     hand.pass(NANO);
     let ops = [acquire("lock", 2, 0), claim("key", 2, MAX_TTL)];
     let inspect = Op::Inspect { keys: LockKeys::new("lock"), wait: false };
+    let Reply::Holder(Some(kept)) = ask(&node, inspect.clone()) else {
+        panic!("shown as free before anyone asked for it")
+    };
+    assert_eq!((kept.owner, kept.remaining), (Some(OwnerToken::KEPT), Some(APART)));
     for (left, past) in [(APART, APART.saturating_sub(NANO)), (NANO, NANO)] {
         let replies: Vec<Reply> = ops.iter().map(|op| ask(&node, op.clone())).collect();
         let held = Reply::Held { remaining: Some(left), foreign: false };

@@ -61,7 +61,8 @@ pub(crate) fn all(promises: Promises) -> Vec<Box<dyn Invariant>> {
         // After the accepted loss of a claim and its result, the key may have a second result.
         all.push(Box::new(accepted::Accepted::new(promises.accepts, promises.window)));
     } else {
-        all.push(Box::<results::Results>::default());
+        let one = promises.once || promises.clocks != Clocks::Apart;
+        all.push(Box::new(results::Results::new(one)));
         all.push(Box::new(handlers::Handlers::new(promises.clocks == Clocks::Right)));
         if promises.steps {
             all.push(Box::<steps::Steps>::default());
