@@ -8,6 +8,7 @@ use palisade::Drift;
 use palisade::node::{RedisNode, SentinelNode};
 use palisade::{Advice, ConfigError, MemoryNode, Redlock, RedlockBuilder, RetryPolicy, RunError};
 
+const NS: Duration = Duration::from_nanos(1);
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(86_400);
@@ -162,6 +163,22 @@ fn idempotency_settings() {
     let long = named().retention(366 * DAY + SECOND).build();
     refused(long, "retention", "31622401s", "at most 366 days");
     named().lease(15 * SECOND).retention(16 * SECOND).build().expect("longer than the lease");
+}
+
+#[test]
+fn idempotency_settings_at_their_limits() {
+    let named = || handle().idempotency("n").at_most_once();
+    named().max_result(8 << 20).build().expect("8 MiB");
+    named().retention(366 * DAY).build().expect("366 days");
+    let longer = named().retention(366 * DAY + NS).build();
+    refused(longer, "retention", "31622400.000000001s", "at most 366 days");
+    named().lease(15 * SECOND).retention(15 * SECOND + NS).build().expect("longer than the lease");
+    named().lease(15 * SECOND).build().expect("max_ttl");
+    let longer = named().lease(15 * SECOND + NS).build();
+    refused(longer, "lease", "15.000000001s", "at most max_ttl (15s)");
+    let accepting = |longest| named().retention(DAY).accept_loss(longest).build();
+    accepting(Duration::new(86_399, 999_999_999)).expect("less than the retention");
+    refused(accepting(DAY), "accept_loss", "86400s", "less than the retention (86400s)");
 }
 
 #[tokio::test]

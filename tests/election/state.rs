@@ -143,3 +143,28 @@ async fn a_follower_and_an_observer_count_the_time_without_a_leader() {
     assert!(counted.leaderless_now + TTL > passed && counted.leaderless_now <= passed);
     watch.abort();
 }
+
+/// A leader that resigns leaves the rest of its lease unused, and this rest is no time with a
+/// leader.
+#[tokio::test(start_paused = true)]
+async fn a_read_that_finds_no_leader_begins_the_time_without_one() {
+    let world = World::new(3);
+    let (leads, watcher) = (world.election(), world.election());
+    assert_eq!(watcher.leader().await.unwrap(), None);
+    let begun = Instant::now();
+    sleep(TTL).await;
+    let counted = watcher.metrics();
+    assert_eq!((counted.leaderless, counted.leaderless_now), (begun.elapsed(), begun.elapsed()));
+
+    let leadership = leads.campaign("a").await.unwrap();
+    assert!(watcher.leader().await.unwrap().is_some());
+    let before = watcher.metrics();
+    assert_eq!((before.leaderless, before.leaderless_now), (begun.elapsed(), Duration::ZERO));
+    assert!(leadership.resign().await.is_ok());
+    assert_eq!(watcher.leader().await.unwrap(), None);
+    let resigned = Instant::now();
+    sleep(TTL / 4).await;
+    let counted = watcher.metrics();
+    assert_eq!(counted.leaderless_now, resigned.elapsed());
+    assert_eq!(counted.leaderless, before.leaderless + resigned.elapsed());
+}

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use palisade::error::{AcquireError, Advice, NodeError, NodeFault, NodeOutcome};
 use palisade::node::MemoryNode;
-use palisade::node::spi::{Batch, BoxFuture, Env, LockNode, NodeSignal, Op, Replies};
+use palisade::node::spi::{Batch, BoxFuture, Env, IfHeld, LockNode, NodeSignal, Op, Replies};
 use palisade::test_util::TokioEnv;
 use palisade::{LockGuard, Moment, Redlock, TryAcquire};
 use tokio::sync::broadcast;
@@ -37,6 +37,32 @@ impl LockNode for Slow {
 
     fn name(&self) -> Arc<str> {
         self.inner.name()
+    }
+}
+
+/// A node in whose name another program sends a hint at each request that asks for one.
+struct Forged {
+    node: Slow,
+    hints: broadcast::Sender<NodeSignal>,
+}
+
+impl LockNode for Forged {
+    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
+        for op in &batch.ops {
+            if let Op::Acquire { keys, if_held: Some(IfHeld::Queue(place)), .. } = op {
+                let hint = NodeSignal::Turn { key: keys.lock().into(), waiter: place.waiter };
+                self.hints.send(hint).expect("the handle listens");
+            }
+        }
+        self.node.call(batch, deadline)
+    }
+
+    fn events(&self) -> broadcast::Receiver<NodeSignal> {
+        self.hints.subscribe()
+    }
+
+    fn name(&self) -> Arc<str> {
+        self.node.name()
     }
 }
 
@@ -101,6 +127,43 @@ async fn locks_that_are_held_come_before_new_ones() {
         sleep(Duration::from_millis(500)).await;
     }
     assert!(held.iter().all(LockGuard::is_valid));
+}
+
+/// The locks are renewed at random times within one second, so that some of the renewals are under
+/// way when the locks are released.
+#[tokio::test(start_paused = true)]
+async fn locks_that_are_released_during_a_renewal_are_kept_alive_no_longer() {
+    let (redlock, _, _) = handles(Duration::from_millis(100));
+    let (held, _) = hold(&redlock, 256).await;
+    assert_eq!((held.len(), redlock.held()), (256, 256));
+    sleep(Duration::from_secs(3)).await;
+    drop(held);
+    assert_eq!(redlock.held(), 0);
+    // By now all renewals have been answered.
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(redlock.held(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn forged_hints_cost_a_node_a_hundred_requests_a_second_at_most() {
+    let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
+    let inner = MemoryNode::builder().env(Arc::clone(&env)).build();
+    let acquires = Arc::<AtomicUsize>::default();
+    let (takes, count) = (Duration::from_millis(2), Arc::clone(&acquires));
+    let node = Slow { inner: inner.clone(), takes, acquires: count };
+    let node = Forged { node, hints: broadcast::channel(64).0 };
+    let redlock = Redlock::builder().node(node).env(Arc::clone(&env)).build().expect("a handle");
+    let other = Redlock::builder().node(inner).env(env).build().expect("a handle");
+    let blocker = other.mutex("hot").build().unwrap().acquire().await.expect("it is free");
+    let mutex = redlock.mutex("hot").acquire_timeout(Duration::from_secs(600)).build().unwrap();
+    let waiter = tokio::spawn(async move { mutex.acquire().await });
+    sleep(Duration::from_secs(1)).await;
+    let before = acquires.load(Ordering::Relaxed);
+    sleep(Duration::from_secs(20)).await;
+    let asked = acquires.load(Ordering::Relaxed) - before;
+    assert!((1_000..=20 * 105).contains(&asked), "{asked} in 20 s");
+    blocker.release().await.expect("it was held");
+    waiter.await.expect("a waiter").expect("free again").release().await.expect("it was held");
 }
 
 /// The first waiter of a handle asks on behalf of all waiters of this handle.

@@ -48,6 +48,23 @@ async fn a_guard_that_was_lost_is_never_released_whatever_the_nodes_still_have()
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_signal_resolves_at_the_instant_at_which_its_guard_is_dropped() {
+    let env = env();
+    let redlock = over(&nodes(3, &env), &env).build().unwrap();
+    let guard = redlock.mutex("m").build().unwrap().acquire().await.unwrap();
+    let signal = guard.lost_signal();
+    let ended = tokio::spawn(async move {
+        signal.lost().await;
+        Instant::now()
+    });
+    sleep(S / 8).await;
+    assert!(!ended.is_finished(), "it is held");
+    let dropped = Instant::now();
+    drop(guard);
+    assert_eq!(ended.await.unwrap(), dropped);
+}
+
 /// A node that refused the acquire may have the lock by a renewal whose answer is lost.
 #[tokio::test(start_paused = true)]
 async fn a_release_goes_to_nodes_that_may_have_the_lock_by_a_renewal_only() {

@@ -351,21 +351,37 @@ async fn a_try_that_finds_no_place_is_refused_with_advice() {
     assert!(begun.elapsed() < Duration::from_secs(2), "after {:?}", begun.elapsed());
 }
 
-/// On this runtime the queue's task never runs. Releases are accepted even if the queue is full.
+/// Makes attempts until one is refused. Returns the number of those before it, and the error. Each
+/// attempt is dropped at once, so that it leaves an acquire and a release in the queue, whose task
+/// does not run meanwhile.
+fn fill(mutex: &palisade::Mutex) -> (usize, AcquireError) {
+    let refused = (0..150_000).find_map(|n| Some((n, mutex.try_acquire().now_or_never()?)));
+    let (n, outcome) = refused.expect("the queue is bounded");
+    (n, outcome.expect_err("the queue is full"))
+}
+
 #[tokio::test]
 async fn a_full_queue_refuses_what_begins_something_and_empties_again() {
     let redlock = Redlock::builder().node(MemoryNode::new()).build().unwrap();
     let mutex = redlock.mutex("n").build().unwrap();
-    let refused = (0..150_000).find_map(|n| {
-        // The future is dropped at once, and a second request undoes the first one.
-        Some((n, mutex.try_acquire().now_or_never()?))
-    });
-    let (n, outcome) = refused.expect("the queue is bounded");
-    assert!((40_000..=100_000).contains(&n), "{n}");
-    let Err(AcquireError::NoQuorum(why)) = outcome else { panic!("{outcome:?}") };
+    let (n, refused) = fill(&mutex);
+    assert_eq!(2 * n, 100_000, "requests that wait");
+    let AcquireError::NoQuorum(why) = refused else { panic!("{refused}") };
     let [(_, NodeOutcome::Failed(e))] = &why.nodes[..] else { panic!("{why}") };
     assert_eq!((e.fault(), e.is_ambiguous()), (NodeFault::Busy, false), "{e}");
     assert!(e.to_string().contains("100000 requests wait already"), "{e}");
+    let faults = &redlock.metrics()[0].faults;
+    assert_eq!(faults.get(&NodeFault::Busy), Some(&1), "{faults:?}");
     // The queue empties without help, so the lock can be acquired.
     drop(mutex.acquire().await.expect("free again"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_queue_accepts_a_release() {
+    let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
+    let node = MemoryNode::builder().env(Arc::clone(&env)).build();
+    let redlock = Redlock::builder().node(node).env(env).build().unwrap();
+    let guard = redlock.mutex("held").build().unwrap().acquire().await.expect("it is free");
+    let _ = fill(&redlock.mutex("n").build().unwrap());
+    assert_eq!(guard.release().await, Ok(()));
 }

@@ -207,15 +207,38 @@ mod tests {
     }
 
     fn hold(holding: &Holding, losses: &[Loss]) {
-        let parked = Parked {
+        holding.hold(&Arc::from("order-7"), &parked(holding, losses));
+    }
+
+    fn parked(holding: &Holding, losses: &[Loss]) -> Parked {
+        Parked {
             key: holding.of.key("order-7").name(),
             attempt: 0,
             reason: ParkedReason::Forgotten,
             forgotten_for: Duration::ZERO,
             losses: losses.to_vec(),
             undecided: true,
-        };
-        holding.hold(&Arc::from("order-7"), &parked);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_hundred_thousand_held_messages_are_counted_at_most() {
+        let holding = holding();
+        let parked = parked(&holding, &[]);
+        let key = |n: u32| Arc::from(format!("order-{n}"));
+        for n in 0..=100_000 {
+            holding.hold(&key(n), &parked);
+        }
+        let counted = || holding.waiting()[0].messages;
+        assert_eq!(counted(), 100_000);
+        // A counted message stays counted when it is delivered again. Another one is counted only
+        // after one has been released.
+        holding.hold(&key(0), &parked);
+        assert_eq!(counted(), 100_000);
+        holding.release(&key(0));
+        assert_eq!(counted(), 99_999);
+        holding.hold(&key(100_000), &parked);
+        assert_eq!(counted(), 100_000);
     }
 
     #[tokio::test]
