@@ -60,7 +60,7 @@ pub(super) struct Access {
     pub(super) lone: Vec<Lone>,
 }
 
-/// A group with its logins.
+/// A Sentinel-watched group and the logins of its servers.
 pub(super) struct GroupLogin {
     pub(super) name: String,
     /// `host:port` of the Sentinels that the user named.
@@ -86,8 +86,8 @@ impl Deployment {
         Self::of(Settings::default())
     }
 
-    /// Creates a deployment of the nodes that the settings of an application name, with their
-    /// logins.
+    /// Creates a deployment from an application's settings: the nodes that `settings` names, and
+    /// their logins.
     pub fn of(settings: Settings) -> Self {
         Self {
             settings,
@@ -105,8 +105,8 @@ impl Deployment {
         self
     }
 
-    /// Sets the time in which each server and Sentinel has to connect and to send all its answers:
-    /// 50 ms to one minute, default 2 s. All are queried concurrently.
+    /// Sets the time-out for each server and Sentinel, which covers the connection and all answers:
+    /// 50 ms to one minute, default 2 s. All servers and Sentinels are queried concurrently.
     pub fn timeout(mut self, within: Duration) -> Self {
         self.within = within;
         self
@@ -141,7 +141,7 @@ impl Deployment {
     }
 
     /// Returns a builder of a handle over these nodes, one vote each, with the other settings of
-    /// the deployment. More settings can be added to it.
+    /// the deployment. More settings can be added to the builder.
     ///
     /// # Errors
     /// [`ConfigError`] if no node is named, or an address or a login is invalid.
@@ -154,7 +154,8 @@ impl Deployment {
         Ok(internal::configure(&self.settings, builder))
     }
 
-    /// Checks that the settings are valid.
+    /// Checks that a node is named, that each user name has a password, and that the time-out is in
+    /// its range.
     fn check(&self) -> Result<(), ConfigError> {
         let of = &self.settings;
         if of.urls.is_empty() {
@@ -219,7 +220,7 @@ impl Deployment {
         self.map.get(at).map_or(at, String::as_str)
     }
 
-    /// Returns the builders of all nodes, as an application makes them.
+    /// Returns the builders of all nodes, with the address map and the certificates.
     pub(super) fn nodes(&self) -> Result<Vec<NodeUrl>, ConfigError> {
         let mapped = |node| match node {
             NodeUrl::Group(node) => NodeUrl::Group(node.map_address(self.map.clone())),

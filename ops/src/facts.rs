@@ -1,5 +1,5 @@
-//! The facts that were read from a deployment. Checks use nothing else: all facts are gathered
-//! first, so a test can make up any deployment.
+//! The facts that were read from a deployment. All facts are gathered before the checks run, and
+//! checks use nothing else, so a test can make up any deployment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -11,20 +11,20 @@ use palisade::internal::LAG_SLACK;
 /// Names with their values, as `INFO`, `CONFIG GET` and Sentinels report them.
 pub(crate) type Fields = BTreeMap<String, String>;
 
-/// The answer to a request, or the reason for which there is none.
+/// The answer to a request, or the reason for which there is no answer.
 pub(crate) type Read<T> = Result<T, Unread>;
 
 /// Reason for which there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Unread {
-    /// The command is not allowed or unknown at the server: "CONFIG not allowed".
+    /// The server does not allow or does not have the command: "CONFIG not allowed".
     Closed(String),
-    /// The answer did not arrive before the deadline, the connection broke, or the answer is
-    /// garbage.
+    /// The answer did not arrive before the deadline, the connection broke, or the answer cannot be
+    /// parsed.
     Failed(String),
 }
 
-/// Returns the answer of a server that was not reached.
+/// Returns the error that stands for each answer of a server that was not reached.
 pub(crate) fn unreached<T>() -> Read<T> {
     Err(Unread::Failed("not reached".to_owned()))
 }
@@ -57,11 +57,11 @@ pub(crate) struct Facts {
     pub(crate) groups: Vec<Group>,
     /// Lone servers; each is one node.
     pub(crate) nodes: Vec<Server>,
-    /// Longest lease of the application.
+    /// The application's `max_ttl`: its longest lease.
     pub(crate) max_ttl: Duration,
-    /// E as set in the application.
+    /// The application's `clock_error` (E): the largest error of any clock.
     pub(crate) clock_error: Duration,
-    /// Results of the trial lock on each node and, if there are several nodes, on all together.
+    /// Results of the trial on each node and, if there are several nodes, on all nodes together.
     pub(crate) trials: Vec<Trial>,
 }
 
@@ -69,12 +69,12 @@ pub(crate) struct Facts {
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
     pub(crate) name: String,
-    /// The Sentinels that the user named, and those that these Sentinels name.
+    /// The Sentinels that the user named, and the Sentinels that a majority of those names.
     pub(crate) sentinels: Vec<Sentinel>,
     /// The servers that a majority of the Sentinels names as master or replica.
     pub(crate) servers: Vec<Server>,
-    /// Addresses that were not examined: too few Sentinels name them to log in there, or there are
-    /// too many.
+    /// Addresses that were not examined: too few Sentinels name the address, so no login is sent
+    /// there, or the Sentinels name too many addresses.
     pub(crate) skipped: BTreeSet<String>,
 }
 
@@ -83,9 +83,9 @@ pub(crate) struct Group {
 pub(crate) struct Sentinel {
     /// Address of the Sentinel as it was queried, `host:port`.
     pub(crate) at: String,
-    /// True if the user named it, false if another Sentinel did.
+    /// True if the user named this Sentinel, false if another Sentinel named it.
     pub(crate) given: bool,
-    /// Beginning of a command line to it: `redis-cli -h 10.0.0.1 -p 26379`.
+    /// Beginning of a command line to the Sentinel: `redis-cli -h 10.0.0.1 -p 26379`.
     pub(crate) hand: String,
     /// `Ok` if the connection and the login succeeded; else the reason.
     pub(crate) reached: Result<(), String>,
@@ -106,9 +106,9 @@ pub(crate) struct Sentinel {
 pub(crate) struct Server {
     /// Address of the server as it was queried: `host:port` or a socket's path.
     pub(crate) at: String,
-    /// True if the user named it, false if a Sentinel did.
+    /// True if the user named this server, false if a Sentinel named it.
     pub(crate) given: bool,
-    /// Beginning of a command line to it: `redis-cli -h 10.0.0.1 -p 6379`.
+    /// Beginning of a command line to the server: `redis-cli -h 10.0.0.1 -p 6379`.
     pub(crate) hand: String,
     /// `Ok` if the connection and the login succeeded; else the reason.
     pub(crate) reached: Result<(), String>,
@@ -120,7 +120,7 @@ pub(crate) struct Server {
     pub(crate) config: Read<Fields>,
     /// Difference between the answer to `TIME` and this machine's wall clock.
     pub(crate) clock: Read<Clock>,
-    /// The marker `palisade:generation` of the server; `None` if it has none.
+    /// The marker `palisade:generation`; `None` if the server has no marker.
     pub(crate) marker: Read<Option<KeptData>>,
     /// Answer to `ACL WHOAMI`.
     pub(crate) user: Read<String>,
@@ -132,10 +132,11 @@ pub(crate) struct Server {
     pub(crate) replays: Read<Option<String>>,
 }
 
-/// A write command as the user `default` replays it from an append-only file.
+/// A write command of an append-only file. A server that loads the file runs its commands with the
+/// rights of the user `default`.
 pub(crate) const REPLAYED: &str = "SET palisade:doctor x";
 
-/// The settings that are read. `CONFIG GET *` would also return the passwords.
+/// Settings that are read, each by its name: `CONFIG GET *` would also return the passwords.
 pub(crate) const SETTINGS: &[&str] =
     &["min-replicas-to-write", "min-replicas-max-lag", "appendfsync", "save", "replica-priority"];
 
@@ -191,18 +192,19 @@ pub(crate) struct Clock {
 /// The result of a trial lock.
 #[derive(Clone, Debug)]
 pub(crate) struct Trial {
-    /// The node's name, or `all nodes`.
+    /// The node's name, or `nodes` for all nodes together.
     pub(crate) subject: String,
     pub(crate) outcome: Outcome,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// The lock was granted and released; the time that each request took.
+    /// The lock was granted and released. The fields have the time that each of the two took.
     Granted { granted: Duration, released: Duration },
     /// The lock was granted, but the release was not confirmed.
     NotReleased(String),
-    /// The node grants nothing for this time, as after every restart or failover.
+    /// The node is in quarantine: it grants nothing for this time, as after every restart or
+    /// failover.
     Quarantined(Duration),
     /// The lock was refused because of `why`; `misconfigured` is true if a person has to change a
     /// setting.
@@ -224,7 +226,7 @@ impl Facts {
         self.servers().filter(|(_, s)| s.reached.is_ok())
     }
 
-    /// Returns every node with the server that is its master now, if that was reached.
+    /// Returns each node's name in findings and its master, for the nodes whose master was reached.
     pub(crate) fn masters(&self) -> impl Iterator<Item = (String, &Server)> {
         let of_groups = self.groups.iter().filter_map(|g| Some((g.name.clone(), g.master()?)));
         let all = of_groups.chain(self.nodes.iter().map(|s| (format!("node {}", s.at), s)));
@@ -255,7 +257,7 @@ impl Group {
         votes >= majority(&self.sentinels)
     }
 
-    /// Returns the master that most Sentinels name, among the servers that a majority names.
+    /// Returns the address of the master that most Sentinels name, among the servers of the group.
     pub(crate) fn master_at(&self) -> Option<String> {
         let mut votes: BTreeMap<String, usize> = BTreeMap::new();
         for at in self.heard().filter_map(Sentinel::master_at) {
@@ -282,8 +284,8 @@ impl Group {
         self.servers.iter().filter(|s| s.reached.is_ok())
     }
 
-    /// Returns L: the longest time for which a replaced master may go on granting, whichever server
-    /// was the master.
+    /// Returns the failover window (L): the longest time for which a replaced master may still
+    /// grant, whichever server was the master.
     pub(crate) fn window(&self) -> Result<Duration, String> {
         let lags: Vec<u64> =
             self.reached().map(|s| s.number("min-replicas-max-lag")).collect::<Result<_, _>>()?;
@@ -317,7 +319,7 @@ impl Sentinel {
         Ok((number("quorum")?, number("num-other-sentinels")?))
     }
 
-    /// Returns the master that the Sentinel names.
+    /// Returns the address of the master that the Sentinel names.
     pub(crate) fn master_at(&self) -> Option<String> {
         place(self.master.as_ref().ok()?)
     }
@@ -372,8 +374,8 @@ impl Server {
     }
 }
 
-/// Returns the number of Sentinels that is a majority. Sentinels that do not answer count, except
-/// those that only other Sentinels name: they may have been removed long ago.
+/// Returns the number of Sentinels that form a majority. Sentinels that do not answer count, except
+/// those that the user did not name: such a Sentinel may have been removed long ago.
 pub(crate) fn majority(sentinels: &[Sentinel]) -> usize {
     sentinels.iter().filter(|s| s.given || s.reached.is_ok()).count() / 2 + 1
 }
@@ -386,7 +388,7 @@ pub(crate) fn place(fields: &Fields) -> Option<String> {
 }
 
 /// Returns true if a text is safe in a command line without quotes. Text from servers becomes part
-/// of commands that people paste, so other host and user names are rejected.
+/// of commands that people paste, so host and user names with other characters are rejected.
 pub(crate) fn is_plain(text: &str) -> bool {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"._:%@+=,/-".contains(&b);
     !text.is_empty() && !text.starts_with('-') && text.bytes().all(plain)
@@ -403,7 +405,7 @@ pub(crate) fn host_of(at: &str) -> &str {
     host.trim_start_matches('[').trim_end_matches(']')
 }
 
-/// Returns true if a Sentinel's flags (`slave,s_down`) contain this one.
+/// Returns true if the flags that a Sentinel reports (such as `slave,s_down`) contain `flag`.
 pub(crate) fn flagged(fields: &Fields, flag: &str) -> bool {
     fields.get("flags").is_some_and(|all| all.split(',').any(|f| f == flag))
 }

@@ -3,42 +3,44 @@
 //!
 //! # The steps, and why nothing is lost
 //!
-//! 1. The master is *closed*: its marker is changed for a time D. From then on the master refuses
-//!    every whole batch, so it confirms nothing. Opening it again (by a person, or by the first
-//!    batch after D) removes the mark first.
+//! 1. The master is *closed* for a time D: a script writes a mark into its marker. From then on the
+//!    master refuses every whole batch, so it confirms nothing. Opening the master again (by a
+//!    person, or by the first batch after D) removes the mark first.
 //! 2. Every known replica confirms that it has the closing. Replication keeps the order of writes,
-//!    so each replica has everything that was ever confirmed. The mark closes replicas too, so none
-//!    of them would answer if it were promoted.
+//!    so each replica has every write that was ever confirmed. The mark closes replicas too: a
+//!    promoted replica answers nothing.
 //! 3. A Sentinel is requested to fail over. The old master immediately becomes a replica of the new
 //!    one, in one transaction that also reads its mark. The mark is still there, so the old master
 //!    confirmed nothing since step 1, and will confirm nothing.
-//! 4. The new master goes on. The script checks two conditions. Its data hold this closing, so they
-//!    hold all earlier writes and were not used since. And the closing ends later than twice E from
-//!    now (the most that two clocks differ), so no other server with the mark can have opened by
-//!    itself. So its data are everything that was ever confirmed, as complete as the old master's
-//!    were; it continues the same data history, and needs no quarantine.
+//! 4. The new master continues the data history, if a script finds two conditions. First, the new
+//!    master's data contain this closing, so they contain all earlier writes, and no batch has used
+//!    them since. Second, the closing ends later than twice E from now. Two clocks differ by at
+//!    most twice E (E is the largest error of any clock), so no other server with the mark can have
+//!    opened by itself. So the new master has everything that was ever confirmed, as the old master
+//!    had, and needs no quarantine.
 //!
 //! One thing changes: leases now end by the new server's clock, which may be ahead by twice E. So
-//! for the length of one quarantine, a recently used name that is free by that clock is kept for
-//! twice E from the first request for it, and claims last twice E longer. Names and keys that were
-//! not in use are granted at once. During this time the server cannot be handed over again: the
-//! next server would have no record of those leases.
+//! for the length of one quarantine, a recently used name that is free by that clock is granted
+//! only to its last holder until twice E after the first request for the name, and claims last
+//! twice E longer. Names and keys that were not in use are granted at once. During this time the
+//! server cannot be handed over again: the next server would have no record of those leases.
 //!
-//! Wherever a handover stops (a replica does not confirm, no replica or another one is promoted,
-//! the old master can no longer be reached), nothing is lost that a failover would keep. The mark
-//! is removed from the old master or, if a replica was promoted, from that replica, which then
-//! begins its quarantine at once. If that is impossible, because this process dies, the old master
-//! opens by itself when D is over; a new master stays closed until then and begins its quarantine
-//! only then. A copy of the mark that appears later has no effect, because its time is over. A
-//! second failover soon after begins another data history, with a quarantine: a server goes on only
-//! if its mark is *this* closing, unused.
+//! A handover can stop because a replica does not confirm, because no replica or another one is
+//! promoted, or because the old master can no longer be reached. Then nothing is lost that a
+//! failover would keep. The mark is removed from the old master or, if a replica was promoted, from
+//! that replica, which then begins its quarantine at once. If that is impossible, because this
+//! process dies, the old master opens by itself when D is over; a new master stays closed until
+//! then and begins its quarantine only then. A copy of the mark that appears later has no effect,
+//! because its time is over. A second failover soon after the first begins another data history,
+//! with a quarantine: a server continues a data history only if its mark is that of *this* closing
+//! and no batch has used the server since.
 //!
 //! A handover does not cover replicas that lose data that they confirmed (killed, restarted with an
-//! older disk, and promoted, all within D); no durability level does.
+//! older disk, and promoted, all within D); no durability level covers that case.
 //!
-//! A restart of a lone server is a handover to itself: the data that it reads from its disk hold
-//! the closing, or writes are missing. The closing is a transaction, as every grant is, so a server
-//! that skips transactions while loading skips both.
+//! A restart of a lone server is a handover to itself: if the data that the server reads from its
+//! disk lack the closing, writes are missing. The closing is a transaction, as every grant is, so a
+//! server that skips transactions while it loads its data skips both.
 
 mod given_up;
 
@@ -71,7 +73,7 @@ pub struct Handover {
     pub(super) deployment: Deployment,
     closed_for: Duration,
     clock_error: Duration,
-    /// Progress until a server is open again; read by [`give_up`](Self::give_up).
+    /// Progress of the handover while a server is closed; read by [`give_up`](Self::give_up).
     shut: Arc<Mutex<Option<Shut>>>,
 }
 
@@ -86,8 +88,8 @@ pub enum HandedOver {
         /// Time for which no request was answered.
         closed: Duration,
     },
-    /// Nothing was changed, or every change was undone, or the server undoes it by itself. The text
-    /// has the reason and what to do.
+    /// Nothing was changed, or every change was undone, or the server opens by itself. The text has
+    /// the reason and what to do.
     Refused(String),
     /// The handover failed: another server may be the master now, and begins with a quarantine.
     FellBack(String),
@@ -156,8 +158,8 @@ pub(super) struct Closed {
 }
 
 impl Handover {
-    /// Creates a handover of the one node that this deployment names. A master stays closed for at
-    /// most 20 s.
+    /// Creates a handover of the one node that this deployment names. By default, a server stays
+    /// closed for at most 20 s.
     pub fn new(deployment: Deployment) -> Self {
         let clock_error = default_clock_error(palisade::Config::default().max_ttl);
         Self { deployment, closed_for: Duration::from_secs(20), clock_error, shut: Arc::default() }
@@ -171,7 +173,7 @@ impl Handover {
         self
     }
 
-    /// Sets E: the largest error of any server's clock, as in the application. Default 2 s.
+    /// Sets the largest error of any server's clock (E), as in the application. Default 2 s.
     pub fn clock_error(mut self, error: Duration) -> Self {
         self.clock_error = error;
         self
@@ -416,7 +418,8 @@ impl Handover {
                 }
                 Err(why) => why,
             };
-            // After the closing is over, the server's next answer shows whether it continued.
+            // A request that may have been executed is repeated for some seconds after the end of
+            // the closing: the answer of the script then shows whether it was.
             let over = closed.since.elapsed().saturating_sub(self.closed_for);
             if sent && over > LAST_STEPS {
                 return Err(Unfinished::Unknown(why));
@@ -427,8 +430,8 @@ impl Handover {
         }
     }
 
-    /// Returns the result if the new server may not continue; opens that server again if it is
-    /// closed.
+    /// Returns the result for a server that could not continue the data history; opens that server
+    /// again if it is closed.
     async fn ended(&self, at: &str, why: Unfinished) -> HandedOver {
         match why {
             Unfinished::Failed(why) => {
@@ -454,7 +457,7 @@ fn not_one(what: &'static str) -> ConfigError {
     ConfigError::new(what, "another number", rule)
 }
 
-/// Returns the only node that was named.
+/// Returns the master of the only node that the deployment names.
 fn only(found: Vec<Found>) -> Result<Master, HandedOver> {
     let Some(found) = found.into_iter().next() else {
         let why = "no node was named: name a group or a lone server";

@@ -1,4 +1,5 @@
-//! Lists the locks and leaderships that are held on the nodes now. Only reads, by `SCAN`.
+//! Lists the locks and leaderships that are held on the nodes now. The functions only read
+//! (`SCAN`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use palisade::internal::{self, check_prefix, is_ownerless, of_key};
 use palisade::node::spi::{Holder, LockKeys, OwnerToken};
 
 const READ: &str = include_str!("lua/held.lua");
-/// Number of names that are read at once: their metadata fit into one answer.
+/// Number of names that are read in one request, so that their metadata fit into one answer.
 const PAGE: usize = 64;
 
 /// The locks and elections that are held on the nodes.
@@ -44,15 +45,17 @@ pub struct Held {
     /// Owner of the attempt that holds it, as in
     /// [`LockHolder::owner`](palisade::LockHolder::owner).
     pub owner: String,
-    /// Largest fence of the nodes on which the owner holds it; not below its fencing token.
+    /// Largest fence (last fencing token of the name) of the nodes on which the owner holds the
+    /// name. The owner's own fencing token is not larger.
     pub fence: FencingToken,
-    /// Number of nodes on which the owner holds it. On fewer than a majority it is not held: an
-    /// attempt is under way, or a release has not reached every node.
+    /// Number of nodes on which the owner holds the name. If that is no majority, the lock or
+    /// election is not held: an attempt is under way, or a release has not reached every node.
     pub on: usize,
-    /// Time until fewer than a majority hold it, if it is not renewed; zero if fewer do now.
+    /// Time until fewer than a majority of the nodes hold the name for the owner, if the lease is
+    /// not renewed; zero if fewer than a majority do now.
     pub remaining: Duration,
-    /// The leader of an election as it published itself. `None` if it has published nothing yet, or
-    /// more than is listed (4 KiB).
+    /// The facts that the leader of an election published about itself. `None` if the leader has
+    /// published nothing yet, or more than 4 KiB.
     pub leader: Option<Leader>,
     /// The reason of a lock's [takeover](palisade::Mutex::take_over).
     pub note: Option<String>,
@@ -68,9 +71,10 @@ struct Seen {
 }
 
 /// Lists the locks and elections with this prefix that are held on any node now; with an empty
-/// prefix, those of all handles. It reads each node's whole key space in steps (`SCAN`), which
-/// takes a while if the key space is large, and blocks no other client. Locks of classic clients of
-/// other libraries are not listed, nor those that are held for reading: inspect them by name.
+/// prefix, those of all handles. The function reads each node's whole key space in steps (`SCAN`),
+/// which takes a while if the key space is large, and blocks no other client. Locks of classic
+/// clients of other libraries are not listed, nor those that are held for reading: inspect them by
+/// name.
 ///
 /// # Errors
 /// [`ConfigError`] if a setting is invalid. Failures of the nodes are in the result.
@@ -103,10 +107,10 @@ pub async fn held(deployment: &Deployment, prefix: &str) -> Result<HeldList, Con
     Ok(HeldList { held: held.collect(), nodes, unread })
 }
 
-/// Combines the answers of those of `n` nodes that have the name.
+/// Combines the answers of the nodes that have the name. `n` is the number of all nodes.
 fn together(of: Resource, seen: &[Seen], n: usize) -> Held {
     let by = |owner: OwnerToken| seen.iter().filter(move |s| s.owner == owner);
-    // At least one node has the name, or it would not have been read.
+    // Only names that a node has are read, so there is at least one owner.
     let owner = seen.iter().map(|s| s.owner).max_by_key(|owner| (by(*owner).count(), *owner));
     let owner = owner.unwrap_or(OwnerToken::from_random(0));
     let mut left: Vec<_> = by(owner).map(|s| s.left).collect();
@@ -128,7 +132,7 @@ fn together(of: Resource, seen: &[Seen], n: usize) -> Held {
     Held { of, owner: digest(owner), fence, on, remaining, leader, note }
 }
 
-/// Reads everything that is held on one server, by key.
+/// Reads all names with this prefix that are held on one server. Each name is the key of its lock.
 async fn read(
     deployment: &Deployment,
     master: &Master,

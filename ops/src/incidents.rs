@@ -31,7 +31,7 @@ pub struct NodeLoss {
 pub struct Incident {
     /// The losses, in the order in which the data after them began.
     pub losses: Vec<NodeLoss>,
-    /// Time for which the incident still concerns keys without a birth.
+    /// Time for which the incident still concerns keys without a birth (`created_at`).
     pub remaining: Duration,
 }
 
@@ -41,7 +41,7 @@ pub struct Incident {
 pub struct Incidents {
     /// The incidents, the latest last.
     pub incidents: Vec<Incident>,
-    /// Nodes that gave no answer, with their errors. Losses of only these nodes are missing.
+    /// Nodes that gave no answer, with their errors. Losses that only these nodes have are missing.
     pub unread: Vec<(Arc<str>, NodeError)>,
     /// Number of nodes.
     pub nodes: usize,
@@ -74,8 +74,8 @@ pub async fn incidents(keys: &Idempotency) -> Incidents {
             Ok((losses, remaining)) => {
                 let last = losses.iter().map(|loss| loss.to).max().unwrap_or_default();
                 all.extend(losses.into_iter().map(|loss| {
-                    // `remaining` is that of the latest loss: an earlier loss ends earlier by their
-                    // distance.
+                    // `remaining` is the time of the node's latest loss. The time of an earlier
+                    // loss is shorter by as much as its end is earlier.
                     let rest = remaining.saturating_sub(Duration::from_millis(last - loss.to));
                     (NodeLoss { node: Arc::clone(&node), loss }, rest)
                 }));
@@ -86,7 +86,8 @@ pub async fn incidents(keys: &Idempotency) -> Incidents {
     Incidents { incidents: together(all), unread, nodes }
 }
 
-/// Joins losses that overlap or are near each other. A loss of unproved length counts at its end.
+/// Joins losses that overlap or are near each other. A loss whose beginning is not known (`from` is
+/// 0) counts as its end only.
 fn together(mut all: Vec<(NodeLoss, Duration)>) -> Vec<Incident> {
     // If the clock went back, the end of a loss is before its beginning.
     let begin = |loss: &Loss| if loss.from == 0 { loss.to } else { loss.from.min(loss.to) };
@@ -113,12 +114,12 @@ fn together(mut all: Vec<(NodeLoss, Duration)>) -> Vec<Incident> {
 }
 
 impl Incident {
-    /// Returns the number by which the incident is named: that of its first loss.
+    /// Returns the number that names the incident, which is the number of its first loss.
     pub fn number(&self) -> String {
         self.losses.first().map(|one| one.loss.number()).unwrap_or_default()
     }
 
-    /// Returns true if `number` is that of one of the incident's losses.
+    /// Returns true if `number` is the number of one of the incident's losses.
     pub fn is_named(&self, number: &str) -> bool {
         self.losses.iter().any(|one| one.loss.number() == number)
     }
@@ -204,7 +205,7 @@ impl Incident {
 }
 
 /// Stores a decision about a loss, unless there is one. With `replace`, a decision to run replaces
-/// one to park. Returns the decision that is valid now, and true if it is this one.
+/// one to park. Returns the decision that is valid now, and true if this call stored it.
 async fn decide(
     keys: &Idempotency,
     loss: Loss,
@@ -224,8 +225,8 @@ async fn decide(
     }
 }
 
-/// Returns, for each node, the losses that concern keys of the namespace without a birth and the
-/// time for which they do; or the node's error.
+/// Returns for each node the losses that concern keys of the namespace without a birth
+/// (`created_at`), and the time for which these losses still do; or the node's error.
 async fn losses(keys: &Idempotency) -> Vec<(Arc<str>, Result<(Vec<Loss>, Duration), NodeError>)> {
     let losses = |answer| match answer {
         Ok(Reply::Record { losses, unsure, .. }) => Ok((losses, unsure)),
@@ -257,8 +258,8 @@ impl fmt::Display for Incident {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let nodes: BTreeSet<&str> = self.losses.iter().map(|one| &*one.node).collect();
         let nodes: Vec<&str> = nodes.into_iter().collect();
-        // Each loss is written by itself: a span of several would contain writes that none of them
-        // lost.
+        // Each loss is written by itself, because a range over several losses would contain writes
+        // that no node lost.
         let losses: Vec<String> = self.distinct().iter().map(Loss::to_string).collect();
         let (number, losses) = (self.number(), losses.join("; "));
         write!(f, "loss {number}: {losses} on {}", nodes.join(", "))

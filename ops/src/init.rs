@@ -1,17 +1,18 @@
-//! Marks a new deployment, so that its nodes grant at once and have a complete record.
+//! Marks a new deployment, so that its nodes grant at once and no idempotency key counts as
+//! possibly forgotten.
 //!
 //! A server without palisade's marker is new or was emptied, and palisade cannot distinguish the
 //! two: the server grants nothing for one quarantine, and every idempotency key that it does not
 //! have counts as possibly forgotten. The operator who has just installed the server can tell that
-//! it is new. `init` writes the marker, and refuses if there is already one, or a key that shows
-//! earlier use. Every client writes the marker before anything else, so no client can begin between
-//! the check and the write. If applications connected to the empty server and are still in its
-//! first quarantine, `init` replaces their marker: no lock can have been granted there. After that
-//! quarantine, `init` removes only the loss of all earlier data from the marker, because locks were
-//! granted under its other fields.
+//! it is new. `init` writes the marker, and refuses a server that already has one, or that has a
+//! key which shows earlier use. Every client writes the marker before anything else, so no client
+//! can begin between the check and the write. If applications connected to the empty server and are
+//! still in its first quarantine, `init` replaces their marker: no lock can have been granted
+//! there. After that quarantine, `init` removes only the loss of all earlier data from the marker,
+//! because locks were granted under its other fields.
 //!
-//! A server that was replaced or emptied while other nodes have data is not new: it has lost what
-//! it had confirmed, and must not deny it. So all nodes are examined together.
+//! A server that was replaced or emptied while other nodes have data is not new: it has lost keys
+//! that it had confirmed, and must not report them as unused. So all nodes are examined together.
 
 use std::fmt;
 use std::time::Duration;
@@ -63,7 +64,7 @@ pub enum Init {
         at: String,
     },
     /// Nothing was written, because another node has data: the deployment is not new, so this
-    /// server was replaced or emptied. It joins by itself.
+    /// server was replaced or emptied. It grants by itself after one quarantine.
     Replaced {
         /// Address of the server, `host:port`.
         at: String,
@@ -153,9 +154,9 @@ const LOST: &str = "what waits because of the loss is in `palisade idem incident
 /// Marks all nodes of a new deployment, or none of them if one of them must not be marked.
 ///
 /// Name all nodes in one call: a server that was replaced or emptied while the others have data
-/// must not be marked; it joins by itself after one quarantine. If all nodes have the marker
-/// already, they are left as they are, and the call succeeds. A marker that applications wrote too
-/// early is replaced if they are still in its first quarantine. A node is refused if it has a key
+/// must not be marked; it grants by itself after one quarantine. If all nodes have the marker
+/// already, the call changes nothing and succeeds. A marker that applications wrote before this
+/// call is replaced if the node is still in its first quarantine. A node is refused if it has a key
 /// with `prefix` or, with an empty prefix, a key that looks like one of palisade's: a fence or a
 /// record. A group needs its replicas attached: a server takes a new replication id when its first
 /// replica connects.
@@ -165,7 +166,7 @@ const LOST: &str = "what waits because of the loss is in `palisade idem incident
 ///
 /// # Cancellation safety
 /// If the future is dropped at an await, some of the nodes may be marked; the next call reports
-/// them.
+/// these nodes as marked already.
 pub async fn init(deployment: &Deployment, prefix: &str) -> Result<Initialised, ConfigError> {
     mark_all(deployment, Some(prefix)).await
 }
@@ -173,7 +174,7 @@ pub async fn init(deployment: &Deployment, prefix: &str) -> Result<Initialised, 
 /// Marks all nodes of a deployment that lost everything: keys used before count as new, so they may
 /// run again.
 ///
-/// It also marks the nodes that [`init`] refuses because there were data: servers whose data a
+/// The call also marks nodes that [`init`] refuses because they had data: servers whose data a
 /// program found missing, and servers that began empty while others have data. Quarantines last as
 /// long as without the call. Nodes that have their data are left as they are.
 ///
@@ -186,8 +187,8 @@ pub async fn init_lost(deployment: &Deployment) -> Result<Initialised, ConfigErr
     mark_all(deployment, None).await
 }
 
-/// Marks all nodes, or none. `prefix` is that of the keys that show that a server is not new;
-/// `None` means that all earlier data are lost.
+/// Marks all nodes, or none. A server with a key that begins with `prefix` is not new; `None` means
+/// that all earlier data are lost.
 async fn mark_all(
     deployment: &Deployment,
     prefix: Option<&str>,
@@ -230,12 +231,12 @@ enum Not {
     Marked(Init),
     /// The server has data.
     New(String),
-    /// Something else prevents the mark for now.
+    /// Another condition prevents the mark for now.
     Now(Init),
 }
 
-/// Checks that the server may be marked: it has no keys of palisade, or none that is older than its
-/// data.
+/// Checks that the server may be marked: it has no keys of palisade or, if it was used already, no
+/// record from before its data history began.
 async fn look(deployment: &Deployment, master: &Master, prefix: Option<&str>) -> Result<(), Not> {
     let unreachable = |why: String| Not::Now(Init::Unreachable(format!("{}: {why}", master.at)));
     let conn = master.open(deployment).await.map_err(unreachable)?;
@@ -251,7 +252,8 @@ async fn look(deployment: &Deployment, master: &Master, prefix: Option<&str>) ->
             },
         )?;
     let Some(prefix) = prefix else { return Ok(()) };
-    // The keys that belong to a lock have the prefix after a brace, so the pattern begins with `*`.
+    // Keys that belong to a lock (`{name}:fence`) have a brace before the prefix, so the pattern
+    // begins with `*`.
     let pattern = (!prefix.is_empty()).then(|| format!("*{}*", escaped(prefix)));
     let mut scan = Scan::new(deployment, master, pattern);
     while let Some((conn, keys)) = scan.next().await.map_err(unreachable)? {
@@ -320,7 +322,7 @@ async fn mark(deployment: &Deployment, master: &Master, is_lost: bool) -> Init {
     };
     let used = match script::run(&conn, script::INIT, &["mark", flag(is_lost)]).await {
         Ok(used) => used,
-        // Another call marked the server since it was examined.
+        // Another call marked the server after `look` had examined it.
         Err(Refusal { kind: Kind::Marked, why }) => {
             return Init::Already { at: master.at.clone(), note: why };
         }

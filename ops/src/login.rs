@@ -1,14 +1,14 @@
-//! Logins, and the `redis-cli` options for them without a secret.
+//! Logins at servers, and `redis-cli` command lines for them that contain no password.
 
 use super::facts::{host_of, is_plain};
 use palisade::internal::Endpoint;
 
-/// A lone server.
+/// A lone server with its login.
 #[derive(Clone)]
 pub(crate) struct Lone {
     /// Address of the server: `host:port`, or a socket's path.
     pub(crate) at: String,
-    /// Beginning of a `redis-cli` command line to it.
+    /// Beginning of a `redis-cli` command line to the server.
     pub(crate) hand: String,
     pub(crate) target: Endpoint,
 }
@@ -35,7 +35,7 @@ impl Login {
 }
 
 /// Returns the beginning of a `redis-cli` command line to `host:port` or a socket's path.
-/// `redis-cli` asks for the password, so it is never in the command line.
+/// `redis-cli` prompts for the password, so the command line never contains it.
 pub(crate) fn by_hand(at: &str, login: (Option<&str>, bool), is_tls: bool, more: &str) -> String {
     let (user, has_password) = login;
     let mut command = if at.contains('/') {

@@ -14,20 +14,21 @@ pub struct KeptData {
     pub history: String,
     /// Time when the history began; `None` if the server never lost anything.
     pub since: Option<u64>,
-    /// Age of the history if it began without any palisade data.
+    /// Age of the history if it began without any palisade data, else `None`.
     pub empty_for: Option<Duration>,
-    /// True if the history began without data that clients had a record of: the server lost
+    /// True if the history began without data that a client had seen before: the server lost
     /// everything.
     pub lost_everything: bool,
     /// Length of a quarantine: the time for which the node grants nothing after it was restarted or
     /// replaced.
     pub quarantine: Duration,
-    /// Time for which that length still holds although no client requires it.
+    /// Time for which `quarantine` keeps its length although no client requires that length any
+    /// more.
     pub(crate) agreed: Duration,
-    /// Smallest fencing token that is handed out.
+    /// Smallest fencing token that the node gives.
     pub floor: FencingToken,
-    /// The server's clock when it was last noted. A crash would lose at least what was written
-    /// since.
+    /// The server's clock when it was last written to the marker. After a crash, all writes since
+    /// then count as lost.
     pub note: u64,
     /// The server's clock when the marker was read.
     pub now: u64,
@@ -36,7 +37,7 @@ pub struct KeptData {
 }
 
 impl KeptData {
-    /// Returns the end of the last quarantine; `None` if there was none.
+    /// Returns the end of the last quarantine in ms since 1970; `None` if there was no quarantine.
     pub fn quarantine_until(&self) -> Option<u64> {
         let length = u64::try_from(self.quarantine.as_millis()).unwrap_or(u64::MAX);
         self.since.map(|since| since.saturating_add(length))
@@ -52,8 +53,8 @@ impl KeptData {
         Duration::from_millis(self.now.saturating_sub(self.note))
     }
 
-    /// Returns the latest loss, if it still concerns keys that are kept for `retention`, and the
-    /// time for which it does.
+    /// Returns the latest loss and the time for which it still concerns keys that are kept for
+    /// `retention`; `None` if that time is over.
     pub(crate) fn loss(&self, retention: Duration) -> Option<(Loss, Duration)> {
         let loss = *self.losses.last()?;
         let until = Duration::from_millis(loss.to).saturating_add(retention);
@@ -62,7 +63,8 @@ impl KeptData {
     }
 
     /// Parses the marker; `now_ms` is the server's time in ms. The length of a quarantine cannot be
-    /// shortened before the quarantine is over, so `agreed` lasts at least until its end.
+    /// shortened before the quarantine is over, so `agreed` lasts at least until the end of the
+    /// quarantine.
     pub(crate) fn parse(text: &str, now_ms: u64) -> Option<Self> {
         let words: Vec<&str> = text.split(' ').collect();
         let number = |at: usize| words.get(at)?.parse::<u64>().ok();
@@ -88,7 +90,7 @@ impl KeptData {
     }
 }
 
-/// Returns a loss whose window is zero.
+/// Returns the loss of the writes from `from` to `to`, with a failover window (L) of zero.
 #[cfg(test)]
 pub(crate) fn between(from: u64, to: u64) -> Loss {
     Loss { from, began: to, to }

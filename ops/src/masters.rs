@@ -10,7 +10,7 @@ use palisade::ConfigError;
 use palisade::internal::Endpoint;
 use palisade::internal::{SENTENCE_MAX, Secrets};
 
-/// The result for one node.
+/// A node with its master, or with the reason for which no server may be written to.
 pub(super) struct Found {
     /// The group's name, or `node` with the server's address.
     pub(super) node: String,
@@ -26,7 +26,6 @@ pub(super) enum Absent {
 }
 
 impl Absent {
-    /// Returns the reason.
     pub(super) fn why(self) -> String {
         match self {
             Self::Unreachable(why) | Self::Refused(why) => why,
@@ -49,7 +48,8 @@ pub(super) struct Master {
     /// Address of the server in the group, `host:port`.
     pub(super) at: String,
     pub(super) target: Endpoint,
-    /// Addresses of the replicas. All known replicas follow this server.
+    /// Addresses of the replicas, which all follow this server. Empty if replicas were not examined
+    /// ([`find_masters`]).
     pub(super) replicas: Vec<String>,
     /// True if the server begins a new data history when its first replica connects.
     pub(super) without_backlog: bool,
@@ -110,7 +110,8 @@ async fn find_with(
     Ok((access, found))
 }
 
-/// Returns the server that a majority of the known Sentinels name, if it is a master and not down.
+/// Returns the server that a majority of the known Sentinels name as the master, if the server
+/// reports that role and is not down.
 fn of_group(group: &Group) -> Result<&Server, Absent> {
     let heard: Vec<&Sentinel> = group.heard().collect();
     if heard.is_empty() {
@@ -164,7 +165,8 @@ fn known_replicas(group: &Group) -> BTreeSet<String> {
     group.heard().filter_map(|s| s.replicas.as_ref().ok()).flatten().filter_map(place).collect()
 }
 
-/// Returns all replicas of the server, if each follows it and no Sentinel names another one.
+/// Returns the addresses of the server's replicas, if each replica is online and no Sentinel names
+/// a further one.
 fn following(server: &Server, known: &BTreeSet<String>) -> Result<Vec<String>, Absent> {
     let refused = |why: String| Err(Absent::Refused(format!("{}: {why}", server.at)));
     let mut online = Vec::new();
@@ -198,7 +200,7 @@ fn master(server: &Server, target: Endpoint, replicas: Vec<String>) -> Master {
 }
 
 impl Master {
-    /// Opens a connection whose requests end after the deployment's time-out.
+    /// Opens a connection to the server. All its requests end after the deployment's time-out.
     pub(super) async fn open(&self, deployment: &Deployment) -> Result<Conn, String> {
         open(&self.target, deployment).await
     }

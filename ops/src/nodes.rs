@@ -1,5 +1,5 @@
-//! The marker of each node as operators read it: data history, quarantine, token floor, losses.
-//! Only reads.
+//! The marker of each node as operators read it: data history, quarantine, token floor, losses. The
+//! functions only read.
 
 use std::fmt;
 
@@ -20,14 +20,14 @@ pub(super) const LOST_EVERYTHING: &str = "keys of before wait or are parked: lis
 pub struct NodeData {
     /// The group's name, or `node host:port`.
     pub node: String,
-    /// Address of the server that was read, `host:port`; for a group, its master. Empty if there is
-    /// none.
+    /// Address of the server that was read, `host:port`; for a group, its master. Empty if no
+    /// server was read.
     pub server: String,
-    /// The fields of its marker; `None` if it has no palisade data; or the reason for which it
-    /// could not be read.
+    /// The fields of the server's marker; `None` if the server has no palisade data; or the reason
+    /// for which the marker could not be read.
     pub kept: Result<Option<KeptData>, String>,
-    /// The server's data history now, if it has palisade data. If it differs from that of the
-    /// marker, a quarantine begins with the next request, and one more loss is added.
+    /// The server's data history now, if it has palisade data. If the marker has another history,
+    /// the next request begins a quarantine and adds a loss.
     pub history_now: String,
 }
 

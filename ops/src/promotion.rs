@@ -67,7 +67,8 @@ impl Promotion<'_> {
         }
     }
 
-    /// Requests a failover of one Sentinel after the other until one accepts; returns its address.
+    /// Requests a failover from one Sentinel after the other until a Sentinel accepts; returns the
+    /// address of that Sentinel.
     async fn ask_for_failover(&self) -> Result<String, String> {
         let mut reasons = Vec::new();
         for at in &self.group.sentinels {
@@ -123,7 +124,7 @@ impl Promotion<'_> {
             let why = "it was opened and may have been used after it was closed";
             return Err(doubt(why.to_owned()));
         }
-        // The configuration is written, so that the server is a replica after a restart, too.
+        // The server writes its configuration file, so that it is a replica after a restart, too.
         Ok(match conn.query("CONFIG REWRITE", "CONFIG REWRITE", |_| Some(())).await {
             Ok(()) => String::new(),
             Err(why) => format!(
@@ -133,7 +134,8 @@ impl Promotion<'_> {
         })
     }
 
-    /// Waits until every Sentinel names the new master and all servers follow it.
+    /// Waits until every Sentinel names the new master and all servers follow it, for at most
+    /// `TOGETHER`.
     pub(super) async fn together(&self, new: &str, tell: &impl Fn(&str)) {
         let until = Instant::now() + TOGETHER;
         loop {

@@ -28,7 +28,8 @@ impl<'a> Scan<'a> {
     /// Returns the next page with the connection that read it; `None` after the last page.
     pub(super) async fn next(&mut self) -> Result<Option<(Conn, Vec<Vec<u8>>)>, String> {
         let Some(cursor) = self.cursor.take() else { return Ok(None) };
-        // Each page gets its own connection, and so the whole time-out.
+        // Each page has its own connection, because the time-out covers all requests of a
+        // connection.
         let conn = self.master.open(self.deployment).await?;
         let mut command = redis::cmd("SCAN");
         command.arg(cursor).arg("COUNT").arg(PAGE);

@@ -1,5 +1,5 @@
-//! Scripts of operations. Each is atomic on its server, and returns `ok` or the reason of a
-//! refusal.
+//! The Lua scripts of operators' commands. Each script is atomic on its server, and returns `ok` or
+//! the reason of a refusal.
 
 use redis::Value;
 
@@ -28,10 +28,11 @@ pub(super) enum Kind {
     Marked,
     /// The script refused, because the server's data are known to be lost.
     Lost,
-    /// The script refused, because the server was changed since, perhaps by an earlier run of the
-    /// script.
+    /// The script refused, because the marker is not the one that it expects, perhaps because of an
+    /// earlier run.
     Changed,
-    /// The server refused the command, or did not answer, so the script may have been executed.
+    /// The server refused the command or did not answer. Without an answer, the script may have
+    /// been executed.
     Failed,
 }
 
@@ -51,7 +52,8 @@ pub(super) async fn run(conn: &Conn, script: &str, args: &[&str]) -> Result<Stri
     };
     let part = |n| parts.get(n).and_then(text).unwrap_or_default();
     let kind = match &*part(0) {
-        // The marker is compared as a whole later, so it must be unchanged.
+        // The answer may be a marker, which is compared as a whole later, so its text must not be
+        // cleaned.
         "ok" => return Ok(parts.get(1).and_then(raw).unwrap_or_default()),
         "marked" => Kind::Marked,
         "lost" => Kind::Lost,
@@ -61,8 +63,8 @@ pub(super) async fn run(conn: &Conn, script: &str, args: &[&str]) -> Result<Stri
     Err(Refusal { kind, why: part(1) })
 }
 
-/// Waits until this many replicas have everything that this connection wrote, and returns the
-/// number of replicas that have it.
+/// Waits for at most `within` until `replicas` replicas have all writes of this connection, and
+/// returns the number of replicas that have them.
 pub(super) async fn wait(conn: &Conn, replicas: usize, within: std::time::Duration) -> usize {
     let ms = u64::try_from(within.as_millis()).unwrap_or(u64::MAX).max(1);
     let command = redis::cmd("WAIT").arg(replicas).arg(ms).take();

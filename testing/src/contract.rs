@@ -3,7 +3,7 @@
 //! [`Op`]: palisade::node::spi::Op
 //!
 //! Each case uses new random names, so all cases can run at the same time on one shared server.
-//! Times are only waited for, never measured: a slow machine makes a case slow, not wrong.
+//! Cases wait for events, so a slow machine makes a case slow, but does not make it fail.
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
@@ -53,7 +53,8 @@ use self::bench::Bench;
 type Hook = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 type ForeignHook = Arc<dyn Fn(String, Option<Duration>) -> BoxFuture<'static, ()> + Send + Sync>;
 
-/// Actions on the server that only its owner can do. Cases that need a missing hook are skipped.
+/// Actions on the server under test that the caller of the suite provides. A case is skipped if its
+/// hook is missing.
 #[derive(Clone, Default)]
 pub struct Hooks {
     restart_empty: Option<Hook>,
@@ -97,8 +98,8 @@ impl Hooks {
         self
     }
 
-    /// Sets the hook that closes the server as for a planned handover, for one to three seconds,
-    /// and does nothing else.
+    /// Sets the hook that closes the server for one to three seconds, as a planned handover does at
+    /// its beginning, and does nothing else.
     #[must_use]
     pub fn close<F: Future<Output = ()> + Send + 'static>(
         mut self,
@@ -108,8 +109,8 @@ impl Hooks {
         self
     }
 
-    /// Sets the hook that makes another process take over as planned, with all the data. The hook
-    /// returns when that process answers.
+    /// Sets the hook that hands the node over to another process with all the data (a planned
+    /// handover). The hook returns when that process answers.
     #[must_use]
     pub fn hand_over<F: Future<Output = ()> + Send + 'static>(
         mut self,
@@ -165,19 +166,19 @@ pub struct Case {
 }
 
 impl Case {
-    /// Returns the rule, in short.
+    /// Returns the name of the case, which is its rule in short.
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// Returns true if the case puts the whole node into quarantine. Such a case must run alone,
-    /// and after the cases that do not: those request a longer quarantine, and the longest one
-    /// requested counts.
+    /// Returns true if the case puts the whole node into quarantine. Such a case must run alone.
+    /// The other cases must run before it: they request a longer quarantine, and the longest
+    /// request of all clients counts.
     pub fn disturbs(&self) -> bool {
         !matches!(self.need, Need::Nothing | Need::Foreign)
     }
 
-    /// Runs the case. Returns false if it was skipped because a hook is missing.
+    /// Runs the case. Returns false if the case was skipped because its hook is missing.
     ///
     /// # Panics
     /// If the node breaks a rule; the message names the case and the rule.
@@ -201,8 +202,9 @@ impl Case {
             let before = after.facts().await.quarantine_len;
             (self.run)(bench).await;
             if matches!(self.need, Need::HandOver) {
-                // The node is not handed over again before it has settled: it settles for the
-                // length that counted at the handover, which may be shorter by now.
+                // The next handover has to wait until the node has settled. The node settles for
+                // the length of a quarantine at the time of the handover, which may be longer than
+                // the length now.
                 tokio::time::sleep(after.facts().await.quarantine_len.max(before)).await;
             }
         }
@@ -210,8 +212,8 @@ impl Case {
     }
 }
 
-/// Returns all cases. Those that disturb the node come after the others, and those after which
-/// another server may be the node's master come last.
+/// Returns all cases. Cases that disturb the node come after the others. Cases after which another
+/// server may be the node's master come last.
 pub fn cases() -> Vec<Case> {
     let mut all = locks::cases();
     all.extend(extends::cases());

@@ -27,8 +27,8 @@ pub enum CrashKind {
     Kill,
     /// The request, or its answer, is under way for longer than a lease.
     Stall,
-    /// The node loses its data, like a new master that had none of them. Other processes have a
-    /// record of them.
+    /// The node loses its data, like a new master that has none of them. Other processes have a
+    /// record that there were data.
     LoseData,
     /// The node's clock steps forward by a second, within `clock_error`.
     SkewClock,
@@ -49,8 +49,8 @@ pub enum Delivery {
 ///
 /// The points are each request to a node and each answer, and both sides of each
 /// [effect](Process::effect). After the crash the message is delivered again, to a new process,
-/// until it is done or parked. No time passes in reality: run it in a test with tokio's time
-/// paused.
+/// until it is done or parked. Run it in a test with tokio's time paused, so that no real time
+/// passes.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -236,10 +236,10 @@ impl Process {
         &self.0.redlock
     }
 
-    /// Counts one effect, with a point before and a point after it.
+    /// Counts one effect, with a crash point before and a crash point after it.
     ///
     /// # Cancellation safety
-    /// If the future is dropped, the effect may have happened; a probe finds out by
+    /// If the future is dropped, the effect may have happened; a probe reads the number from
     /// [`effects`](Self::effects).
     pub async fn effect(&self) {
         let life = &self.0.life;
@@ -260,8 +260,8 @@ impl Life {
         self.crashed_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Passes a point, and returns the time for which the request or answer stalls there. Never
-    /// resolves in a process that dies.
+    /// Passes a crash point, and returns the time for which the request or the answer stalls there.
+    /// The future never resolves in a process that dies.
     async fn pass(&self, what: &str, node: &MemoryNode) -> Duration {
         if self.dead.load(Ordering::Acquire) {
             return pending().await;

@@ -1,7 +1,7 @@
-//! Points in a consumer's handling of a message at which a test kills the process.
+//! Crash points in a consumer's handling of a message, at which a test can kill the process.
 //!
-//! [`CrashPoints`] wraps any broker. The points in between, after the claim and after the effect,
-//! belong to the handler.
+//! [`CrashPoints`] wraps any broker. The crash points after the claim and after the effect are not
+//! included: the handler has to add those.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -1,7 +1,8 @@
 //! Fault injection around any node: delay, loss, duplicates, a freeze, a cut, loss of data.
 //!
-//! The fate of a call is decided by a script, or else at random from a given seed. Waiting uses
-//! only `tokio::time`. So a history repeats exactly from its seed under a paused clock.
+//! A script decides the fate of a call or, without a script, random numbers from a given seed do.
+//! All waits use `tokio::time`, so with a paused clock the same seed causes the same faults at the
+//! same times.
 
 mod plan;
 
@@ -24,9 +25,10 @@ use tokio::time::sleep;
 use self::plan::Dice;
 pub use self::plan::{Fate, Odds, Step};
 
-/// A node behind a bad network. Without a script, odds, freeze or cut it changes nothing.
+/// A node behind a bad network. Without a script, odds, a freeze or a cut, the wrapper changes
+/// nothing.
 ///
-/// Clones are handles of the same wrapper. Its [`FaultControl`] sets the faults.
+/// All clones share the node and its faults. [`FaultControl`] sets the faults.
 #[derive(Clone)]
 pub struct Fault(Arc<Shared>);
 
@@ -49,13 +51,15 @@ struct State {
     dice: Option<Dice>,
     cut: bool,
     frozen: bool,
-    /// True while a thaw executes the queue; calls that arrive meanwhile are appended to it.
+    /// True while a thaw executes the queue. Requests that arrive meanwhile are appended to the
+    /// queue.
     draining: bool,
     queue: VecDeque<Job>,
     calls: u64,
 }
 
-/// A request on its way to the node. It is independent of its caller, who may be gone.
+/// A request on its way to the node. The request is independent of its caller, which may have given
+/// up.
 struct Job {
     batch: Batch,
     /// Time that the caller allows for the node's answer.
@@ -82,8 +86,8 @@ impl Fault {
     }
 
     /// Sets the function by which [`FaultControl::forget`] and [`Step::forgetting`] remove data of
-    /// the node, for example `move || memory.restart_empty()`. Call it before the wrapper is
-    /// cloned.
+    /// the node, for example `move || memory.restart_empty()`. Call this function before the
+    /// wrapper is cloned.
     #[must_use]
     pub fn forget_by(self, forget: impl Fn() + Send + Sync + 'static) -> Self {
         let (inner, env) = (self.0.inner.clone(), self.0.env.clone());
@@ -101,8 +105,8 @@ impl Fault {
 }
 
 impl FaultControl {
-    /// Appends the fates of the next calls to the script, one step for each call. When the script
-    /// is used up, the dice decide again.
+    /// Appends the fates of the next calls to the script, one step for each call. After the last
+    /// step, the dice decide again.
     pub fn script(&self, steps: impl IntoIterator<Item = Step>) {
         self.0.state().script.extend(steps);
     }
@@ -125,9 +129,10 @@ impl FaultControl {
         self.0.state().frozen = true;
     }
 
-    /// Executes the queued requests in their order. Most of their callers are gone.
+    /// Ends a freeze: executes the queued requests in their order. Most of their callers have given
+    /// up by then.
     ///
-    /// Must be called inside a tokio runtime.
+    /// The function must be called inside a tokio runtime.
     pub fn thaw(&self) {
         let mut state = self.0.state();
         state.frozen = false;
@@ -148,8 +153,8 @@ impl FaultControl {
         self.0.state().cut = false;
     }
 
-    /// Calls the function of [`Fault::forget_by`], by which the node loses data; does nothing if
-    /// none was set.
+    /// Calls the function of [`Fault::forget_by`], by which the node loses data; does nothing if no
+    /// function was set.
     pub fn forget(&self) {
         self.0.forget();
     }
@@ -205,7 +210,7 @@ impl Shared {
             return;
         }
         if step.after.is_zero() {
-            // The caller may be gone, so an error is ignored; the request took effect.
+            // The caller may have given up, so an error is ignored: the request took effect.
             let _ = reply.send(replies);
         } else {
             // A separate task delays the reply, so that requests in the queue do not wait for it.
@@ -217,8 +222,8 @@ impl Shared {
     }
 }
 
-/// Executes the requests that were queued during a freeze; a new freeze stops it between two
-/// requests.
+/// Executes the requests that were queued during a freeze. A new freeze stops the function between
+/// two requests.
 async fn drain(shared: Arc<Shared>) {
     loop {
         let job = {
@@ -249,8 +254,8 @@ async fn answer(reply: oneshot::Receiver<Replies>) -> Replies {
 impl LockNode for Fault {
     fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
         let n = batch.ops.len();
-        // The fate is decided here and not at the first poll, so that the order of the calls
-        // decides.
+        // The fate is decided here and not at the first poll, so that it depends on the order of
+        // the calls only.
         let (step, cut, plain) = {
             let mut state = self.0.state();
             state.calls += 1;
@@ -285,8 +290,8 @@ impl LockNode for Fault {
         })
     }
 
-    /// Passes the barrier on. A cut refuses it, and a freeze delays it until its deadline. Scripts
-    /// and dice do not change it.
+    /// Passes the barrier on to the node. A cut refuses the barrier, and a freeze delays it until
+    /// its deadline. Scripts and dice do not change barriers.
     fn barrier(
         &self,
         after: BarrierPoint,

@@ -3,8 +3,8 @@
 //!
 //! The doctor reads (`INFO`, `ROLE`, `TIME`, `CONFIG GET`, `SENTINEL …`, `ACL DRYRUN`, palisade's
 //! marker) and, unless `trial(false)` is set, acquires and releases one lock with a random name on
-//! each node that is not new. It changes nothing else. A value that it may not read is *unknown*:
-//! neither good nor bad.
+//! each node that is not new. The doctor changes nothing else. A value that it is not allowed to
+//! read is *unknown*: neither good nor bad.
 //!
 //! ```no_run
 //! # async fn demo() -> Result<(), palisade::error::ConfigError> {
@@ -16,27 +16,27 @@
 //! # Ok(()) }
 //! ```
 //!
-//! The same report from a shell: `palisade doctor --node sentinel://10.0.0.1,…/orders-a` (package
-//! `palisade-cli`).
+//! A shell command prints the same report: `palisade doctor --node sentinel://10.0.0.1,…/orders-a`
+//! (package `palisade-cli`).
 //!
 //! # Structure, and adding a check
 //!
 //! `gather` queries all servers and Sentinels concurrently, each within a deadline, and returns
-//! plain values (`facts`). Checks are pure functions from facts to findings, in `checks/` by their
-//! subject, so each is tested on made-up facts. A new check needs:
+//! plain values (`facts`). Checks are pure functions from facts to findings, in one file of
+//! `checks/` for each kind of subject, so tests run them on made-up facts. A new check needs:
 //!
 //! 1. A `Check` in the file of its subject, with its function. The function returns
 //!    `Finding::fine(evidence)`, or `Finding::error | warning | info(message, evidence)` with
-//!    `.fix([command])`; its error is the reason for which the facts are unknown. Commands to
-//!    paste are made by `by_hand` and `set`. `unreachable` reports servers that could not be
-//!    reached; other checks are not called for those. A check examines what no client reports by
-//!    itself: what a client refuses is judged by the client's own code (`refused`, `min-replicas`,
-//!    `trial`).
+//!    `.fix([command])`; its error is the reason for which the facts are unknown. Commands to paste
+//!    are made by `by_hand` and `set`. `unreachable` reports servers that could not be reached;
+//!    other checks are not called for those. A check looks for a fault that no client reports.
+//!    Faults for which a client refuses a server are found by the client's own code (`refused`,
+//!    `min-replicas`, `trial`).
 //! 2. A line in `CHECKS` (`checks/mod.rs`).
 //! 3. Its tests: `fine(id)` on the good deployment, `broken(id, change)` for each fault that it
 //!    finds, `unknown(id, close_config)` if it reads settings (`checks/tests.rs`). If it needs a
-//!    setting that is not read yet, add it to `facts::SETTINGS`. A real deployment that has the
-//!    fault, in `tests/doctor/`: a test requires one.
+//!    setting that is not read yet, add it to `facts::SETTINGS`. In `tests/doctor/`, add a real
+//!    deployment that has the fault; a test requires it.
 //! 4. Its id in the comment of each line of `sentinel-conf/templates` that is there because of the
 //!    check; a test compares both sides.
 
@@ -59,7 +59,7 @@ pub fn checks() -> impl Iterator<Item = &'static str> {
     checks::CHECKS.iter().map(|check| check.id)
 }
 
-/// An examination: the deployment, and the settings that its application uses.
+/// An examination of a deployment, with the settings that the application uses.
 #[derive(Clone, Debug)]
 #[must_use = "a doctor examines nothing before `examine` is called"]
 pub struct Doctor {
@@ -83,7 +83,7 @@ impl Doctor {
     }
 
     /// Sets the application's `max_ttl`; default 15 s, as in the library. Nodes keep the longest
-    /// value of all clients, so set it if the application uses another one.
+    /// value of all clients, so set this value if the application uses another one.
     pub fn max_ttl(mut self, max_ttl: Duration) -> Self {
         self.max_ttl = max_ttl;
         self
@@ -111,7 +111,7 @@ impl Doctor {
         self
     }
 
-    /// Queries all servers and Sentinels, runs all checks, and reports.
+    /// Queries all servers and Sentinels, runs all checks, and returns the report.
     ///
     /// The call takes at most about three time-outs (Sentinels, the Sentinels that those name, data
     /// servers), and about eight seconds more for the trial lock if nodes do not answer.
@@ -139,8 +139,8 @@ impl Doctor {
         // The trial runs after everything was read, so that it cannot influence the facts that are
         // checked.
         if self.trial && facts.any_reached() {
-            // A new deployment is skipped: a lock would make it look used, and `init` would refuse
-            // it.
+            // New nodes are skipped: a lock would make them look used, and `init` would refuse
+            // them.
             let new = facts.masters().filter(|(_, s)| s.marker == Ok(None));
             let new = new.map(|(name, _)| name).collect();
             facts.trials = plan.run(&new).await;
@@ -148,7 +148,7 @@ impl Doctor {
         Ok(Report::new(facts.any_reached(), checks::run(&facts), &access.secrets()))
     }
 
-    /// Returns E, the bound on the error of any clock.
+    /// Returns the bound on the error of any clock (E).
     fn error_bound(&self) -> Duration {
         self.clock_error.unwrap_or_else(|| default_clock_error(self.max_ttl))
     }

@@ -10,15 +10,16 @@ use palisade::internal::{SENTENCE_MAX, Secrets};
 /// a command must not be cut.
 const COMMAND_MAX: usize = 8_000;
 
-/// The verdict of a check for one subject. The worst comes first in the order.
+/// The verdict of a check for one subject. The order begins with the worst verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// A failover or restart can grant a lock twice or lose it, or nothing is granted at all.
+    /// A failover or a restart can cause a lock to be granted twice or lost, or no lock is granted
+    /// at all.
     Error,
     /// Locks may be lost in a rare situation, or wait longer than necessary.
     Warning,
-    /// The facts could not be read: neither good nor bad.
+    /// The facts could not be read, so it is not known whether there is a fault.
     Unknown,
     /// Information: nothing has to be changed.
     Info,
@@ -53,7 +54,7 @@ pub struct Finding {
     pub message: String,
     /// The values that were read.
     pub evidence: String,
-    /// The reason for which the finding matters, with what was measured.
+    /// The reason for which the finding matters, with the figures that were measured.
     pub why: &'static str,
     /// Commands that correct the fault, one per entry, with the addresses and values of this
     /// deployment.
@@ -62,12 +63,12 @@ pub struct Finding {
 
 impl Finding {
     fn new(verdict: Verdict, message: impl Into<String>, evidence: impl Into<String>) -> Self {
-        // `checks::run` fills in `check` and `why`, and `on` the subject.
+        // `checks::run` sets `check` and `why` later, and `on` sets `subject`.
         let (message, evidence, subject) = (message.into(), evidence.into(), String::new());
         Self { check: "", subject, verdict, message, evidence, why: "", fix: Vec::new() }
     }
 
-    /// Creates a finding without a fault; `read` contains the values.
+    /// Creates a finding without a fault; `evidence` contains the values that were read.
     pub(crate) fn fine(evidence: impl Into<String>) -> Self {
         Self::new(Verdict::Fine, "", evidence)
     }
@@ -134,7 +135,7 @@ impl Report {
     }
 
     /// Returns the exit code for a program: 69 if no server was reached, 2 after errors, 1 after
-    /// warnings if `strict`, else 0. Unknown facts do not change it.
+    /// warnings if `strict`, else 0. Unknown facts do not change the code.
     pub fn exit_code(&self, strict: bool) -> u8 {
         if !self.reached {
             69

@@ -65,7 +65,8 @@ fn entry(f: &mut fmt::Formatter<'_>, together: &[&Finding]) -> fmt::Result {
     writeln!(f)
 }
 
-/// Writes text with this indent; each further line is indented two columns more.
+/// Writes text in lines of at most `WIDTH` columns. The first line has this indent, each further
+/// line two columns more.
 fn wrapped(f: &mut fmt::Formatter<'_>, indent: usize, text: &str) -> fmt::Result {
     let mut line = " ".repeat(indent);
     let mut empty = true;

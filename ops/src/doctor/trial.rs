@@ -1,4 +1,5 @@
-//! The trial: acquires and releases a lock with a random name, as an application does.
+//! The trial of the doctor: acquires and releases a lock with a random name, as an application
+//! does.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -21,17 +22,18 @@ const TTL: Duration = Duration::from_secs(5);
 /// Longest time for one node's answer.
 const DEADLINE: Duration = Duration::from_secs(1);
 
-/// The nodes as an application configures them: each alone, and all together.
+/// The handles of the trial, with the application's settings: one for each node, and one for all
+/// nodes together.
 pub(super) struct Plan {
     nodes: Vec<(Arc<dyn LockNode>, Redlock)>,
-    /// Number of groups. They come first in `nodes`.
+    /// Number of groups, which come first in `nodes`.
     groups: usize,
-    /// All nodes together, if there are several, or the error of that configuration.
+    /// Handle over all nodes if there are several, or the reason for which it cannot be built.
     all: Option<Result<Redlock, ConfigError>>,
 }
 
 impl Plan {
-    /// Creates the plan of the trial.
+    /// Builds the handles of the trial.
     ///
     /// # Errors
     /// [`ConfigError`] if a name, an address, a certificate or a range is invalid.
@@ -55,7 +57,8 @@ impl Plan {
         Ok(Self { nodes, groups, all })
     }
 
-    /// Runs the trial on each node, concurrently, then on all together; skips the nodes in `alone`.
+    /// Runs the trial on each node that is not in `alone`, concurrently. If `alone` is empty, runs
+    /// the trial on all nodes together afterwards.
     pub(super) async fn run(self, alone: &BTreeSet<String>) -> Vec<Trial> {
         let subject = |(n, (node, redlock)): (usize, &'_ (Arc<dyn LockNode>, Redlock))| {
             let name = node.name();
@@ -89,8 +92,8 @@ fn handle(doctor: &Doctor, nodes: &[Arc<dyn LockNode>]) -> Result<Redlock, Confi
     nodes.iter().fold(builder, |all, node| all.node_arc(Arc::clone(node))).build()
 }
 
-/// Runs the trial twice and returns the second outcome. The first run connects; the second takes as
-/// long as in an application whose connections are open.
+/// Runs the trial twice and returns the second outcome. The first run opens the connections, so
+/// that the times of the second are those of an application whose connections are open.
 async fn warm(redlock: &Redlock) -> Outcome {
     match once(redlock).await {
         Outcome::Granted { .. } => once(redlock).await,

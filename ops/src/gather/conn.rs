@@ -16,7 +16,7 @@ pub(crate) struct Conn {
 impl Conn {
     /// Connects to the endpoint and logs in.
     pub(crate) async fn open(at: &Endpoint, until: Instant) -> Result<Self, String> {
-        // This deadline ends every wait, so the connection has no time-out itself.
+        // The deadline `until` ends every wait, so the connection itself needs no time-out.
         match timeout_at(until, internal::open(at)).await {
             Ok(Ok(line)) => Ok(Self { line, until }),
             Ok(Err(e)) => Err(error_text(&e, &at.secrets())),
@@ -29,7 +29,7 @@ impl Conn {
         self.line.secrets()
     }
 
-    /// Sends a command and returns its answer. A refusal contains `what` as the command's name.
+    /// Sends a command and returns its answer. The text of an error names the command as `what`.
     pub(crate) async fn execute(&self, command: &Cmd, what: &str) -> Read<Value> {
         let mut handle = self.line.clone();
         let sent = async { handle.send_packed_command(command).await };
@@ -61,7 +61,7 @@ impl Conn {
     }
 }
 
-/// Parses an answer; one that cannot be parsed counts as failed.
+/// Parses an answer; an answer that cannot be parsed counts as failed.
 pub(crate) fn parsed<T>(
     value: &Value,
     what: &str,

@@ -1,7 +1,7 @@
-//! Reads the facts: the given Sentinels, the Sentinels that most of them name, the data servers
-//! that most of all Sentinels name, and the lone nodes. Each kind is queried concurrently, each
-//! server within one deadline. An address that only one Sentinel names is listed, but no login is
-//! sent there.
+//! Reads the facts of a deployment: from the Sentinels that the user named, from the Sentinels that
+//! most of those name, from the data servers that most of all Sentinels name, and from the lone
+//! servers. The servers of each kind are queried concurrently, each within one deadline. An address
+//! that only one Sentinel names is listed, but no login is sent there.
 
 pub(super) mod conn;
 #[cfg(test)]
@@ -19,7 +19,7 @@ use super::deployment::{Access, GroupLogin};
 use super::facts::{Fields, Group, Sentinel, Server, majority, place};
 use palisade::internal::SENTINELS_MAX;
 
-/// Largest number of servers of a group that are examined; no real group has more.
+/// Largest number of servers of a group that are examined. No real group has more servers.
 const SERVERS_MAX: usize = 64;
 
 /// Reads the facts of all groups and lone servers, in the order of `access`. `whose` is the user
@@ -39,7 +39,7 @@ pub(super) async fn everything(
     tokio::join!(groups, join_all(nodes))
 }
 
-/// The settings of one reading.
+/// The parameters of one call of [`everything`].
 struct Gather<'a> {
     deployment: &'a Deployment,
     whose: Option<&'a str>,
@@ -79,8 +79,8 @@ impl Gather<'_> {
     }
 
     /// Queries the servers that a majority of the Sentinels names as the master or a replica;
-    /// returns them and the addresses of the others. The master is chosen first, so that replicas
-    /// cannot exceed the limit before it.
+    /// returns them and the addresses of the servers that were not queried. The master is chosen
+    /// first, so that the limit `SERVERS_MAX` cannot exclude it.
     async fn servers(
         &self,
         login: &GroupLogin,
@@ -112,7 +112,8 @@ struct Named {
 }
 
 impl Named {
-    /// Counts the Sentinels that name each address; `what` selects the descriptions to count.
+    /// Counts the Sentinels that name each address; `what` selects the instances in a Sentinel's
+    /// answers that are counted.
     fn by<'a>(sentinels: &'a [Sentinel], what: impl Fn(&'a Sentinel) -> Vec<&'a Fields>) -> Self {
         let mut votes = BTreeMap::new();
         for sentinel in sentinels {

@@ -7,7 +7,8 @@ use super::super::facts::{Fields, Sentinel, Unread, unreached};
 use super::conn::{Conn, fields, parsed, text};
 use palisade::internal::Endpoint;
 
-/// Sends all requests about this master; their answers have to arrive before the deadline `until`.
+/// Sends all requests about the group of this master to a Sentinel, and returns its answers. They
+/// have to arrive before the deadline `until`.
 pub(super) async fn ask(
     at: &str,
     given: bool,
@@ -26,7 +27,8 @@ pub(super) async fn ask(
     };
     sentinel.reached = Ok(());
     let conn = &conn;
-    // The command is not split at spaces, because the user chose the master's name.
+    // The command is built from its arguments and not split at spaces, because the user chose the
+    // master's name.
     let about = |what: &'static str| async move {
         let command = redis::cmd("SENTINEL").arg(what).arg(master).take();
         conn.execute(&command, &format!("SENTINEL {what}")).await

@@ -13,7 +13,8 @@ use palisade::internal::Endpoint;
 use palisade::internal::MARKER;
 use palisade::node::spi::{Env as _, SystemEnv};
 
-/// Sends all requests. Facts without an answer before the deadline `until` are marked as failed.
+/// Sends all requests to a data server, and returns its answers. A request without an answer before
+/// the deadline `until` counts as failed.
 pub(super) async fn ask(
     at: String,
     given: bool,
@@ -31,7 +32,7 @@ pub(super) async fn ask(
         }
     };
     server.reached = Ok(());
-    // The clock is read first, before the other requests delay its answer.
+    // The clock is read first, so that the other requests do not delay its answer.
     server.clock = clock(&conn).await;
     let ahead = server.clock.as_ref().map_or(0, |clock| clock.ahead);
     let now = || SystemEnv.wall_micros().saturating_add_signed(ahead) / 1_000;
@@ -138,7 +139,8 @@ async fn permissions(
     (user, may)
 }
 
-/// Returns the reason for which this user may not send this command; `None` if it may.
+/// Returns the reason for which this user may not send this command; `None` if the user may send
+/// it.
 async fn rehearse(conn: &Conn, name: &str, command: &str) -> Read<Option<String>> {
     let question = format!("ACL DRYRUN {name} {command}");
     let answer = conn.query(&question, "ACL DRYRUN", text).await?;

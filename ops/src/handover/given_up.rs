@@ -1,4 +1,4 @@
-//! A handover whose future was dropped: its progress, and the way to end it.
+//! The progress of a handover, and the end of a handover whose future was dropped.
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -30,9 +30,9 @@ impl Handover {
 
     /// Ends a handover whose future was dropped: opens the server that was left closed, which is
     /// the old master or the promoted replica. A promoted replica then begins its quarantine at
-    /// once. Returns the result of the handover, also if it was done before it was dropped, or if
-    /// the result is unknown because the last step was not answered. Returns `None` if no server
-    /// was closed.
+    /// once. Returns the result of the handover. That is `Done` if the handover was done before its
+    /// future was dropped, and `Unknown` if the last step was not answered. Returns `None` if no
+    /// server was closed.
     ///
     /// # Cancellation safety
     /// If the future is dropped at an await, the server opens by itself after `closed_for`.

@@ -1,23 +1,25 @@
--- Changes records of idempotency keys that are still as they were read. The promise stays: its
--- ballot refuses late requests, and without an owner no attempt that is under way takes effect.
+-- Changes records of idempotency keys that are still as they were read. The ballot of a record
+-- stays, so that it refuses late requests. Its owner is removed, so that no attempt that is under
+-- way takes effect.
 -- KEYS     1 palisade:generation, the marker (node/lua/history.lua), then records
 -- ARGV     1 the change: release, rerun or purge   2 1: purge also records without a result
 --          then for each record the ballot that was read, or '' for no record
--- Returns  a word for each: done | as it is | none | changed | running | settling | stored |
+-- Returns  a word for each record: done | as it is | none | changed | running | settling | stored |
 --          unfinished | foreign | closed
 local what, time = ARGV[1], redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local marker = redis.call('GET', KEYS[1]) or ''
--- During a planned handover: while the server is closed, nothing is changed. While it is settling,
--- a lease may run for twice E after its end by this clock. E is not known here; a quarantine is
--- longer than twice E.
+-- While the server is closed for a planned handover, nothing is changed. While it is settling after
+-- a handover, a lease may run for twice E (the largest clock error) after its end by this clock. E
+-- is not known here, so the length of a quarantine, which is longer than twice E, takes its place.
 local kind, till = string.match(marker, '^ ([cs])(%d+) ', 112)
 if kind and now >= tonumber(till) then kind = nil end
 local longer = kind == 's' and tonumber(string.sub(marker, 73, 81)) or 0
 
 local function change(key, ballot)
   if kind == 'c' then return 'closed' end
-  -- Changes of earlier keys are not undone, so another program's value must not end the script.
+  -- An error would end the script after some keys were changed, so another program's value must not
+  -- cause one.
   local h = redis.pcall('HMGET', key, 'fence', 'till', 'att', 'rf')
   if h.err then return 'foreign' end
   if (h[1] or '') ~= ballot then return 'changed' end

@@ -1,6 +1,6 @@
 -- Closes a master for a planned handover; the marker's form is in node/lua/history.lua.
 -- KEYS  1 palisade:generation
--- ARGV  1 time for which it is closed, in ms
+-- ARGV  1 time for which the server is closed, in ms
 -- Returns  {'ok', the marker as it is now} | {'no', why}
 local info = redis.call('INFO', 'replication')
 if not string.find(info, 'role:master', 1, true) then
@@ -24,8 +24,8 @@ if kind ~= '-' then
   if left > 0 and kind == 'c' then
     return {'no', 'it is closed by another handover for at most ' .. left .. ' ms: try again then'}
   end
-  -- A server that is opened again would have no record that earlier leases may end early by its
-  -- clock.
+  -- The closing would replace the mark of settling. A server that is opened again would then have
+  -- no record that earlier leases may end early by its clock.
   if left > 0 then
     return {'no', 'it is still settling after another handover: try again in ' .. left .. ' ms'}
   end

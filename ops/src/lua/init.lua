@@ -6,10 +6,10 @@
 -- that all earlier data are gone for good (ARGV 2). Leases granted on those data may still be held,
 -- so a quarantine never ends early then.
 -- KEYS 1 palisade:generation
--- ARGV 1 'look' or 'mark'   2 '1': also with l
+-- ARGV 1 'look' or 'mark'   2 '1' to mark a server with l, too
 -- Returns {'ok', time when its data began in ms; empty if nothing was granted yet}
 --  | {'marked', note}: nothing has to be done | {'lost', why} | {'no', why}
---  | {'changed', why}: not now
+--  | {'changed', why}: the server cannot be marked now
 -- The caller examines the keys of the server.
 local info = redis.call('INFO', 'replication')
 if not string.find(info, 'role:master', 1, true) then
@@ -40,7 +40,7 @@ if marker then
   -- Nothing was granted in the first quarantine of a new server. If other nodes have data, leases
   -- that this server lost may still be held.
   if ARGV[2] == '1' or #marker ~= 182 or now >= since + q then
-    used = sub(marker, 156, 168) -- the data began when the first loss did
+    used = sub(marker, 156, 168) -- when the data after the first loss began
   end
 end
 if ARGV[1] == 'look' then return {'ok', used} end

@@ -30,11 +30,12 @@ pub struct Audit {
 }
 
 impl Audit {
-    /// Creates the author, a person or a program, and the reason: for example `alice`, and `host 7
-    /// is gone, ticket 12`.
+    /// Creates a log entry with the author of a change (a person or a program) and the reason: for
+    /// example `alice`, and `host 7 is gone, ticket 12`.
     ///
     /// # Errors
-    /// [`ConfigError`] if one of them is empty, longer than 512 bytes or has control characters.
+    /// [`ConfigError`] if the author or the reason is empty, longer than 512 bytes or has control
+    /// characters.
     pub fn new(by: impl Into<String>, reason: impl Into<String>) -> Result<Self, ConfigError> {
         let (by, reason) = (by.into(), reason.into());
         check_name("by", &by)?;
@@ -57,11 +58,11 @@ impl Audit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Change {
-    /// Ends a claim before its lease is over.
+    /// Ends the claim that runs under the key ([`Records::release`]).
     Release,
-    /// Takes the attempts back.
+    /// Takes back the attempts of the key, so that it runs again ([`Records::rerun`]).
     Rerun,
-    /// Empties the record.
+    /// Removes the result, the attempts and the fingerprint of the key ([`Records::purge`]).
     Purge,
 }
 
@@ -96,9 +97,9 @@ pub struct KeyChange {
 pub enum NodeChange {
     /// The record was changed.
     Done,
-    /// There is a record, and nothing in it to change.
+    /// The record needed no change.
     AsItIs,
-    /// There is no record.
+    /// The node has no record of the key.
     Absent,
     /// The record was not changed. The text has the reason.
     Refused(&'static str),
@@ -178,9 +179,10 @@ impl fmt::Display for KeyChange {
     }
 }
 
-/// The records that [`Records::purge`] empties. It is made by [`older_than`](Self::older_than) or
-/// [`late_copies_run_again`](Self::late_copies_run_again), because a late copy of a request whose
-/// record was purged runs again.
+/// The selection of records that [`Records::purge`] empties. A late copy of a request whose record
+/// was purged runs again: select records of an age after which no copy can come
+/// ([`older_than`](Self::older_than)), or accept that copies run again
+/// ([`late_copies_run_again`](Self::late_copies_run_again)).
 #[derive(Clone, Debug)]
 #[must_use = "it only says what to purge"]
 pub struct Purge {
@@ -204,15 +206,15 @@ impl Purge {
         Self::older_than(Duration::ZERO)
     }
 
-    /// Also selects keys whose attempts left no result. The nodes then have no record that such an
-    /// attempt may have taken effect. Keys whose claim runs are never purged.
+    /// Also selects keys whose attempts left no result. After the purge, the nodes have no record
+    /// that such an attempt may have taken effect. Keys whose claim runs are never purged.
     pub fn unfinished_too(mut self) -> Self {
         self.select.states.push(KeyState::Lapsed);
         self.unfinished = true;
         self
     }
 
-    /// Limits the number of keys.
+    /// Sets the largest number of keys that are purged.
     pub fn limit(mut self, keys: usize) -> Self {
         self.select.limit = Some(keys);
         self
@@ -248,11 +250,11 @@ impl Records {
     }
 
     /// Takes back the attempts of a key that left no result, for a person who has made sure that
-    /// they had no effect: the next call runs the handler, whatever its policy. This function runs
-    /// no handler. Recorded steps stay, and so does the fingerprint.
+    /// these attempts had no effect: the next call runs the handler, whatever its policy. This
+    /// function runs no handler. Recorded steps stay, and so does the fingerprint.
     ///
-    /// A key that is parked because nodes forgot it stays parked, because the nodes have no attempt
-    /// of it: to run such a key, use [`Call::rerun`], or decide about the loss
+    /// A key that is parked because nodes forgot it stays parked, because the nodes have no record
+    /// of its attempts: to run such a key, use [`Call::rerun`], or decide about the loss
     /// ([`Incident::decide`]).
     ///
     /// [`Incident::decide`]: crate::Incident::decide
@@ -266,8 +268,8 @@ impl Records {
         self.change_one(Change::Rerun, key, audit).await
     }
 
-    /// Empties records: their results, attempts and fingerprints are removed, and a copy of such a
-    /// request that comes later runs again. The ballot that refuses late requests of earlier
+    /// Empties records: removes their results, attempts and fingerprints. A later copy of a request
+    /// whose record was emptied runs again. The ballot that refuses late requests of earlier
     /// attempts stays until the record would have expired.
     ///
     /// # Errors
@@ -322,8 +324,9 @@ impl Records {
         Ok(changed.into_iter().next().unwrap_or_else(none))
     }
 
-    /// Changes the records that are still as they were read. Of each key `meant` has whether it is
-    /// to be changed; the others count as changed by another attempt.
+    /// Changes those records of the nodes that are still as they were read. `meant` has true for
+    /// each key that is to be changed; the other keys are not changed, and reported as used since
+    /// they were read.
     async fn change_as_seen(
         &self,
         nodes: &Nodes,
@@ -373,7 +376,8 @@ impl Records {
         }
         command.arg(change.word()).arg(u8::from(unfinished));
         for (seen, meant) in seen.iter().zip(meant) {
-            // No record has the ballot `used`, so it is not changed.
+            // No record has the ballot `used`, so the script leaves the record of such a key as it
+            // is.
             let ballot = seen.as_ref().map_or("", |seen| &seen.fence);
             command.arg(if *meant { ballot } else { "used" });
         }
@@ -384,7 +388,7 @@ impl Records {
     }
 }
 
-/// Returns the result that a word of the script means.
+/// Returns the result for a word that the script returned; `None` for an unknown word.
 fn said(word: &str) -> Option<NodeChange> {
     Some(match word {
         "done" => NodeChange::Done,

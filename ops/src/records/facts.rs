@@ -10,7 +10,7 @@ pub struct KeyFacts {
     pub key: String,
     /// State of the key, combined from all nodes.
     pub state: KeyState,
-    /// Time until the lease of a claim that runs ends, if it is not renewed.
+    /// Time until the lease of a running claim ends, if the lease is not renewed.
     pub remaining: Option<Duration>,
     /// Number of attempts that are known to have begun and were not taken back.
     pub attempts: u32,
@@ -18,13 +18,13 @@ pub struct KeyFacts {
     /// `clock_error`, but for a claim that was granted soon after a node lost data it may be too
     /// short.
     pub age: Duration,
-    /// True for a key without a result that too few nodes have in their present data history, so
-    /// that later attempts may be forgotten.
+    /// True for a key without a result that too few nodes have in their present data history: the
+    /// nodes may have lost later attempts.
     pub forgotten: bool,
     /// Number of nodes that have a record.
     pub nodes: usize,
-    /// Time until the first of these records expires. A copy of the request that comes later runs
-    /// again, unless its age is known.
+    /// Time until the first of these records expires. A copy of the request that comes after that
+    /// time runs again, unless the copy's birth (`created_at`) is known.
     pub expires_in: Duration,
 }
 
@@ -34,7 +34,8 @@ pub struct KeyFacts {
 pub enum KeyState {
     /// A majority of the nodes has a result.
     Stored,
-    /// Fewer nodes have a result; the next call settles it without running the handler.
+    /// Fewer than a majority of the nodes have a result. The next call completes the result on a
+    /// majority, without running the handler.
     Unsettled,
     /// A claim runs.
     Running,
@@ -73,7 +74,7 @@ pub(super) struct Seen {
     pub(super) current: bool,
 }
 
-/// Combines the records of those of `n` nodes that have one.
+/// Combines the records of the nodes that have one. `n` is the number of all nodes.
 pub(super) fn facts(key: String, seen: &[&Seen], n: usize) -> KeyFacts {
     let results = seen.iter().filter(|s| s.result).count();
     let remaining = seen.iter().filter(|s| !s.result).map(|s| s.left).max().unwrap_or_default();

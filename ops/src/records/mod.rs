@@ -42,7 +42,7 @@ pub struct Records {
 /// A selection of keys. A key has to meet every condition that is set.
 #[derive(Clone, Debug, Default)]
 pub struct Select {
-    /// The states that are selected; empty: all.
+    /// The states that are selected. An empty list selects all states.
     pub states: Vec<KeyState>,
     /// True to select only keys with attempts that may be forgotten ([`KeyFacts::forgotten`]).
     pub forgotten: bool,
@@ -60,8 +60,8 @@ pub struct Select {
 pub struct KeyList {
     /// The keys that match the selection, in order.
     pub keys: Vec<KeyFacts>,
-    /// Nodes that could not be read, or not to their end, each with the reason. Keys that only
-    /// these nodes have are missing.
+    /// Nodes that could not be read completely, each with the reason. Keys that only these nodes
+    /// have are missing.
     pub unread: Vec<(String, String)>,
     /// True if the limit was reached, so there may be more keys.
     pub more: bool,
@@ -86,11 +86,11 @@ type Nodes = Vec<(String, Result<Master, String>)>;
 type NodeSeen = Option<Vec<Option<Seen>>>;
 
 impl Records {
-    /// Creates the records of this namespace. Prefix and namespace are those of the handles that
-    /// use the keys.
+    /// Creates a value for the records of this namespace. Prefix and namespace have to be those of
+    /// the handles that use the keys.
     ///
     /// # Errors
-    /// [`ConfigError`] naming the field, the value and the rule.
+    /// [`ConfigError`] if the prefix or the namespace is invalid.
     pub fn new(
         deployment: &Deployment,
         prefix: &str,
@@ -103,20 +103,20 @@ impl Records {
         Ok(Self { deployment: deployment.clone(), prefix, namespace, begins })
     }
 
-    /// Returns the prefix.
+    /// Returns the prefix of the handles that use the keys.
     pub fn prefix(&self) -> &str {
         &self.prefix
     }
 
-    /// Returns the namespace.
+    /// Returns the namespace of the keys.
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
 
-    /// Lists the keys on all nodes as they are now. It reads each node's whole key space in pages
-    /// (`SCAN`), which takes a while if the key space is large, and blocks no other client. A key
-    /// that is claimed or expires during the listing may be missing; nodes that could not be read
-    /// are in the result.
+    /// Lists the keys on all nodes as they are now. The function reads each node's whole key space
+    /// in pages (`SCAN`), which takes a while if the key space is large, and blocks no other
+    /// client. A key that is claimed or expires during the listing may be missing; nodes that could
+    /// not be read are in the result.
     ///
     /// # Errors
     /// [`ConfigError`] if a setting is invalid. Failures of the nodes are in the result.
@@ -130,7 +130,8 @@ impl Records {
             let Ok(master) = nodes[at].1.clone() else { continue };
             let pattern = format!("{}*", escaped(&self.begins));
             let mut scan = Scan::new(&self.deployment, &master, Some(pattern));
-            // A node that fails while the keys of a page are read is not asked for the next page.
+            // A node that failed while the keys of a page were read gets no request for the next
+            // page.
             while nodes[at].1.is_ok() {
                 let page = match scan.next().await {
                     Ok(Some((_, keys))) => self.named(&keys),
@@ -165,7 +166,7 @@ impl Records {
         })
     }
 
-    /// Returns keys of a server as callers give them.
+    /// Converts keys of a server to keys as callers give them.
     fn named(&self, keys: &[Vec<u8>]) -> Vec<String> {
         let named = |key: &Vec<u8>| {
             let key = String::from_utf8_lossy(key);
@@ -224,7 +225,8 @@ impl Records {
 }
 
 /// Lists the namespaces that have a record or a decision on a node, in order, and the nodes that
-/// could not be read, each with the reason. It reads each node's whole key space in pages (`SCAN`).
+/// could not be read, each with the reason. The function reads each node's whole key space in pages
+/// (`SCAN`).
 ///
 /// # Errors
 /// [`ConfigError`] if a setting is invalid.

@@ -25,10 +25,11 @@ pub(super) const KEEP: Duration = Duration::from_secs(600);
 pub(super) const TOKEN_MAX: u64 = (1 << 53) - 1;
 
 const POLL: Duration = Duration::from_millis(20);
-/// Largest number of polls: `POLL` times this is the longest wait for an event that must happen.
+/// Largest number of polls. `POLL` times this number is the longest wait for an event that must
+/// happen.
 const POLLS: u32 = 500;
 
-/// The node, as one case uses it.
+/// The node under test, with the functions that one case uses.
 pub(super) struct Bench {
     case: &'static str,
     node: Arc<dyn LockNode>,
@@ -75,8 +76,8 @@ impl Bench {
         Self { terms: Terms { max_ttl, clock_error }, ..self }
     }
 
-    /// Returns the same bench as a client that first saw a marker on the node at this time of its
-    /// clock.
+    /// Returns the same bench, as a client that saw a marker on the node for the first time when
+    /// the node's clock had this value.
     pub(super) fn knowing(self, known_since: Option<u64>) -> Self {
         Self { known_since, ..self }
     }
@@ -95,8 +96,8 @@ impl Bench {
             let replies = self.node.call(batch, deadline).await;
             self.check(replies.items.len() == n, "one reply per op", &replies.items.len());
             // After a restart, a node may report for a moment that it could not connect, or that
-            // the server is loading its data. Then no operation of the batch was executed, and it
-            // is sent again.
+            // the server is loading its data. Then no operation of the batch was executed, and the
+            // batch is sent again.
             let refused = |e: &NodeError| {
                 let passing = matches!(e.fault(), NodeFault::Unreachable | NodeFault::Loading);
                 passing && !e.is_ambiguous()
@@ -144,7 +145,7 @@ impl Bench {
         replies.facts.unwrap_or_else(|| self.broken("facts come with each batch", &replies.items))
     }
 
-    /// Calls the node's barrier. The answer has to come in time, which is a separate rule.
+    /// Calls the node's barrier. The answer has to arrive in time, which is a rule by itself.
     pub(super) async fn barrier(
         &self,
         after: BarrierPoint,
@@ -158,8 +159,9 @@ impl Bench {
         }
     }
 
-    /// Returns the lowest fence that the node gives to a new name now: its clock minus E. After a
-    /// quarantine that is a floor, which the clock soon passes.
+    /// Returns the lowest fence that the node gives to a new name now: its clock minus
+    /// `clock_error`. After a quarantine, fences are not below a floor, so the function waits until
+    /// the clock has passed the floor.
     pub(super) async fn low(&self) -> u64 {
         for _ in 0..POLLS {
             let op = ops::acquire_at(&self.lock(), self.owner(), SHORT, 0);
@@ -172,8 +174,8 @@ impl Bench {
         self.broken("a node's clock passes its floor", &"still below it")
     }
 
-    /// Returns a token above all that the node would propose by itself, and not further ahead than
-    /// correct clocks allow.
+    /// Returns a token that is larger than any token that the node itself would propose now, and
+    /// that a client with a correct clock may still propose.
     pub(super) async fn high(&self) -> FencingToken {
         let error = self.terms.clock_error.as_micros() as u64;
         let now = self.facts().await.node_micros;

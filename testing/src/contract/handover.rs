@@ -27,7 +27,7 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 pub(super) async fn handed_over(b: &Bench) -> Facts {
-    // A node is handed over only after it has settled, when it has a record of all leases.
+    // A node can be handed over only after it has settled: then its data have all leases.
     b.settle().await;
     if let Some(hook) = &b.hooks.hand_over {
         hook().await;
@@ -36,7 +36,7 @@ pub(super) async fn handed_over(b: &Bench) -> Facts {
 }
 
 /// Returns the bench with longer bounds. The node settles for the longest lease, and keeps a name
-/// for twice E: both are long enough for a slow machine to check.
+/// for twice `clock_error`. Both are long enough for a slow machine to check.
 pub(super) async fn slowly(b: Bench) -> Bench {
     let b = b.with_terms(Duration::from_secs(5), Duration::from_secs(1));
     b.settle().await;

@@ -1,4 +1,4 @@
-//! Functions with short names that make the ops.
+//! Functions that make operations, with short names and the fields that most cases use.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub(super) fn acquire_at(keys: &LockKeys, owner: OwnerToken, ttl: Duration, prop
     }
 }
 
-/// Makes an operation on a lock one of a reader.
+/// Turns an operation on a lock into an operation of a reader (`LockMode::Shared`).
 pub(super) fn shared(mut op: Op) -> Op {
     if let Op::Acquire { mode, .. } | Op::Extend { mode, .. } | Op::Release { mode, .. } = &mut op {
         *mode = LockMode::Shared;
@@ -34,7 +34,7 @@ pub(super) fn shared(mut op: Op) -> Op {
     op
 }
 
-/// Time for which a lock is reserved for each waiter: the longest possible.
+/// Time for which a waiter needs the lock reserved: the longest time that a node allows.
 pub(super) const RESERVED: Duration = Duration::from_millis(50);
 
 /// Makes an acquisition by the handle `waiter`, which has waited for `span`.

@@ -1,6 +1,7 @@
 //! Reservations: a lock that was released is reserved for the first waiter, for a short time.
 //!
-//! The requests about a reserved lock are in the same batch as the release, so they come in time.
+//! The requests about a reserved lock are in the same batch as its release, so the node executes
+//! them before the reservation ends.
 
 use std::time::Duration;
 
@@ -24,12 +25,13 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// The longest waiter.
+/// The handle that has waited longest, with the time for which it has waited.
 const FIRST: (u64, Duration) = WAITERS[2];
 const NEXT: (u64, Duration) = WAITERS[0];
 const THIRD: (u64, Duration) = WAITERS[1];
 
-/// Returns the replies to these ops, sent with a release of a lock for which three handles wait.
+/// Releases a lock for which three handles wait, and sends these operations in the same batch.
+/// Returns the lock and the replies to the operations.
 async fn after_release<F>(b: &Bench, ops: F) -> (LockKeys, Vec<Reply>)
 where
     F: FnOnce(&LockKeys) -> Vec<Op>,
@@ -46,7 +48,8 @@ where
     (k, got)
 }
 
-/// Makes a release by a holder without metadata. Neighbouring releases of that kind are a run.
+/// Makes a release by a holder without metadata. A node may execute neighbouring releases of that
+/// kind together (a run).
 fn release_alone(keys: &LockKeys, owner: OwnerToken) -> Op {
     Op::Release { mode: LockMode::Exclusive, keys: keys.clone(), owner, meta: false }
 }
@@ -140,7 +143,8 @@ async fn a_lock_is_not_reserved_for_who_watches(b: Bench) {
     b.ask(acquire_watching(&k, b.owner())).await;
     let got = b.all(vec![release(&k, a), acquire(&k, b.owner(), LONG)]).await;
     b.check(matches!(got[1], Reply::Granted { .. }), "who asks first has it", &got);
-    // If other handles wait for the lock, it is reserved for them.
+    // The lock is reserved for handles that wait for it, and a candidate that only watches the lock
+    // has no place among them.
     let (_, got) = after_release(&b, |k| vec![acquire_watching(k, b.owner())]).await;
     b.check(is_held(&got[0]), "who watches is refused a reserved lock", &got);
 }

@@ -1,4 +1,5 @@
-//! Many results in one batch: each is returned, or deferred without a trace.
+//! Many results in one batch: each result is returned, or its operation is deferred and changes
+//! nothing.
 
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ pub(super) fn cases() -> Vec<Case> {
 /// answer.
 const LARGE: usize = 600 * 1024;
 
-/// Stores four keys with a large result each.
+/// Stores a large result under each of four keys.
 async fn stored(b: &Bench) -> Vec<(RecordKey, Arc<[u8]>)> {
     let mut all = Vec::new();
     for i in 0..4_u8 {
@@ -50,8 +51,8 @@ fn outline(replies: &[Reply]) -> Vec<String> {
     replies.iter().map(word).collect()
 }
 
-/// Sends all ops in one batch. Returns true for each op that was deferred; checks the results of
-/// the others.
+/// Sends all ops in one batch. Checks the result in each reply. Returns true for each op that was
+/// deferred.
 async fn ask(b: &Bench, all: &[(RecordKey, Arc<[u8]>)], ops: Vec<Op>) -> Vec<bool> {
     let replies = b.all(ops).await;
     let got = outline(&replies);

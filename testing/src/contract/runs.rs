@@ -1,5 +1,5 @@
-//! Runs: neighbouring ops of one kind in a batch, which a node may execute together, have the same
-//! result as one by one.
+//! Runs: neighbouring operations of one kind in a batch, which a node may execute together. Their
+//! result is the same as if they were executed one by one.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// The oracle: the holder of each name, computed op by op.
+/// The expected holder and fence of each name, computed operation by operation.
 #[derive(Default)]
 struct Books {
     held: BTreeMap<usize, (OwnerToken, u64)>,
@@ -24,7 +24,7 @@ struct Books {
 }
 
 impl Books {
-    /// Returns true if the reply is the only correct one.
+    /// Returns true if the reply is the only correct reply, and applies the operation.
     fn fits(&mut self, name: usize, op: &Op, reply: &Reply) -> bool {
         let holder = self.held.get(&name).copied();
         match (op, reply, holder) {
@@ -50,7 +50,7 @@ impl Books {
     }
 }
 
-/// A generator of the same numbers on every machine.
+/// A random number generator that gives the same numbers on every machine.
 struct Dice(u64);
 
 impl Dice {
@@ -70,7 +70,7 @@ async fn runs_mean_what_their_ops_mean(b: Bench) {
         let mut proposal = b.low().await.max(b.facts().await.node_micros) + 800_000;
         let (mut asked, mut releasing) = (Vec::new(), false);
         for _ in 0..=dice.below(30) {
-            // The kind of op rarely changes, so that runs are long.
+            // The kind of operation rarely changes, so that runs are long.
             releasing ^= dice.below(4) == 0;
             let (name, owner) = (dice.below(names.len()), owners[dice.below(owners.len())]);
             proposal += 1;
@@ -119,7 +119,8 @@ async fn each_of_a_run_has_its_own_ttl(b: Bench) {
             b.broken("each of a run is granted", reply)
         };
         let rest = holder.remaining.unwrap_or_default();
-        // Two ttls differ by a sixth of `LONG`: no machine is so slow that the difference is lost.
+        // The two ttls differ by half of `LONG`, so a sixth of `LONG` is enough tolerance for any
+        // machine.
         let right = holder.owner == Some(*owner) && rest <= *ttl && rest + LONG / 6 > *ttl;
         b.check(right, "each of a run has its own ttl", holder);
     }

@@ -26,7 +26,7 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Returns the steps that a new claim returns.
+/// Claims the key as soon as that is possible, and returns the steps in the reply.
 async fn shown(b: &Bench, key: &RecordKey, owner: OwnerToken) -> Option<StoredSteps> {
     let op = claim(key, owner, LONG);
     match b.until("a claim is granted", op, |r| matches!(r, Reply::Claimed { .. })).await {

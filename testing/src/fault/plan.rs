@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Losses on the way of a request and its reply.
+/// The message of a call that is lost, if any.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fate {
@@ -24,7 +24,7 @@ pub struct Step {
     pub after: Duration,
     /// The message that is lost, if any.
     pub fate: Fate,
-    /// Time after which the request is executed a second time; `None` if it is not.
+    /// Time after which the request is executed a second time; `None` if it is executed once.
     pub duplicate: Option<Duration>,
     /// True if the node loses data just before it executes the request.
     pub forgetting: bool,
@@ -77,8 +77,8 @@ pub struct Odds {
     pub lose_reply: f64,
     /// Probability that the request is executed twice, the second time within `max_delay`.
     pub duplicate: f64,
-    /// Probability that the request is late, by up to `max_delay`; and, rolled again, that the
-    /// reply is late.
+    /// Probability that the request is late, by up to `max_delay`; and, decided separately, that
+    /// the reply is late.
     pub delay: f64,
     /// Probability that the node loses data before it executes the request.
     pub forget: f64,
@@ -98,8 +98,8 @@ impl Dice {
         Self { state: seed, odds }
     }
 
-    /// Returns the next call's fate. It always rolls the same number of dice, so that one
-    /// probability can be changed without a change of the others.
+    /// Returns the next call's fate. The function always uses the same number of random numbers, so
+    /// that a change of one probability does not change the other faults of a history.
     pub(super) fn roll(&mut self) -> Step {
         let odds = self.odds;
         let fate = match (self.hit(odds.lose_request), self.hit(odds.lose_reply)) {

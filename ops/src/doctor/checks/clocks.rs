@@ -6,7 +6,8 @@ use super::super::facts::{Clock, Facts};
 use super::super::report::Finding;
 use super::{Check, Run};
 
-/// Reports clocks that certainly differ by more than half a second, or by more than E.
+/// Reports clocks that differ from the others by more than half a second or, if `clock_error` is
+/// shorter, by more than `clock_error`. The error of the measurement is subtracted first.
 pub(super) const CLOCK_SKEW: Check = Check {
     id: "clock-skew",
     why: "locks expire by the server's wall clock, at an absolute time that replicas copy: after \
@@ -17,9 +18,10 @@ pub(super) const CLOCK_SKEW: Check = Check {
     run: Run::All(clock_skew),
 };
 
-/// Smallest difference between two clocks that is reported.
+/// Difference from the other clocks above which a clock is reported, if `clock_error` is not
+/// shorter.
 const SKEW: Duration = Duration::from_millis(500);
-/// Subject of the finding if this machine's clock is the one that differs.
+/// Subject of the finding about this machine's clock.
 const HERE: &str = "this machine";
 
 fn clock_skew(facts: &Facts) -> Vec<Finding> {
@@ -114,7 +116,7 @@ mod tests {
             assert!(found.message.contains("(2s)"), "{found:?}");
         }
         assert_eq!(skew(2_010_000, 3_000).verdict, Verdict::Warning);
-        // If `clock_error` is below half a second, larger differences are errors.
+        // If `clock_error` is below half a second, each difference above `clock_error` is an error.
         assert_eq!(skew(300_000, 200).verdict, Verdict::Error);
     }
 

@@ -15,7 +15,7 @@ fn any_text() -> impl Strategy<Value = String> {
     any_bytes().prop_map(|b| String::from_utf8_lossy(&b).into_owned())
 }
 
-/// Returns every map of named values that the checks read.
+/// Returns every map of fields in the facts, so that a test can replace their values.
 fn all(facts: &mut Facts) -> Vec<&mut Fields> {
     let mut found = Vec::new();
     for group in &mut facts.groups {

@@ -39,7 +39,8 @@ fn two_masters(group: &Group) -> Answer {
     Ok(Finding::error(message, evidence).fix(fix))
 }
 
-/// Applies the library's own rule to every server of the group: each may be the next master.
+/// Reports servers of a group without a sufficient min-replicas check (`min-replicas-to-write`), by
+/// the library's own rule. Replicas are examined too, because each may be the next master.
 pub(super) const MIN_REPLICAS: Check = Check {
     id: "min-replicas",
     why: "a master that is cut off goes on granting: without the check there were two masters for \
@@ -93,8 +94,8 @@ pub(super) const REPLICA_PRIORITY: Check = Check {
 };
 
 fn replica_priority(group: &Group) -> Answer {
-    // The Sentinels' values and the servers' own are read: today's master may be a replica
-    // tomorrow.
+    // The priorities that Sentinels report include only replicas. The servers' own settings add
+    // that of the master, which may be a replica later.
     let mut all: BTreeMap<String, u64> = BTreeMap::new();
     let mut closed = Some("no Sentinel answered".to_owned());
     for sentinel in group.heard() {
@@ -144,12 +145,12 @@ pub(super) const REPLICAS: Check = Check {
     run: Run::Members(replicas),
 };
 
-/// Age of the last acknowledgement from which on a replica lags. Replicas acknowledge once a
-/// second.
+/// Age of a replica's last acknowledgement from which on the replica is reported as lagging.
+/// Replicas acknowledge once a second.
 const LAG: Duration = Duration::from_secs(3);
 
 fn replicas(group: &Group, server: &Server) -> Answer {
-    // `two-masters` reports a second master.
+    // The check `two-masters` reports a second master.
     if server.info("role")? == "master" {
         return Ok(Finding::fine("role:master"));
     }
@@ -298,7 +299,7 @@ mod tests {
             assert_eq!(found.fix[2], format!("{fix} min-replicas-max-lag 2"));
         }
         // `INFO` shows that the check is off even if `CONFIG` is closed; if the check is on, its
-        // strength is then unknown.
+        // settings are unknown then.
         let found = broken("min-replicas", |f| {
             off(f, 0);
             close_config(f);

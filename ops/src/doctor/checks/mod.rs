@@ -27,15 +27,16 @@ enum Run {
     Groups(fn(&Group) -> Answer),
     /// Sentinels.
     Sentinels(fn(&Group, &Sentinel) -> Answer),
-    /// The server of each node that is written to. The text is the finding's subject.
+    /// The master of each node: the server that takes the writes. The text is the finding's
+    /// subject.
     Masters(fn(&Facts, &str, &Server) -> Answer),
-    /// Subjects that the function chooses itself.
+    /// The whole deployment: the function chooses the subjects of its findings.
     All(fn(&Facts) -> Vec<Finding>),
 }
 
 /// A check of the doctor.
 pub(crate) struct Check {
-    /// Identifier: short, in kebab case, and never changed, because people filter by it.
+    /// Identifier: short, in kebab case, and never changed, because people filter findings by it.
     pub(crate) id: &'static str,
     /// Reason for which the finding matters, with the figure that was measured.
     why: &'static str,

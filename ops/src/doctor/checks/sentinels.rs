@@ -190,8 +190,8 @@ pub(super) const SIGHT: Check = Check {
     run: Run::Sentinels(sight),
 };
 
-/// Age in milliseconds from which on an answer to `INFO` counts as missing. A Sentinel sends `INFO`
-/// every ten seconds.
+/// Age in milliseconds above which a Sentinel's last answer to `INFO` counts as missing. A Sentinel
+/// sends `INFO` every ten seconds.
 const STALE: u64 = 30_000;
 
 fn sight(group: &Group, sentinel: &Sentinel) -> Answer {
@@ -265,8 +265,8 @@ fn announced_address(group: &Group, sentinel: &Sentinel) -> Answer {
     if !named.iter().chain(&replicas).any(|at| is_wrong(&at)) {
         return Ok(Finding::fine(evidence));
     }
-    // For a Sentinel, 127.0.0.1 is its own machine, so `here` is the host at which the doctor
-    // reaches it.
+    // An address such as 127.0.0.1 means the Sentinel's own machine, so the commands replace it by
+    // `here`, the host at which the doctor reaches the Sentinel.
     let is_sure = |at: &&String| is_wrong(at) && group.is_agreed(at);
     let port = |at: &str| at.rsplit_once(':').map_or("6379", |(_, port)| port).to_owned();
     let (name, quorum) = (&group.name, sentinel.number("quorum").unwrap_or(2));

@@ -14,7 +14,7 @@ pub(super) const UNREACHABLE: Check = Check {
     run: Run::All(unreachable),
 };
 
-/// Largest number of addresses that were not examined and are listed.
+/// Largest number of addresses that a finding lists if they were not examined.
 const LISTED: usize = 16;
 
 fn unreachable(facts: &Facts) -> Vec<Finding> {
@@ -53,7 +53,7 @@ fn unreachable(facts: &Facts) -> Vec<Finding> {
     found
 }
 
-/// Applies the library's own rule to what a server reports.
+/// Reports servers that the library refuses, by the library's own rule.
 pub(super) const REFUSED: Check = Check {
     id: "refused",
     why: "such a server does not vote: clients refuse it when they connect, also after it was \
@@ -186,8 +186,8 @@ pub(super) const PERMISSIONS: Check = Check {
     run: Run::Servers(permissions),
 };
 
-/// Commands that a node can do without. Without `PUBLISH` and `SUBSCRIBE` waiters poll; without
-/// `WAIT` no durability above `Primary` is possible.
+/// Commands without which a node still grants locks. Without `PUBLISH` and `SUBSCRIBE` waiters
+/// poll; without `WAIT` no durability above `Primary` is possible.
 const SPARED: [&str; 3] = ["PUBLISH", "SUBSCRIBE", "WAIT"];
 
 fn permissions(_: &Facts, server: &Server) -> Answer {
@@ -201,7 +201,7 @@ fn permissions(_: &Facts, server: &Server) -> Answer {
     let rules: Vec<String> = rules.into_iter().collect();
     let fix = [
         server.by_hand(&format!("ACL SETUSER {user} {}", rules.join(" "))),
-        // `ACL SAVE` replaces `CONFIG REWRITE` where the users are in a separate file.
+        // If the users are in a separate file, `ACL SAVE` saves them in place of `CONFIG REWRITE`.
         format!("{} || {}", server.by_hand("CONFIG REWRITE"), server.by_hand("ACL SAVE")),
     ];
     let evidence = refused().map(|(_, why)| why.to_owned()).collect::<Vec<_>>().join("; ");
@@ -358,8 +358,7 @@ mod tests {
         assert!(unknown("permissions", closed).message.contains("ACL DRYRUN not allowed"));
     }
 
-    /// Compares the profile in the manual with the commands that are tried: both have to be the
-    /// same.
+    /// Checks that the ACL profile in the manual allows exactly the commands in `COMMANDS`.
     #[test]
     fn the_minimal_profile_is_what_is_tried() {
         let page = include_str!("../../../../src/manual/deployment.md");

@@ -225,7 +225,7 @@ pub(crate) fn broken(id: &str, change: impl FnOnce(&mut Facts)) -> Finding {
     found.clone()
 }
 
-/// Returns the finding of check `id` after this change that is unknown, with its reason.
+/// Returns the first finding of check `id` after this change whose verdict is `Unknown`.
 pub(crate) fn unknown(id: &str, change: impl FnOnce(&mut Facts)) -> Finding {
     let mut facts = good();
     change(&mut facts);
@@ -234,7 +234,7 @@ pub(crate) fn unknown(id: &str, change: impl FnOnce(&mut Facts)) -> Finding {
     found.unwrap_or_else(|| panic!("all is known: {all:#?}")).clone()
 }
 
-/// Closes `CONFIG` on all data servers.
+/// Makes all data servers refuse `CONFIG`.
 pub(crate) fn close_config(facts: &mut Facts) {
     let groups = facts.groups.iter_mut().flat_map(|g| &mut g.servers);
     for server in groups.chain(&mut facts.nodes) {
@@ -262,8 +262,7 @@ fn ids_are_unlike_and_every_check_says_why() {
 
 #[test]
 fn settings_that_cannot_be_read_are_unknown_and_no_fault() {
-    // Settings that cannot be read are no fault: no check may report an error or a warning only
-    // because `CONFIG` is closed.
+    // A refused `CONFIG` is no fault, so no check may report an error or a warning because of it.
     let mut facts = good();
     close_config(&mut facts);
     for f in run(&facts) {
