@@ -141,7 +141,7 @@ impl ResolveArgs {
     }
 }
 
-/// Returns the reasons for which no node could be read.
+/// Joins the reasons for which nodes could not be read.
 fn reasons(unread: &[(impl Display, impl Display)]) -> String {
     let each: Vec<_> = unread.iter().map(|(node, why)| format!("{node}: {why}")).collect();
     each.join("; ")
