@@ -19,8 +19,8 @@ const ALL: [Signal; 6] = [
 /// Receiver of the signals that are sent to this program.
 pub(crate) struct Signals {
     heard: RefCell<Vec<(Signal, unix::Signal)>>,
-    /// Keeps SIGCHLD handled: if a parent process left it ignored, the end of a command could not
-    /// be read.
+    /// Handler of SIGCHLD. Without it, the end of a command could not be read if a parent process
+    /// left SIGCHLD ignored.
     _children: Option<unix::Signal>,
 }
 

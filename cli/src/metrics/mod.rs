@@ -1,5 +1,5 @@
-//! `--metrics`: serves the counters and the health of a long-running command to a monitoring
-//! system.
+//! The option `--metrics`, which serves the counters and the health of a long-running command to a
+//! monitoring system.
 
 mod server;
 

@@ -113,8 +113,8 @@ impl ElectArgs {
     }
 }
 
-/// Campaigns for the leadership. Waits if no node can be reached, but fails then if `at_once` is
-/// true.
+/// Campaigns for the leadership. If no node can be reached, fails if `at_once` is true, and
+/// otherwise waits.
 async fn campaign(
     election: &Election,
     value: &str,

@@ -1,5 +1,5 @@
-//! `palisade idem`: lists and shows idempotency keys, and decides about them and about losses of
-//! data.
+//! The commands `palisade idem …`: they list and show idempotency keys, and decide about keys and
+//! about losses of data.
 
 mod change;
 mod incidents;

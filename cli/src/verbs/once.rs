@@ -1,4 +1,5 @@
-//! `palisade once`: runs a command once per key, and replays its output and exit code.
+//! The command `palisade once`, which runs a command once per key, and replays its output and exit
+//! code.
 
 use std::cell::Cell;
 use std::future::poll_fn;

@@ -33,7 +33,7 @@ pub(crate) enum Action {
 pub(crate) struct Kind {
     pub(crate) name: String,
     pub(crate) action: Action,
-    /// True if the bytes begin with the right answer, so that a client may accept them.
+    /// True if the bytes contain the right answer, so that a client may accept them.
     pub(crate) honest: bool,
     /// True if the kind is expensive; it is tried in few phases.
     pub(crate) rare: bool,

@@ -49,7 +49,7 @@ pub(crate) fn faults(events: &[Event]) -> Vec<Fault> {
 #[derive(Default)]
 struct Row {
     count: u32,
-    /// Longest time without a completed operation of any client, in nanoseconds.
+    /// Longest time in which no client completed an operation, in nanoseconds.
     silence: Nanos,
     /// The same for the worst single client among those that no fault struck.
     one: Nanos,

@@ -87,8 +87,7 @@ async fn work(args: &Args) -> Result<(), Failure> {
             _ => tasks.spawn_local(batches::work(task)),
         };
     }
-    // A task ends only with an error: the connection to the ledger is gone, so the other tasks end,
-    // too.
+    // A task ends only if the connection to the ledger is gone, so the other tasks end, too.
     while let Some(ended) = tasks.join_next().await {
         ended??;
     }

@@ -21,8 +21,8 @@ pub(super) async fn work(mut task: Task) -> io::Result<()> {
         let name = Arc::from(format!("lock-{}", task.dice.random_range(n)));
         let forced = task.chance(50);
         let wait = task.millis(300..2_000);
-        // A forced takeover does not renew its lock, whose ttl is shorter than the rest of the old
-        // holder's lease may be.
+        // A forced takeover does not renew its lock, and its ttl may end before the old holder's
+        // lease does.
         let ttl = if forced { TTL / 2 } else { TTL };
         let mutex = task.redlock.mutex(&*name).ttl(ttl).auto_renew(!forced).acquire_timeout(wait);
         let mutex = mutex.build().expect("settings fit together");

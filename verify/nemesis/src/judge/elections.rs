@@ -58,7 +58,7 @@ fn shown(events: &[Event]) -> Vec<Violation> {
         let EventKind::Seen { name, term, value, stream } = &e.kind else { continue };
         let base = base(value);
         // A campaign that gets no answer in time tries again with the same value and a larger term,
-        // so a value may have a larger term than the one received.
+        // so the largest term of a value may be larger than the term received.
         if values.get(&(name, base)).is_some_and(|t| t < term)
             || terms.get(&(name, *term)).is_some_and(|b| *b != base)
             || *leaders.entry((name, *term)).or_insert(base) != base

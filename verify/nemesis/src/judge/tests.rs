@@ -292,7 +292,7 @@ fn a_key_that_is_parked_without_a_handler_is_found() {
     let found = |since| vec![batch(2, since, &["k1"]), parked(2, 6_000, "k1")];
     assert_eq!(then(found(5_200)), [""; 0]);
     assert_eq!(then(found(5_201)), [rule]);
-    // The batch was dropped. Per turn, here one, a handler may have been about to begin.
+    // The client dropped its batch of one turn, so one handler may have been about to begin.
     let dropped = |keys: &[&str]| {
         let parked = keys.iter().map(|key| parked(2, 6_000, key));
         with(ended(Answer::Dropped).into_iter().chain(parked).collect())

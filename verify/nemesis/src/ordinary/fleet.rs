@@ -260,7 +260,7 @@ fn copy(server: &Server, to: &str) -> Result<(), Failure> {
     )
 }
 
-/// Replaces the data of a server that is not running by a backup.
+/// Puts a backup in the place of a stopped server's data.
 fn restore(server: &Server, from: &str) -> Result<(), Failure> {
     shell(server, &format!("rm -rf dump.rdb appendonlydir; cp -a {from}/* ."))
 }

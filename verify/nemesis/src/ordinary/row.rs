@@ -32,8 +32,8 @@ pub(super) struct Row {
     /// `delivered`.
     pub(super) replayed: usize,
     pub(super) delivered: usize,
-    /// Number of parked requests, out of 1,000 that were made before the event and delivered after
-    /// it.
+    /// Number of requests that were parked, out of 1,000 that were made before the event and
+    /// delivered after it.
     pub(super) backlog_parked: usize,
     /// Time for which requests are parked as forgotten, in seconds: from the first parked request
     /// to the last one, plus the time for which new requests would still have been parked then.

@@ -79,7 +79,7 @@ impl Row {
     }
 }
 
-/// Judges a log that is in the order of time.
+/// Judges one row by its log, whose events are in the order of time.
 pub(super) fn judge(case: &Case, events: &[Event]) -> Row {
     let facts = Facts::of(events);
     let holds = judge::holds(events);

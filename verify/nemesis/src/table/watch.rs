@@ -153,7 +153,8 @@ impl Marker {
         let Some(Reply::Ok(text)) = line.ask("GET palisade:generation").await else {
             return Ok(());
         };
-        // A new master may still have a copy of its predecessor's marker, which does not bind it.
+        // A new master may still have a copy of its predecessor's marker, whose quarantine does not
+        // apply to the new master.
         let of_this = |id: &Option<String>| id.as_ref().is_some_and(|id| text.starts_with(id));
         if self.replid.is_none() || (text != self.text && !of_this(&self.replid)) {
             let Some((replid, run_id)) = line.who().await else { return Ok(()) };
