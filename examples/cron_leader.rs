@@ -79,7 +79,8 @@ impl Candidate {
     /// Runs one tick unless it was already run. Waits if another process is running it.
     async fn run_once(&self, n: u32, tick: SystemTime, key: &str) -> Result<(), Failure> {
         loop {
-            // The tick's time is its birth, because no process can have run it earlier.
+            // The tick's time is its birth (`created_at`), because no process can have run the tick
+            // earlier.
             let call = self.runs.key(key).created_at(tick).in_flight_timeout(LEASE);
             let outcome = call
                 .probe(async |_| match self.done.lock().expect("no one panics").get(key) {
@@ -104,7 +105,7 @@ impl Candidate {
         }
     }
 
-    /// Runs the job. A real job passes its token to everything it writes (see `fenced_writer`).
+    /// Runs the job. A real job sends its fencing token with each write (see `fenced_writer`).
     async fn job(&self, cx: &Context, n: u32, key: &str) -> Result<String, Failure> {
         sleep(Duration::from_millis(10)).await;
         {
@@ -127,7 +128,8 @@ async fn main() -> Result<(), Failure> {
     let lease = connect.ttl(LEASE);
     let redlock = connect.builder(lease)?.prefix(prefix).build()?;
     common::ready(&redlock).await?;
-    // With `at_most_once`, the probe decides about runs that were left or forgotten.
+    // With `at_most_once`, the probe decides about a tick whose earlier run left no result, or of
+    // which the nodes may have lost the record.
     let runs = redlock.idempotency("cron").at_most_once().build()?;
     let (done, start) = (Arc::new(Done::default()), SystemTime::now());
     let election = redlock.election("cron").build()?;

@@ -1,6 +1,6 @@
-//! A cron job that runs once a tick among three processes, which are tasks here. The first one dies
-//! in the middle of a run, after its effect and before its record. Another one then runs the tick
-//! again, and the tick's own key shows that the effect already exists.
+//! A cron job that runs once per tick among three processes, which are tasks here. The first one
+//! dies in the middle of a run, after the effect and before the record. Another one then runs the
+//! tick again, and the tick's own key shows that the effect already exists.
 //!
 //! ```text
 //! cargo run -p examples --bin cron_singleton
@@ -20,7 +20,8 @@ use palisade::cron::{Job, Tick};
 use tokio::time::{sleep, timeout};
 
 type Failure = Box<dyn Error + Send + Sync>;
-/// A downstream system that recognises repetitions: the writer of each key.
+/// A downstream system that recognises repetitions: for each key, the tick and the writer of the
+/// first effect.
 type Ledger = Mutex<BTreeMap<String, (i64, &'static str)>>;
 
 /// Runs the job. `dies` simulates a process that is killed right after its effect.
@@ -47,8 +48,8 @@ async fn main() -> Result<(), Failure> {
     let process = |me: &'static str, dies: bool| {
         let (redlock, ledger) = (redlock.clone(), Arc::clone(&ledger));
         async move {
-            // A real process needs only this code. Ticks during the dead process's last lease count
-            // as on time.
+            // A real process needs only this code. By `late`, ticks that are due before the dead
+            // process's lease has ended count as on time.
             let job = Job::new("report", "* * * * * *").zone("Europe/Zurich");
             let job = job.late(Duration::from_secs(10));
             let cron = Cron::new(&redlock);
@@ -68,7 +69,8 @@ async fn main() -> Result<(), Failure> {
     let others = [process("Grace", false), process("Edsger", false)].map(tokio::spawn);
     sleep(Duration::from_secs(8)).await;
     others.iter().for_each(tokio::task::JoinHandle::abort);
-    // Closing releases what was dropped; otherwise it would stay until its ttl ends.
+    // Closing releases the locks of the dropped tasks; otherwise they would stay until their ttl
+    // ends.
     drop(redlock.close(Duration::from_secs(2)).await);
 
     let mut ticks: Vec<_> = ledger.lock().expect("no one panics").values().copied().collect();

@@ -1,4 +1,4 @@
-//! The crontab leader: one of several hosts runs the crontab, and resigns if it cannot.
+//! The crontab leader: one of several hosts runs the crontab, and resigns if it cannot run it.
 //!
 //! The leader runs the jobs that are due, as long as it leads. Its writes carry a fencing token, so
 //! a host that was paused and comes back late changes nothing. If the leader's disk is full, it
@@ -75,7 +75,7 @@ async fn crontab_leader(
         let work = async |leads: Arc<palisade::Leadership>| host.do_crontab(leads.term()).await;
         let Err(why) = election.lead(host.name, work).await?;
         println!("{} has resigned: {why}", host.name);
-        sleep(LEASE).await; // somebody else comes first
+        sleep(LEASE).await; // another candidate comes first
     }
 }
 // And here it ends.

@@ -1,4 +1,4 @@
-//! One leader of many candidates.
+//! An election: one of many candidates leads.
 //!
 //! Without arguments, three candidates over three in-memory nodes take turns, an observer prints
 //! what it sees, and the program ends by itself. With `--node` or `--sentinel` it is one candidate,
@@ -50,7 +50,8 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
         let election = redlock.election(&cli.name).build()?;
         stand(&election, &cli.value, Duration::from_secs(cli.seconds)).await
     };
-    // Close even after a signal in the middle of a campaign, to release what nodes granted.
+    // The handle is closed even after a signal in the middle of a campaign, so that grants of nodes
+    // are released.
     let closed = redlock.close(Duration::from_secs(5)).await;
     if !closed.is_clean() {
         eprintln!("{closed}");

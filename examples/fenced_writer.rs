@@ -47,7 +47,7 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let redlock = connect.builder(connect.ttl(Duration::from_millis(400)))?.build()?;
     common::ready(&redlock).await?;
     let account = Account::default();
-    // Without renewal this process behaves like a paused one: its lock ends.
+    // Without a renewal, this process's lock ends as that of a paused process does.
     let mutex = redlock.mutex("account:7").auto_renew(false).build()?;
 
     let first = mutex.acquire().await?;

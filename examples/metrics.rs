@@ -47,7 +47,8 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
         .set_buckets_for_metric(Matcher::Suffix("_ratio".into()), RATIO)?
         .with_http_listener(cli.listen)
         .install()?;
-    // The handle is built after the recorder is installed: it uses the recorder that exists then.
+    // A handle counts in the recorder that exists when the handle is built, so the recorder is
+    // installed first.
     let ttl = cli.connect.ttl(Duration::from_secs(4));
     let redlock = cli.connect.builder(ttl)?.build()?;
     println!("http://{}/metrics", cli.listen);
@@ -82,7 +83,7 @@ async fn locks(redlock: Redlock, task: u32) -> Option<()> {
     }
 }
 
-/// Makes each request about twice. For some it remains unknown whether they took effect.
+/// Makes each request about twice. One handler in 40 fails so that its effect remains unknown.
 async fn keys(redlock: Redlock) -> Option<()> {
     let payments = redlock.idempotency("payments").at_most_once().build().ok()?;
     loop {
@@ -97,7 +98,7 @@ async fn keys(redlock: Redlock) -> Option<()> {
     }
 }
 
-/// Leads now and then, and observes the election.
+/// Leads for 30 to 60 s at a time, and observes the election.
 async fn lead(redlock: Redlock) -> Option<()> {
     let election = redlock.election("billing").build().ok()?;
     let mut observer = election.observe();

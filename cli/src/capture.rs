@@ -1,4 +1,4 @@
-//! Copies a command's output to the program's own streams, and keeps a copy of it.
+//! Copies a command's output to the program's own streams, and keeps the output up to a limit.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout_at};
 
 /// Longest time for reading the last output after the command has ended.
 const LAST: Duration = Duration::from_secs(1);
-/// Largest number of parts that are read and not yet written while the command runs.
+/// Largest number of parts of a stream that wait to be written while the command runs.
 const AHEAD: usize = 4;
 
 /// Output of a command: a text, or bytes if it is not UTF-8.
@@ -33,7 +33,7 @@ impl Output {
     }
 }
 
-/// The part of one stream that is kept.
+/// Bytes that are kept of one stream of the command, standard output or standard error.
 #[derive(Clone, Debug, Default)]
 struct Stream(Arc<Mutex<Kept>>);
 
@@ -64,7 +64,7 @@ impl Stream {
     }
 }
 
-/// Standard output and standard error of a command, each up to a limit.
+/// Standard output and standard error of a command, each kept up to `limit` bytes.
 #[derive(Debug)]
 pub(crate) struct Capture {
     out: Stream,
@@ -73,8 +73,8 @@ pub(crate) struct Capture {
     writers: Vec<JoinHandle<()>>,
 }
 
-/// A part of the output, with its permit: while the command runs, the number of permits limits the
-/// parts that are not written yet.
+/// Bytes of a stream that wait to be written, with a permit while the command runs. The number of
+/// permits (`AHEAD`) limits the parts that wait.
 type Part = (Vec<u8>, Option<OwnedSemaphorePermit>);
 
 /// A task that reads one stream and keeps its bytes.
@@ -134,9 +134,9 @@ impl Capture {
 }
 
 impl Copies {
-    /// Reads the rest of the output after the command has ended, however slowly the program's own
-    /// output is read. A stream that has not ended after `LAST` is held open by another process,
-    /// and is cut.
+    /// Reads the rest of the output after the command has ended, without waiting for the reader of
+    /// the program's own output. A stream that has not ended after `LAST` is held open by another
+    /// process: reading stops, and the output counts as incomplete.
     pub(crate) async fn end(self) {
         self.0.iter().for_each(|copy| copy.places.close());
         let until = Instant::now() + LAST;
@@ -149,8 +149,8 @@ impl Copies {
     }
 }
 
-/// Reads a stream and keeps its bytes. While the command runs, the number of permits limits how far
-/// it is ahead of the writer.
+/// Reads a stream, keeps its first `limit` bytes, and sends all bytes to the writer. While the
+/// command runs, at most `AHEAD` parts wait for the writer.
 async fn read(
     mut from: impl AsyncRead + Unpin,
     to: UnboundedSender<Part>,
@@ -161,7 +161,8 @@ async fn read(
     let mut buffer = vec![0; 16 * 1024];
     while let Ok(n @ 1..) = from.read(&mut buffer).await {
         stream.add(&buffer[..n], limit);
-        // The semaphore is closed when the command has ended; there is no permit then.
+        // After the command has ended, the semaphore is closed and gives no permit, so that reading
+        // does not wait for the writer.
         let place = Arc::clone(&places).acquire_owned().await.ok();
         // Sending fails only after the writer has ended, and then the part is not needed.
         drop(to.send((buffer[..n].to_vec(), place)));
@@ -170,7 +171,8 @@ async fn read(
 
 async fn write(mut parts: UnboundedReceiver<Part>, mut to: impl AsyncWrite + Unpin) {
     while let Some((part, place)) = parts.recv().await {
-        // The reader of the program's output may close it; the command continues.
+        // The reader of the program's output may close it, so errors are ignored and the command
+        // continues.
         drop(to.write_all(&part).await);
         drop(to.flush().await);
         drop(place);

@@ -39,7 +39,8 @@ pub(crate) trait Held {
     fn remaining(&self) -> Duration;
     /// Resolves when the lease is lost.
     fn lost(&self) -> impl Future<Output = ()>;
-    /// Resolves when another process requests the lease, with a text about the request.
+    /// Resolves when the command has to end although the lease is not lost, with the reason as
+    /// text: a leader was asked to step down, or the next tick of a job is due.
     fn end_requested(&self) -> impl Future<Output = String> {
         std::future::pending()
     }
@@ -103,12 +104,13 @@ pub(crate) enum Ended {
     TooLong,
     /// The command was ended because the lease was about to end, or was lost.
     Lost,
-    /// The command was ended because another process requested the lease.
+    /// The command was ended because [`Held::end_requested`] resolved.
     Requested,
 }
 
 impl Ended {
-    /// Returns the end of the command, or of the starter if that did not become the command.
+    /// Returns the end of the command; `became` is false if the starter process ended before it
+    /// became the command.
     fn of(status: ExitStatus, became: bool) -> Self {
         use std::os::unix::process::ExitStatusExt as _;
         match (status.code(), status.signal()) {
@@ -123,7 +125,7 @@ impl Ended {
         match self {
             Self::Code(code) | Self::Cannot(code) => code,
             Self::Signal(signal) => 128_u8.saturating_add(signal as u8),
-            // 124 is the exit code of `timeout`, too.
+            // `timeout(1)` ends with 124, too.
             Self::TooLong => 124,
             Self::Lost | Self::Requested => LOST,
         }
@@ -142,8 +144,8 @@ pub(crate) async fn run(
     warnings::show(say);
     let mut watchdog = Watchdog::start(now() + held.remaining()).await?;
     let group = watchdog.group();
-    // A signal that arrived before this point ends this program; it is not passed on to a command
-    // that would be started only now.
+    // A signal that arrived before the command is started ends this program, and no command is
+    // started.
     if let Some(signal) = signals.came() {
         watchdog.end().await;
         return Ok(Ended::Cannot(128 + signal as u8));
@@ -170,8 +172,8 @@ pub(crate) async fn run(
     Ok(ended)
 }
 
-/// Waits for the end of the command: renews its watchdogs' deadline, passes signals on, and ends
-/// the command before its lease ends.
+/// Waits for the end of the command. Meanwhile moves the watchdogs' deadline with the lease, passes
+/// signals on to the command, and ends the command before the lease ends.
 async fn attend(
     (child, report): (&mut Child, Report),
     watchdog: &mut Watchdog,
@@ -251,7 +253,7 @@ async fn attend(
     }
 }
 
-/// Reports the result of replacing a watchdog; returns false if there is no new one.
+/// Reports the replacement of a watchdog, and returns true if it succeeded.
 fn say_replaced(replaced: &io::Result<()>, say: Say) -> bool {
     match replaced {
         Ok(()) => {
@@ -277,7 +279,8 @@ fn unseen(e: &io::Error, say: Say) -> Ended {
     Ended::Signal(0)
 }
 
-/// Returns the end of a command that was ended for `ending`; `over` is true if its lease was over.
+/// Returns the end of a command: `Lost` if its lease is over, else the reason for which this
+/// program ended it (`ending`), else its own end (`status`).
 fn how_it_ended(ending: Option<Ended>, over: bool, status: Ended) -> Ended {
     if over { Ended::Lost } else { ending.unwrap_or(status) }
 }
@@ -316,8 +319,8 @@ fn pid(child: &Child) -> Option<Pid> {
     child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw)
 }
 
-/// Continues a command that was stopped from the terminal, because its lease is not extended for
-/// it.
+/// Continues a command that was stopped from the terminal, because the lease is not extended for a
+/// stopped command.
 fn go_on(child: &Child, group: Pid) {
     let Some(pid) = pid(child) else { return };
     let flags = WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG;
@@ -347,7 +350,7 @@ async fn clear(group: Pid, grace: Duration, held: &impl Held, say: Say) {
     }
 }
 
-/// Kills the rest of the group on drop: its watchdogs have ended, so no other process would.
+/// A process group that is killed on drop, because its watchdogs have ended by then.
 struct Killed(Pid);
 
 impl Drop for Killed {
@@ -356,8 +359,8 @@ impl Drop for Killed {
     }
 }
 
-/// Waits until no process of the group is left that could be ended, for at most `within`, while
-/// `time` returns true.
+/// Waits until the group has no process that this program may signal. Stops after `within`, or when
+/// `time` returns false.
 async fn gone(group: Pid, within: Duration, time: impl Fn() -> bool) {
     let until = Instant::now() + within;
     while killpg(group, None).is_ok() && Instant::now() < until && time() {
@@ -377,7 +380,7 @@ impl Terminal {
             return None;
         }
         tcsetpgrp(&stdin, group).ok()?;
-        // The command is continued in case it was stopped because it read from the terminal before.
+        // A command that read from the terminal before this call was stopped, so it is continued.
         send(group, Signal::SIGCONT);
         Some(Self)
     }

@@ -10,8 +10,8 @@ pub(crate) const MISMATCH: u8 = 65;
 pub(crate) const UNAVAILABLE: u8 = 69;
 /// Exit code of a local failure that is unrelated to the nodes.
 pub(crate) const INTERNAL: u8 = 70;
-/// Exit code if another process holds the lock; `-E` changes it. A command that exits with it
-/// requests another run.
+/// Exit code if another process holds the lock; `-E` sets another code. A command that exits with
+/// this code requests another run.
 pub(crate) const NOT_ACQUIRED: u8 = 75;
 /// Exit code if the command was found and could not be run.
 pub(crate) const CANNOT_RUN: u8 = 126;
@@ -24,7 +24,7 @@ pub(crate) const PARKED: u8 = 201;
 /// Exit code if the command ran, and its result is not known to be stored.
 pub(crate) const NOT_RECORDED: u8 = 202;
 
-/// Descriptions of the exit codes in `--help`.
+/// Table of the exit codes for `--help`.
 pub(crate) const TABLE: &str = "\
 Exit codes:
   that of the command; 128+N if signal N ended it

@@ -49,7 +49,7 @@ impl HandoverArgs {
         if let Some(Span(error)) = settings.clock_error {
             handover = handover.clock_error(error);
         }
-        // An error means that the reader has closed standard error, so it is ignored.
+        // The reader of standard error may have closed it, so an error is ignored.
         let json = self.json;
         let tell = |step: &str| {
             let line =
@@ -83,8 +83,8 @@ fn whole(done: &HandedOver) -> Value {
     json!({ "outcome": outcome, "at": at, "closed_ms": closed, "text": done.to_string() })
 }
 
-/// Runs `work` to its end, or until a signal ends this program. Then a closed server is opened
-/// again.
+/// Runs `work` to its end. If a signal arrives first, stops `work` and opens the server that the
+/// handover has closed.
 async fn unless_stopped(
     handover: &Handover,
     work: impl Future<Output = Result<HandedOver, ConfigError>>,

@@ -44,7 +44,8 @@ fn main() -> ExitCode {
     let line = match args::read() {
         Ok(line) => line,
         Err(e) => {
-            // clap reports help and version as errors, but they are none.
+            // clap returns the texts of `--help` and `--version` as errors, too; they are a
+            // success.
             let _ = e.print();
             return if e.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS };
         }
@@ -53,8 +54,8 @@ fn main() -> ExitCode {
     let say = Say::new(json, false);
     let code = match block_on(line.run()) {
         Ok(done) => {
-            // The reader may close the pipe, so an error is ignored. The command's own output is
-            // not affected.
+            // The reader of standard output may have closed it, so an error is ignored. The
+            // command's own output is not affected.
             if !done.text.is_empty() {
                 // `idem show` always prints a JSON object.
                 let json = json || done.text.starts_with('{');
@@ -72,14 +73,14 @@ fn main() -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Runs a future to its end on this thread. A command is killed when the thread that started it
-/// ends, so it has to be started here.
+/// Runs a future to its end on the main thread, because a command is killed when the thread that
+/// started it ends.
 fn block_on<T>(work: impl Future<Output = Result<T, Fail>>) -> Result<T, Fail> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let failed = |e| Fail::new(INTERNAL, format!("cannot start the runtime: {e}"));
     let runtime = runtime.map_err(failed)?;
     let done = runtime.block_on(work);
-    // Output without a reader must not prevent the program from ending.
+    // A write to an output that is not read must not prevent the program from ending.
     runtime.shutdown_background();
     done
 }

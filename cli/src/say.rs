@@ -104,7 +104,8 @@ pub(crate) fn plain(text: &str) -> String {
     shown
 }
 
-/// Returns the same JSON values, with the characters that control a terminal as `\u` escapes.
+/// Returns the JSON text with the characters that control a terminal as `\u` escapes, so that its
+/// values stay the same.
 pub(crate) fn escaped(json: &str) -> String {
     let mut shown = String::with_capacity(json.len());
     for c in json.chars() {
@@ -127,11 +128,11 @@ fn commands(c: char) -> bool {
 }
 
 fn put(line: &str) {
-    // The reader may close the pipe, so an error is ignored.
+    // The reader of standard error may have closed it, so an error is ignored.
     drop(writeln!(std::io::stderr(), "{line}"));
 }
 
-/// Sends lines to the thread that writes them.
+/// Sender of lines to the thread that writes them.
 struct Writer {
     lines: SyncSender<String>,
     /// Number of lines that are not written yet.
@@ -162,8 +163,7 @@ impl Writer {
         Some(Self { lines, waiting, left_out: AtomicUsize::new(0) })
     }
 
-    /// Queues a line. If the queue is full, adds `messages` to the number of those that were left
-    /// out.
+    /// Queues a line. If the queue is full, drops the line and adds `messages` to `left_out`.
     fn write(&self, line: String, messages: usize) {
         let first = {
             let mut waiting = self.waiting.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -174,8 +174,8 @@ impl Writer {
             *waiting += 1;
             *waiting == 1
         };
-        // If an earlier line already waits for its reader, waiting for this one would block the
-        // program without a use.
+        // If an earlier line still waits, standard error is not read at present, and waiting for
+        // this line would only delay the program.
         if first {
             self.written(AT_ONCE);
         }

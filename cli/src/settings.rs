@@ -1,5 +1,6 @@
-//! Settings from the command line, the environment and a file, in this order. Their names are those
-//! of the library: `--ttl` is `PALISADE_TTL` in the environment and `ttl` in the file.
+//! Settings from the command line, the environment and a file: the first of these that has a
+//! setting decides. Names of settings are those of the library: `--ttl` is `PALISADE_TTL` in the
+//! environment and `ttl` in the file.
 
 use std::path::{Path, PathBuf};
 
@@ -93,7 +94,7 @@ pub(crate) struct Settings {
     /// Key of the client certificate (PEM)
     #[arg(long, value_name = "FILE", env = "PALISADE_KEY", help_heading = "TLS")]
     key: Option<PathBuf>,
-    /// Prefix of names, for commands that have the option.
+    /// Prefix of names, from `HandleArgs` or the file.
     #[arg(skip)]
     prefix: Option<String>,
     #[arg(skip)]
@@ -128,7 +129,8 @@ impl Settings {
         Ok(self.over(below))
     }
 
-    /// Returns these settings, completed by `below`. The nodes are one setting.
+    /// Returns these settings, completed by `below`. The nodes are one setting: if these settings
+    /// name a node, those of `below` are ignored.
     fn over(self, below: Self) -> Self {
         let names_nodes = self.embedded || !self.urls.is_empty();
         // A password in the environment precedes a password file that `below` names.
@@ -169,7 +171,7 @@ impl Settings {
         self.urls().any(|url| url.starts_with("sentinel://"))
     }
 
-    /// Returns these settings as the library's.
+    /// Converts these settings to the settings of the library.
     fn library(&self) -> Result<palisade::Settings, String> {
         let span = |span: Option<Span>| span.map(|Span(span)| span);
         let mut all = palisade::Settings::new(self.urls());
@@ -188,7 +190,8 @@ impl Settings {
         Ok(all)
     }
 
-    /// Returns the deployment, for commands that operate the nodes.
+    /// Returns the servers of the nodes and the access to them, for commands that operate the
+    /// nodes.
     pub(crate) fn deployment(&self) -> Result<Deployment, String> {
         let mut deployment = Deployment::of(self.library()?);
         if let Some(Span(timeout)) = self.timeout {
@@ -234,7 +237,7 @@ impl Settings {
         Ok(deployment)
     }
 
-    /// Returns a handle over the nodes.
+    /// Builds a handle over the nodes.
     pub(crate) fn redlock(&self) -> Result<Redlock, Fail> {
         let builder = if self.embedded {
             self.library()?.builder()?.node(MemoryNode::new())
@@ -264,7 +267,7 @@ impl HandleArgs {
         Ok((settings.deployment()?, settings.prefix.unwrap_or_default()))
     }
 
-    /// Returns the idempotency keys of a namespace, read from the servers.
+    /// Returns access to the idempotency keys of a namespace on the servers.
     pub(crate) fn records(self, namespace: &str) -> Result<Records, Fail> {
         let (deployment, prefix) = self.servers()?;
         Ok(Records::new(&deployment, &prefix, namespace)?)

@@ -16,17 +16,17 @@ const ALL: [Signal; 6] = [
     Signal::SIGUSR2,
 ];
 
-/// Receives signals from the start to the end of the program.
+/// Receiver of the signals that are sent to this program.
 pub(crate) struct Signals {
     heard: RefCell<Vec<(Signal, unix::Signal)>>,
-    /// Keeps SIGCHLD handled: if a parent process left it ignored, the end of a command could not
-    /// be read.
+    /// Handler of SIGCHLD. Without it, the end of a command could not be read if a parent process
+    /// left SIGCHLD ignored.
     _children: Option<unix::Signal>,
 }
 
 impl Signals {
-    /// Receives all signals except those that this program was started to ignore, as `nohup` does
-    /// with SIGHUP.
+    /// Creates a receiver of all signals except those that this program was started to ignore, as
+    /// `nohup` does with SIGHUP.
     pub(crate) fn new() -> io::Result<Self> {
         let ignored = ignored();
         let heard = ALL.into_iter().filter(|signal| ignored >> (*signal as u32 - 1) & 1 == 0);
@@ -36,7 +36,7 @@ impl Signals {
         Ok(Self { heard: RefCell::new(heard), _children: children })
     }
 
-    /// Receives no signals: each has its default effect on this program.
+    /// Creates a receiver of no signals: each has its default effect on this program.
     pub(crate) fn none() -> Self {
         Self { heard: RefCell::default(), _children: None }
     }

@@ -1,4 +1,4 @@
-//! Warnings of the library as messages of the program: when trouble begins, and when it ends.
+//! Shows the library's warnings as messages of the program: when trouble begins, and when it ends.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -53,7 +53,7 @@ pub(crate) fn keep(say: Say) {
 }
 
 /// Shows the warnings that were kept, and from now on each warning at once. A program that ends
-/// before this call ends with an error that contains the cause.
+/// before this call shows no warnings: its error contains the cause.
 pub(crate) fn show(say: Say) {
     keep(say);
     let (kept, left_out) = {
@@ -112,7 +112,7 @@ impl State {
     }
 }
 
-/// The parts of an event.
+/// The message and the fields of a tracing event.
 #[derive(Default)]
 struct Parts {
     message: String,

@@ -1,13 +1,14 @@
-//! Two helper modes of the binary, watchdog and starter. Only `palisade` itself starts them.
+//! Two helper modes of the program, watchdog and starter. Only `palisade` itself starts them.
 //!
 //! A *watchdog* ends a command's process group before its lease is over. It is a separate process,
-//! so it works even if `palisade` itself is stopped, starved or killed. Each group has a pair of
-//! watchdogs, and each is enough: `palisade` replaces one that was killed, and if it cannot,
-//! because it is stopped, the other one still ends the group in time. Both are members of the
-//! group, so the group's number stays in use as long as it is needed.
+//! so it works even if `palisade` itself is stopped, starved or killed. Each group has two
+//! watchdogs, and one is enough: `palisade` replaces a watchdog that was killed, and while
+//! `palisade` is stopped and cannot replace it, the other one still ends the group in time. Both
+//! are members of the group, so that the group's number stays in use as long as it is needed.
 //!
-//! The *starter* requests to be killed with `palisade` (PDEATHSIG) and becomes the command. It
-//! reports the success on a pipe, because every exit code may also be one of the command.
+//! The *starter* requests to be killed when `palisade` dies (PDEATHSIG), and becomes the command.
+//! It reports on a pipe that it became the command, because an exit code cannot show that: the
+//! command may use each of them.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -35,7 +36,7 @@ const START: &str = "--start-a-command";
 const BECOMES: u8 = b'+';
 /// Byte that the starter writes if it could not become the command.
 const FAILED: u8 = b'-';
-/// Directory with the descriptors of the reading process.
+/// Directory with the file descriptors of the process that opens it.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const DESCRIPTORS: &str = "/proc/self/fd";
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
@@ -100,8 +101,8 @@ fn start(parent: Pid, report: RawFd, command: Vec<OsString>) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Opens the pipe for the report, so that the command does not inherit it, and writes the first
-/// byte.
+/// Opens the inherited pipe once more, so that the command does not inherit it, and writes the byte
+/// `BECOMES`.
 fn becoming(inherited: RawFd) -> io::Result<File> {
     let mut report = File::options().write(true).open(format!("{DESCRIPTORS}/{inherited}"))?;
     nix::unistd::close(inherited)?;
@@ -109,8 +110,8 @@ fn becoming(inherited: RawFd) -> io::Result<File> {
     Ok(report)
 }
 
-/// Reads deadlines, and kills its own group at the last one, or when `palisade` is gone and cannot
-/// move the deadline.
+/// Reads deadlines from standard input. Kills its own process group when the last deadline has
+/// passed, or at once when `palisade` is gone.
 fn watch() -> ExitCode {
     // Signals for the command are sent to the whole group, and must not end the watchdog.
     let mut deaf = SigSet::all();
@@ -159,7 +160,7 @@ impl Report {
     }
 }
 
-/// Returns the command for this program as it runs, even if another file has its path by now.
+/// Returns a command that runs this program's own file, even if another file has its path by now.
 fn myself() -> tokio::process::Command {
     // Process lists show this name.
     let name = std::env::args_os().next().unwrap_or_else(|| "palisade".into());
@@ -227,7 +228,8 @@ impl WatchdogProcess {
 }
 
 impl Watchdog {
-    /// Starts both watchdogs. They kill the group shortly before `end`, unless that is moved.
+    /// Starts both watchdogs. They kill the group shortly before `end`, unless `until` moves the
+    /// end.
     pub(crate) async fn start(end: Moment) -> io::Result<Self> {
         let first = WatchdogProcess::start(None)?;
         let id = first.child.id().ok_or_else(|| io::Error::other("the watchdog ended at once"))?;

@@ -19,7 +19,7 @@ use crate::stream::{Fate, Level, Order, Stream};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Time until the ledger answers.
+/// Simulated time until the ledger answers a request.
 const LEDGER: Duration = Duration::from_millis(1);
 
 /// A number that several consumers increment.
@@ -51,7 +51,7 @@ pub struct Counts {
     pub broken: Count,
 }
 
-/// One level: its stream, its ledger, and its counts.
+/// A run at one [`Level`]: the stream of orders, the ledger, and the counts of outcomes.
 #[derive(Debug)]
 pub struct Shift {
     pub stream: Stream,
@@ -120,7 +120,7 @@ impl Shift {
         Ok(())
     }
 
-    /// Handles one delivery. The call is the library's part; the rest evaluates its outcome.
+    /// Handles one delivery: runs the call of the order's key, and evaluates its outcome.
     async fn deliver(
         &self,
         orders: &Idempotency,
@@ -176,7 +176,8 @@ impl Shift {
         })
     }
 
-    /// Handles an order: books it with the claim's token. Each order's fault strikes only once.
+    /// Books an order with the claim's fencing token. The order's fault strikes only its first
+    /// handler.
     async fn book(
         &self,
         cx: &Context,
@@ -221,7 +222,8 @@ impl Shift {
         }
     }
 
-    /// Counts a broken promise if an invoice reported as effective is not booked.
+    /// Counts a broken promise if the order that was reported as settled is not booked as invoice
+    /// `by`.
     fn check(&self, order: &Order, by: &Arc<str>) {
         if self.ledger.booked(&order.key).as_ref() != Some(by) {
             self.counts.broken.add();

@@ -90,7 +90,7 @@ impl Ledger {
         self.books().entries.get(key).and_then(|e| e.booked.first().cloned())
     }
 
-    /// Audits the books over these orders.
+    /// Counts the effects of these orders in the books.
     pub fn audit<'a>(&self, orders: impl Iterator<Item = &'a Arc<str>>) -> Audit {
         let books = self.books();
         let mut audit = Audit {

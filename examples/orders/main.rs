@@ -103,7 +103,7 @@ impl Place {
 }
 
 /// Sets the times and the prefix of all handles. `max_ttl` is short, because a group that failed
-/// over votes again only after it.
+/// over votes again only after this time.
 fn tune(builder: RedlockBuilder, lease: Duration, run: u32) -> RedlockBuilder {
     builder
         .ttl(lease)

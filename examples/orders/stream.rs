@@ -36,9 +36,9 @@ pub fn load(limit: Option<usize>) -> Result<Vec<Invoice>, csv::Error> {
 /// The rule by which two deliveries are the same order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// They have the same invoice number.
+    /// Both deliveries have the same invoice number.
     Request,
-    /// They have the same customer, day and total.
+    /// Both deliveries have the same customer, day and total.
     Business,
 }
 

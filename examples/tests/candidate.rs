@@ -1,4 +1,5 @@
-//! Candidates of an election as separate processes: the example program, whose output is read.
+//! Candidates of an election as processes: each runs the example `election`, and its output is
+//! read.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, Command, Stdio};
@@ -24,7 +25,7 @@ pub(crate) struct Candidate {
 }
 
 impl Candidate {
-    /// Starts a candidate that proclaims `value`, with these further arguments.
+    /// Starts a candidate that proclaims `value`, with the further arguments `args`.
     pub(crate) fn start(value: &str, args: &[String]) -> Self {
         let mut child = Command::new(program("election"))
             .args(["--value", value, "--trust-fresh", "--seconds", "120"])
@@ -46,7 +47,7 @@ impl Candidate {
         Self { child, lines }
     }
 
-    /// Returns the next line, if it comes within this time.
+    /// Returns the next line, if it arrives within this time.
     pub(crate) fn line(&self, within: Duration) -> Option<Line> {
         match self.lines.recv_timeout(within) {
             Ok(line) => Some(line),
@@ -55,7 +56,7 @@ impl Candidate {
         }
     }
 
-    /// Returns the first line with this event, if it comes within this time. Skips all others.
+    /// Returns the first line with this event, if it arrives within this time. Skips all others.
     pub(crate) fn within(&self, event: &str, limit: Duration) -> Option<Line> {
         let until = Instant::now() + limit;
         loop {
@@ -66,7 +67,7 @@ impl Candidate {
         }
     }
 
-    /// Waits long for a line with this event. Skips all others.
+    /// Waits for a line with this event, and skips all others. Panics if no line arrives for 30 s.
     pub(crate) fn expect(&self, event: &str) -> Line {
         for _ in 0..100 {
             let line = self.line(Duration::from_secs(30));
@@ -83,8 +84,8 @@ impl Candidate {
         writeln!(self.child.stdin.as_mut().expect("a pipe"), "resign").expect("it listens");
     }
 
-    /// Kills the candidate with SIGKILL. Returns the wall-clock time before that, in the lines'
-    /// unit.
+    /// Kills the candidate with SIGKILL. Returns the time just before the kill, in milliseconds
+    /// since 1970.
     pub(crate) fn kill(&mut self) -> f64 {
         let at = now_ms();
         self.child.kill().expect("it runs");

@@ -41,7 +41,8 @@ fn hand_over(args: &[String], times: usize) -> Vec<f64> {
     let mut follows = Candidate::start("b", args);
     let mut took = Vec::new();
     for _ in 0..times {
-        // Give the follower time to wait for the name; the median tolerates a late one.
+        // The follower needs time to begin waiting for the name. The median is not affected if it
+        // begins too late once.
         std::thread::sleep(Duration::from_millis(500));
         let (next, resigning) = loop {
             leads.resign();
@@ -140,7 +141,8 @@ fn a_sentinel_failover_does_not_end_a_term() {
     assert!(second.term > first.term);
     a.expect("resigned");
     groups.break_("failover", 0, &[]);
-    // This is longer than the lease, so it was renewed on the new master, under the same term.
+    // 11 s are longer than the lease, so the leader has renewed its lease on the new master, under
+    // the same term.
     assert!(b.line(Duration::from_secs(11)).is_none(), "the leader lost its term");
     assert!(a.line(Duration::ZERO).is_none(), "two leaders");
 }

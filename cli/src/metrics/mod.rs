@@ -1,5 +1,5 @@
-//! `--metrics`: serves the counters and the health of a long-running command to a monitoring
-//! system.
+//! The option `--metrics`, which serves the counters and the health of a long-running command to a
+//! monitoring system.
 
 mod server;
 
@@ -41,14 +41,15 @@ pub(crate) struct MetricsArgs {
 }
 
 impl MetricsArgs {
-    /// Creates the common parts of a verb; if `--metrics` is given, counts and serves its metrics.
+    /// Creates the handle and the other common parts of a verb. If `--metrics` is given, also
+    /// serves the pages.
     pub(crate) async fn ground(&self, args: GroundArgs) -> Result<Ground, Fail> {
         let Some(address) = self.metrics else { return args.ground() };
         let failed = |e: std::io::Error| Fail::new(USAGE, format!("--metrics {address}: {e}"));
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        // The recorder is installed first: a handle counts only in a recorder that exists when it
-        // is built.
+        // The recorder is installed first: a handle counts only in a recorder that exists when the
+        // handle is built.
         let counted = install().map_err(|e| Fail::new(INTERNAL, format!("no metrics: {e}")))?;
         let ground = args.ground()?;
         let url = format!("http://{address}/metrics");
@@ -67,7 +68,7 @@ impl MetricsArgs {
         Ok(ground)
     }
 
-    /// Observes the election, so that the time without a leader is counted.
+    /// Observes the election if `--metrics` is given, so that the time without a leader is counted.
     pub(crate) fn watch(&self, election: &Election) {
         if self.metrics.is_some() {
             let mut observer = election.observe();

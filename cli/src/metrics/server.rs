@@ -1,6 +1,6 @@
-//! Serves three pages over HTTP/1.1. Each connection has one request, a deadline and a largest
-//! size. A client that only connects, or sends slowly, blocks no other one: the next connection
-//! replaces it.
+//! Serves the pages `/metrics`, `/healthz` and `/readyz` over HTTP/1.1, one request per connection.
+//! A client that only connects, or sends slowly, does not block other clients: a connection has a
+//! deadline, and if all are in use, a new one replaces the oldest without a request.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -31,9 +31,10 @@ const DEADLINE: Duration = Duration::from_secs(5);
 /// Largest size in bytes of a request's head, and of the buffered part of an answer: hyper's
 /// minimum.
 const BUFFER: usize = 8 << 10;
-/// Largest age of an answer of the nodes: requests are sent to the nodes no more often than this.
+/// Largest age of the health that `/readyz` reports, and so the shortest interval between two
+/// requests to the nodes.
 const FRESH: Duration = Duration::from_secs(1);
-/// Pause after the system refused a connection (no file descriptors).
+/// Pause after `accept` failed, for example because no file descriptor was free.
 const PAUSE: Duration = Duration::from_millis(100);
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
@@ -149,8 +150,8 @@ impl Pages {
     }
 }
 
-/// Returns the host of a request, without the port. Returns an empty text if it cannot be parsed,
-/// and `None` if the request names no host, which browsers always do.
+/// Returns the host of a request, without the port. Returns an empty text if the host cannot be
+/// parsed, and `None` if the request names no host. Browsers always name one.
 fn host(request: &Request<Incoming>) -> Option<String> {
     if let Some(host) = request.uri().host() {
         return Some(host.to_owned());

@@ -203,7 +203,7 @@ fn of_tick(name: &str, tick: &Tick) -> Vec<(&'static str, String)> {
     env
 }
 
-/// Returns the result of a tick from the end of its command.
+/// Converts the end of a tick's command to the result of the tick.
 fn tick_result(ended: Ended) -> Result<(), Failed> {
     match ended {
         Ended::Code(0) => Ok(()),

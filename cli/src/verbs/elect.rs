@@ -73,8 +73,8 @@ impl ElectArgs {
         let command = self.command.command(&ground)?;
         self.metrics.watch(&election);
         let value = self.value.unwrap_or_else(|| format!("pid {}", std::process::id()));
-        // After its first term the program has reached the nodes, so from then on it waits for them
-        // to come back.
+        // A program that has led once has reached the nodes, so from then on it waits for them if
+        // they do not answer.
         let mut first = true;
         loop {
             let won = tokio::select! {
@@ -99,7 +99,7 @@ impl ElectArgs {
             let env = environment(&self.name, term.get(), leadership.remaining());
             let (signals, say) = (&ground.signals, ground.say);
             let ended = child::run(&command, &env, &leadership, (signals, say), None).await;
-            // Resigning a leadership that was lost fails, and nothing has to be done then.
+            // Resigning fails if the leadership was lost, and then nothing is left to resign.
             let _ = leadership.resign().await;
             let ended = ended.map_err(|e| Fail::new(INTERNAL, format!("no process: {e}")))?;
             if !matches!(ended, Ended::Lost | Ended::Requested) || self.once {
@@ -113,7 +113,8 @@ impl ElectArgs {
     }
 }
 
-/// Campaigns. With `at_once` the call fails if no node can be reached, and does not wait for one.
+/// Campaigns for the leadership. If no node can be reached, fails if `at_once` is true, and
+/// otherwise waits.
 async fn campaign(
     election: &Election,
     value: &str,

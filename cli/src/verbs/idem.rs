@@ -1,5 +1,5 @@
-//! `palisade idem`: lists and shows idempotency keys, and decides about them and about losses of
-//! data.
+//! The commands `palisade idem …`: they list and show idempotency keys, and decide about keys and
+//! about losses of data.
 
 mod change;
 mod incidents;
@@ -141,7 +141,7 @@ impl ResolveArgs {
     }
 }
 
-/// Returns the reasons for which no node could be read.
+/// Joins the reasons for which nodes could not be read.
 fn reasons(unread: &[(impl Display, impl Display)]) -> String {
     let each: Vec<_> = unread.iter().map(|(node, why)| format!("{node}: {why}")).collect();
     each.join("; ")

@@ -43,7 +43,7 @@ fn kind(held: &Held) -> (&'static str, &str) {
     }
 }
 
-/// Returns true if a majority has the name; otherwise it is not held.
+/// Returns true if a majority of the nodes has the name. Without a majority, no process holds it.
 fn is_held(held: &Held, list: &HeldList) -> bool {
     held.on > list.nodes / 2
 }

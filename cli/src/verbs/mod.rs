@@ -134,7 +134,7 @@ impl GroundArgs {
         Ok(Ground { redlock, servers, signals: Signals::none(), say, secrets })
     }
 
-    /// Returns the idempotency keys of a namespace, read from the servers, and the form of
+    /// Returns access to the idempotency keys of a namespace on the servers, and the form of
     /// messages.
     pub(crate) fn records(self, namespace: &str) -> Result<(Records, Say), Fail> {
         let say = Say::new(self.say.json, self.say.verbose);
@@ -143,7 +143,7 @@ impl GroundArgs {
 }
 
 impl Ground {
-    /// Returns a lock, with the longest wait of its acquisition.
+    /// Returns the lock `name`; its acquisition waits for at most `wait`.
     pub(crate) fn mutex(&self, name: &str, wait: Option<Duration>) -> Result<Mutex, Fail> {
         let mutex = self.redlock.mutex(name);
         let mutex = match wait {
@@ -158,7 +158,8 @@ impl Ground {
         self.redlock.config().ttl
     }
 
-    /// Closes the handle: releases are confirmed, or reported as unconfirmed.
+    /// Closes the handle: waits for the releases that the nodes have not confirmed, and reports
+    /// those that stay unconfirmed.
     pub(crate) async fn close(&self) {
         let closed = self.redlock.close(CLOSE).await;
         if !closed.is_clean() {

@@ -1,4 +1,5 @@
-//! `palisade once`: runs a command once per key, and replays its output and exit code.
+//! The command `palisade once`, which runs a command once per key, and replays its output and exit
+//! code.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -120,7 +121,7 @@ impl OnceArgs {
             Ok(outcome) => outcome,
             Err(signal) => return Ok(128 + signal as u8),
         };
-        // The result is stored, so this may take as long as the reader of the output needs.
+        // The result is stored by now, so writing the output may take as long as its reader needs.
         let interrupted = tokio::select! {
             () = written(&mut capture, &outcome, ground.say) => None,
             signal = ground.signals.next() => Some(128 + signal as u8),
@@ -130,7 +131,8 @@ impl OnceArgs {
     }
 }
 
-/// Writes all output to the program's own streams: that of the command now, or the recorded one.
+/// Writes the output to the program's own streams: that of this run, or the recorded output of an
+/// earlier run.
 async fn written(capture: &mut Capture, outcome: &Result<Outcome<Record>, RunError>, say: Say) {
     capture.written().await;
     if let Ok(Outcome::Replayed(record)) = outcome {
@@ -225,8 +227,8 @@ async fn replay(record: &Record, say: Say) {
     }
 }
 
-/// Returns the command as bytes, for the fingerprint. Words that are not UTF-8 differ, too, and
-/// each word is preceded by its length.
+/// Returns the command as bytes, for the fingerprint. Each word is preceded by its length; a word
+/// need not be UTF-8.
 fn request(argv: &[std::ffi::OsString]) -> Vec<u8> {
     use std::os::unix::ffi::OsStrExt as _;
     let word = |word: &std::ffi::OsString| {

@@ -1,4 +1,4 @@
-//! The doctor among bad servers and Sentinels: it ends, reports, and shows no secret.
+//! Tests of the doctor with bad servers and Sentinels: it ends, reports, and shows no secret.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,8 +66,8 @@ pub(crate) async fn sentinel(phase: Phase, kind: Arc<Kind>) -> (usize, Vec<Strin
 }
 
 async fn examine(what: &str, all: Deployment, honest: &Server) -> Result<(), String> {
-    // The doctor asks Sentinels, those that these name, and servers, and takes the trial lock; so
-    // it has five times the limit.
+    // The doctor sends requests to the Sentinels, to the Sentinels that these name, and to the
+    // servers, and then takes the trial lock. So it may take five times the limit.
     let report = within(what, 5 * LIMIT, Doctor::new(all).examine()).await?;
     let report: Report = report.map_err(|e| format!("{what}: {e}"))?;
     JUDGE.text(what, Shown::Doctor, &report.to_string());

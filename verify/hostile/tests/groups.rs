@@ -34,7 +34,7 @@ fn group(sentinels: &[&Server], deadline: Duration) -> SentinelNode {
     node.build().expect("addresses and ranges")
 }
 
-/// Runs one case; returns the number of strikes and what went wrong.
+/// Runs one case; returns the number of times that the Sentinel misbehaved, and the errors.
 pub(crate) async fn case(phase: Phase, kind: Arc<Kind>) -> (usize, Vec<String>) {
     let what = format!("Sentinel, {phase:?}, {}", kind.name);
     let master = Server::start(DataServer::new(), None);
@@ -45,8 +45,8 @@ pub(crate) async fn case(phase: Phase, kind: Arc<Kind>) -> (usize, Vec<String>) 
     let trio = one_of_three(&what, group(&[&bad, &a, &b], SHARED), &master.at);
     let (trio, lone) = tokio::join!(trio, alone(&what, group(&[&bad], NODE)));
     let mut wrong: Vec<String> = trio.err().into_iter().chain(lone.err()).collect();
-    // The allowance covers one connection of each handle, the connections of the hints, and new
-    // ones after a hang-up.
+    // The limits cover the connections of both handles, those of their hints, and new connections
+    // after a server has hung up.
     if a.connections() > 4 || master.connections() > 8 {
         let (a, m) = (a.connections(), master.connections());
         wrong.push(format!("{what}: {a} connections to an honest Sentinel, {m} to the master"));
@@ -60,8 +60,7 @@ async fn one_of_three(what: &str, node: SentinelNode, master: &str) -> Result<()
     let redlock = redlock.build().expect("a handle");
     let what = format!("one of three: {what}");
     for round in 0..3 {
-        // There are several rounds, because a false answer may take effect only once the node has
-        // stored it.
+        // A false answer may take effect only in a later round, when the node has stored it.
         let got =
             within(&what, 2 * SHARED, redlock.mutex("m").build().unwrap().try_acquire()).await?;
         let got = got.map_err(|e| format!("{what}: round {round}: {e}"))?;

@@ -1,4 +1,5 @@
-//! The checks that run beside all cases: the texts that are shown, and the resources that are used.
+//! The checks of all cases: the texts that were shown, and the memory, files and log lines that
+//! were used.
 
 use std::collections::BTreeSet;
 use std::fmt::{Debug, Display};
@@ -18,13 +19,13 @@ pub(crate) const PASSWORD: &str = "s3cr3t-of-ours";
 const SENTENCE_MAX: usize = 2_000;
 /// Largest growth of the process's memory, in KiB.
 const GROWTH_MAX: usize = 64 << 10;
-/// Number of cases that run at once.
+/// Number of cases that run at the same time.
 pub(crate) const AT_ONCE: u32 = 12;
-/// Largest number of open files, mostly sockets; a case has servers, handles and their connections.
+/// Largest number of open files, mostly sockets of servers and handles, while the cases run.
 const FILES_MAX: usize = AT_ONCE as usize * 80;
-/// Number of files that other tests and their runtimes may still have open.
+/// Largest number of files that are still open after the last case, besides those from before it.
 const FILES_LEFT: usize = 40;
-/// Largest average number of log lines for each case.
+/// Largest average number of log lines per case.
 const LINES_MAX: usize = 30;
 
 /// A flaw of a text.
@@ -37,7 +38,7 @@ pub(crate) enum Flaw {
     Long,
 }
 
-/// Place where a text was shown.
+/// Kind of output in which a text was shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Shown {
     Error,
@@ -54,7 +55,7 @@ pub(crate) struct Judge {
     lines: AtomicUsize,
     files: AtomicUsize,
     panics: AtomicUsize,
-    /// Number of tests that have not ended.
+    /// Number of tests that have started and not ended.
     running: AtomicUsize,
     /// Memory of the process before the first case, in KiB.
     resident: usize,
@@ -98,9 +99,9 @@ impl Judge {
         self.files.fetch_max(open_files(), Relaxed);
     }
 
-    /// Checks a text of a case.
+    /// Checks a text that a case has shown, and records its flaws.
     pub(crate) fn text(&self, case: &str, at: Shown, text: &str) {
-        // Only the doctor's text consists of several lines.
+        // Only the doctor's text may have line breaks.
         let unseen = ['\u{200b}'..='\u{200f}', '\u{2028}'..='\u{202e}', '\u{2066}'..='\u{2069}'];
         let invisible = |c: char| {
             (c.is_control() && !(at == Shown::Doctor && c == '\n'))
@@ -133,7 +134,8 @@ impl Judge {
         self.text(case, Shown::Debug, &format!("{what:?}"));
     }
 
-    /// Checks what must hold for all cases so far.
+    /// Asserts that no case so far has failed, panicked, used too much, or shown a text with a
+    /// flaw.
     pub(crate) async fn verdict(&self, wrong: &[String]) {
         if self.running.fetch_sub(1, Relaxed) == 1 {
             self.closed().await;
@@ -151,7 +153,7 @@ impl Judge {
         assert!(flaws.is_empty(), "{flaws:#?}");
     }
 
-    /// Waits for sockets to close, which takes a moment after their ends are dropped.
+    /// Waits until the sockets are closed, which takes a moment after their ends are dropped.
     async fn closed(&self) {
         let most = self.files_before + FILES_LEFT;
         let end = Instant::now() + Duration::from_secs(5);
@@ -163,8 +165,8 @@ impl Judge {
     }
 }
 
-/// Runs the test of this name in a separate process, whose allocator returns freed memory at once;
-/// memory that an allocator keeps is not a cost of a bad server. Returns `false` in that process.
+/// Runs the test of this name in a separate process, whose allocator returns freed memory at once:
+/// memory that an allocator keeps is not caused by a bad server. Returns `false` in that process.
 pub(crate) fn elsewhere(name: &str) -> bool {
     const CHILD: &str = "PALISADE_HOSTILE_CHILD";
     if std::env::var_os(CHILD).is_some() {

@@ -1,4 +1,4 @@
-//! Kinds of misbehaviour of a server, in any phase of a conversation.
+//! The kinds of misbehaviour of a server, each possible in any phase of a conversation.
 
 use std::io;
 use std::time::Duration;
@@ -16,15 +16,16 @@ pub(crate) enum Action {
     Send(Vec<u8>),
     /// Sends bytes computed from the command and the right answer.
     Twist(fn(&Command, &[u8]) -> Vec<u8>),
-    /// Closes the connection: before the answer, or after half of it.
+    /// Closes the connection before the answer, or after half of it if `half`; by a reset if
+    /// `reset`.
     HangUp { half: bool, reset: bool },
-    /// Sends nothing any more.
+    /// Sends nothing more, and keeps the connection open.
     Silence,
     /// Sends the right answer, one byte at a time with this pause.
     Slow(Duration),
     /// Sends `head`, and then `piece` for ever: the first `burst` bytes at once, the rest slowly.
     Flood { head: Vec<u8>, piece: Vec<u8>, burst: usize },
-    /// Sends `head` and then `piece`, over and over, never much at once.
+    /// Sends `head`, and then `piece` for ever, with a short pause after each.
     Drip { head: Vec<u8>, piece: Vec<u8> },
 }
 
@@ -38,7 +39,7 @@ pub(crate) struct Kind {
     pub(crate) rare: bool,
 }
 
-/// Result of a strike: true if the connection continues.
+/// Result of a strike: true if the connection stays open.
 pub(crate) type Strike = io::Result<bool>;
 
 impl Kind {
@@ -90,7 +91,7 @@ impl Kind {
     }
 }
 
-/// Returns all kinds.
+/// Returns all kinds of misbehaviour.
 pub(crate) fn all() -> Vec<Kind> {
     let mut all = Vec::new();
     let mut add = |name: &str, action: Action| {
@@ -138,7 +139,7 @@ pub(crate) fn all() -> Vec<Kind> {
     all
 }
 
-/// Returns the kinds that fill the largest allowed answer to a batch.
+/// Returns the kinds whose answer to a batch is as large as a client accepts.
 pub(crate) fn largest() -> Vec<Kind> {
     let (head, piece) = (b"$9999990\r\n".to_vec(), vec![b'a'; 1 << 16]);
     let action = Action::Flood { head, piece, burst: 12 << 20 };

@@ -14,12 +14,12 @@ use crate::judge::{JUDGE, PASSWORD};
 use crate::kinds::Kind;
 use crate::server::{DataServer, Phase, Server, TAKEN};
 
-/// Deadline of a handle with a lone node.
+/// Deadline for a node's answer, in a handle with one node.
 pub(crate) const NODE: Duration = Duration::from_millis(300);
-/// Deadline of a handle with several nodes; it is longer, so that the honest nodes answer in time
-/// even on a busy machine.
+/// Deadline for a node's answer, in a handle with several nodes. It is longer, so that the honest
+/// nodes answer in time even on a busy machine.
 pub(crate) const SHARED: Duration = Duration::from_secs(1);
-/// Additional time of a call on a busy machine, beyond its deadline.
+/// Additional time of a call beyond its deadline, because the machine may be busy.
 pub(crate) const GRACE: Duration = Duration::from_secs(4);
 
 /// Largest number of connections to a bad server in one case.
@@ -42,10 +42,10 @@ pub(crate) const PHASES: &[Phase] = &[
     Phase::Idle,
 ];
 
-/// Phases in which large answers are tried.
+/// Phases in which kinds with large answers are tried.
 pub(crate) const LARGE: &[Phase] = &[Phase::Load, Phase::Batch, Phase::Idle];
 
-/// Runs one case; returns the number of strikes and what went wrong.
+/// Runs one case; returns the number of times that the server misbehaved, and the errors.
 pub(crate) async fn case(phase: Phase, kind: Arc<Kind>) -> (usize, Vec<String>) {
     let what = format!("{phase:?}, {}", kind.name);
     let bad = Server::start(DataServer::new(), Some((phase, Arc::clone(&kind))));
@@ -53,14 +53,14 @@ pub(crate) async fn case(phase: Phase, kind: Arc<Kind>) -> (usize, Vec<String>) 
     let (trio, lone) = tokio::join!(both.0, both.1);
     let mut wrong: Vec<String> = trio.err().into_iter().chain(lone.err()).collect();
     // The limit covers two handles, each with connections for batches, hints and barriers, and with
-    // new attempts after pauses.
+    // new connections after pauses.
     if bad.connections() > CONNECTIONS_MAX {
         wrong.push(format!("{what}: {} connections", bad.connections()));
     }
     (bad.struck(), wrong)
 }
 
-/// Runs the two parts of a case one after the other, for kinds that fill memory.
+/// Runs both parts of a case one after the other, for kinds that fill memory; returns the errors.
 pub(crate) async fn large(phase: Phase, kind: Kind) -> Vec<String> {
     let what = format!("{phase:?}, {}", kind.name);
     let kind = Arc::new(kind);
@@ -141,8 +141,8 @@ async fn alone(what: &str, phase: Phase, kind: &Kind, bad: &Server) -> Result<()
             if !matches!(e, AcquireError::NoQuorum(_)) || !e.to_string().contains(&*name) {
                 return Err(format!("{what}: {e}"));
             }
-            // The answer exceeds the size limit, so the client closes the connection, not the
-            // server.
+            // The answer exceeds the client's size limit, so the client closes the connection, and
+            // its error has to name the limit.
             let is_too_long = phase == Phase::Batch && kind.name == "a text without end";
             let said = e.to_string();
             if is_too_long && said.contains("connection lost") && !said.contains("answer of more") {
@@ -152,7 +152,7 @@ async fn alone(what: &str, phase: Phase, kind: &Kind, bad: &Server) -> Result<()
         }
     }
     if matches!(phase, Phase::Subscribe | Phase::Pushes) {
-        // A waiting acquire subscribes to hints.
+        // A call of `acquire` that waits subscribes to hints.
         let wait = Duration::from_millis(250);
         match within(
             &what,

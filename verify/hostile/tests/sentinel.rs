@@ -1,4 +1,4 @@
-//! A Sentinel that names a master.
+//! A fake Sentinel, which names a master.
 
 use crate::fake::{Command, View};
 use crate::server::{Honest, Phase};

@@ -1,4 +1,4 @@
-//! A data server that answers correctly, except in one phase of the conversation.
+//! A fake data server that answers correctly, except in one phase of a conversation.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -22,23 +22,23 @@ pub(crate) enum Phase {
     InfoMemory,
     Role,
     Load,
-    /// Batch without ops: it touches the marker, reads the clock, or is a heartbeat.
+    /// A batch without ops, which touches the marker, reads the clock, or is a heartbeat.
     Greeting,
     Batch,
     BarrierWrite,
     Wait,
     Subscribe,
-    /// After the answer to a subscription.
+    /// The time after the answer to a subscription.
     Pushes,
-    /// After the answer to a batch.
+    /// The time after the answer to a batch.
     Idle,
-    /// Question that only the doctor asks; the same for the next four.
+    /// A request that only the doctor sends; so are the next four.
     Time,
     Info,
     Get,
     Config,
     Acl,
-    /// Question that only Sentinels receive; the same for the next five.
+    /// A request that only Sentinels receive; so are the next five.
     MyId,
     Master,
     Address,
@@ -47,13 +47,13 @@ pub(crate) enum Phase {
     Quorum,
 }
 
-/// A fake server's right answers.
+/// The right answers of a fake server.
 pub(crate) trait Honest: Send + Sync + 'static {
     /// Returns the phase in which a command is sent, and the right answer.
     fn answer(&self, command: &Command) -> (Phase, Vec<u8>);
 }
 
-/// A listener whose answers are right, except in one phase; it ends when this value is dropped.
+/// A listener whose answers are right, except in one phase. It ends when this value is dropped.
 pub(crate) struct Server {
     fake: Fake,
     pub(crate) at: String,
@@ -129,7 +129,7 @@ async fn serve(socket: TcpStream, shared: Arc<Shared>) -> Option<()> {
     }
 }
 
-/// A master with one replica, which grants every request.
+/// A fake master with one replica, which grants every request.
 pub(crate) struct DataServer {
     run_id: String,
 }
@@ -200,7 +200,7 @@ impl Honest for DataServer {
     }
 }
 
-/// Returns the word at `at` as text, in capitals.
+/// Returns the word of a command at the index `at`, in capitals.
 fn word(command: &Command, at: usize) -> String {
     let word = command.get(at).map_or(&[][..], |word| &word[..]);
     String::from_utf8_lossy(word).to_uppercase()

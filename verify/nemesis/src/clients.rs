@@ -1,5 +1,5 @@
-//! The client processes: they are started, killed, stopped and continued. They are also watched,
-//! because a client that ends by itself breaks a promise.
+//! The client processes. They are started, killed, stopped and continued as faults require, and
+//! watched, because a client that ends by itself breaks a promise.
 
 use std::cell::RefCell;
 use std::process::{Child, Stdio};
@@ -12,7 +12,7 @@ use crate::world::{Failure, World, signal};
 struct Client {
     process: Option<Child>,
     life: u16,
-    /// Time since which the process is stopped.
+    /// Time at which the process was stopped; `None` if it is not stopped.
     frozen: Option<u64>,
 }
 
@@ -130,7 +130,7 @@ impl Clients {
         Ok(())
     }
 
-    /// Reports clients that ended by themselves, and starts them again.
+    /// Reports each client that has ended by itself, and starts it again.
     pub(crate) fn look(&self) -> Result<(), Failure> {
         for n in 1..=self.count() {
             let ended = {

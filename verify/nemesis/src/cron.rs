@@ -1,6 +1,6 @@
-//! Singleton cron under faults: three processes run the same job with ticks of one second, over
-//! real Sentinel groups. Every 20 s the leading process is killed, frozen, cut off or made to
-//! resign. A ledger outside of these processes records which ticks took effect, and how often.
+//! A cron job under faults: three processes run the same job, with one tick per second, over real
+//! Sentinel groups. Every 20 s the leading process is killed, frozen, cut off or made to resign. A
+//! ledger outside of these processes records which ticks took effect, and how often.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -27,15 +27,15 @@ use crate::wire::{Ledger, LedgerReply, LedgerRequest};
 use crate::world::{Failure, Place, World};
 
 const PROCESSES: u8 = 3;
-/// Interval between two strikes; each strike lasts for [`LASTS`].
+/// Interval between the beginnings of two faults; each fault lasts for [`LASTS`].
 const EVERY: Duration = Duration::from_secs(20);
 const LASTS: Duration = Duration::from_secs(6);
-/// Longest delay after which a late tick still runs.
+/// Longest delay with which a tick still runs.
 const LATE: Duration = Duration::from_secs(60);
 const CALM: Duration = Duration::from_secs(15);
 const LEAD: &str = "cron";
 
-/// Settings of the run.
+/// Settings of a run of `nemesis cron`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Duration of the faults, in seconds.
@@ -43,7 +43,7 @@ pub(crate) struct Args {
     seconds: u64,
 }
 
-/// Runs one process: it runs the job, and reports to the ledger while it leads.
+/// Runs one of the three processes: runs the job, and reports to the ledger while it leads.
 pub(crate) fn run_client(args: &client::Args) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(LocalSet::new().run_until(work(args)))
@@ -59,7 +59,7 @@ async fn work(args: &client::Args) -> Result<(), Failure> {
     let run = cron.run(job, |tick: Tick| effect(args, who, tick));
     let report = async {
         loop {
-            // The time is read first, so the term was held at that time or later.
+            // The time is read before the term, so the process held the term at that time or later.
             let at = now();
             if let Some(term) = cron.term() {
                 let valid = EventKind::Valid { name: LEAD.into(), token: term.get(), until: at };
@@ -79,8 +79,8 @@ async fn work(args: &client::Args) -> Result<(), Failure> {
     }
 }
 
-/// Runs one tick of the job: asks whether an earlier attempt took effect, and if not, takes effect
-/// under the tick's token.
+/// Runs one tick of the job: asks the ledger for the effect of an earlier attempt, and if there is
+/// none, books the tick under its fencing token.
 async fn effect(args: &client::Args, who: TaskId, tick: Tick) -> Result<(), Failed> {
     let mut ledger = Ledger::connect(&args.ledger, who).await?;
     let key: Arc<str> = tick.unix_seconds().to_string().into();
@@ -89,7 +89,7 @@ async fn effect(args: &client::Args, who: TaskId, tick: Tick) -> Result<(), Fail
     if matches!(reply, LedgerReply::Value(Some(_))) {
         return Ok(());
     }
-    // The pause is long enough for a strike to hit some ticks in the middle.
+    // Because of the pause, a fault strikes some ticks in the middle.
     sleep(Duration::from_millis(100)).await;
     let value = format!("{}.{}.{}", who.client, who.life, tick.attempt()).into();
     if ledger.accepts(LedgerRequest::Book { key, token, value }).await? {
@@ -99,7 +99,7 @@ async fn effect(args: &client::Args, who: TaskId, tick: Tick) -> Result<(), Fail
     }
 }
 
-/// Performs a run; returns true if every tick took effect once.
+/// Performs a run of `nemesis cron`; returns true if every tick took effect once.
 pub(crate) fn demo(args: &Args, out: &Path) -> Result<bool, Failure> {
     std::fs::create_dir_all(out)?;
     let ledger = Book::new(&out.join("cron.jsonl"), StdRng::seed_from_u64(1))?;
@@ -121,7 +121,7 @@ async fn run(length: Duration, out: &Path, ledger: Shared) -> Result<u64, Failur
     let clients =
         Clients::start_as("cron-client", Rc::clone(&world), Rc::clone(&ledger), 1, PROCESSES)?;
     let begun = Instant::now();
-    // The first ticks need servers whose first quarantine has ended.
+    // Ticks begin when the first quarantine of the servers has ended.
     while leader(&ledger).is_none() && begun.elapsed() < LATE {
         sleep(Duration::from_millis(100)).await;
     }
@@ -151,7 +151,7 @@ async fn run(length: Duration, out: &Path, ledger: Shared) -> Result<u64, Failur
     Ok(end)
 }
 
-/// Performs one strike, from its beginning to its end.
+/// Strikes process `p` with one fault, and undoes the fault.
 async fn strike(n: u32, p: u8, world: &World, clients: &Clients) -> Result<&'static str, Failure> {
     Ok(match n % 4 {
         0 => {
@@ -196,11 +196,11 @@ fn wall_seconds() -> u64 {
     since.unwrap_or_default().as_secs()
 }
 
-/// Counts ticks and terms, and prints the last line; returns true if no promise was broken.
+/// Counts ticks and terms, and prints the result; returns true if no promise was broken.
 fn judge(events: &[Event], end: u64) -> bool {
     let mut booked: BTreeMap<u64, u32> = BTreeMap::new();
-    // By term: the first and last time at which it was reported, and the processes that reported
-    // it.
+    // The first and the last time at which a process reported each term, and the processes that
+    // reported it.
     let mut terms: BTreeMap<u64, (u64, u64, BTreeSet<TaskId>)> = BTreeMap::new();
     for e in events {
         match &e.kind {
@@ -216,7 +216,7 @@ fn judge(events: &[Event], end: u64) -> bool {
         }
     }
     let first = booked.keys().next().copied().unwrap_or(end);
-    // In the order of terms, each leader must have stopped before the next one leads.
+    // The leader of a term must have stopped before the leader of the next term begins.
     let spans: Vec<_> = terms.values().collect();
     let overlaps = spans.windows(2).filter(|w| w[0].1 >= w[1].0).count();
     let shared = spans.iter().filter(|span| span.2.len() > 1).count();

@@ -1,9 +1,9 @@
-//! Cuts in the network. Packets are dropped at the receiver, so the sender notices nothing, as with
-//! a broken cable. Each direction is cut separately.
+//! Cuts of the network. The receiver drops the packets, so the sender notices nothing, as with a
+//! broken cable. Each direction is cut separately.
 
 use crate::world::{Failure, Place, World};
 
-/// A cut: all packets from the places `from` to the places `to` are lost.
+/// A cut: all packets from the places `from` to the places `to` are dropped.
 #[derive(Clone, Debug)]
 pub(crate) struct Cut {
     pub(crate) from: Vec<Place>,

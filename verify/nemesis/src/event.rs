@@ -1,14 +1,15 @@
-//! The events as they are logged: one line of JSON for each event, in the order of arrival.
+//! The events of the log: one line of JSON for each event, in the order of arrival.
 //!
 //! All processes run on one machine and share `CLOCK_BOOTTIME`, so times of different processes can
-//! be compared exactly. The names describe *observations*; the judge interprets them.
+//! be compared exactly. An event is an observation of a client or the nemesis; the judge interprets
+//! it.
 
 use std::sync::Arc;
 
 use palisade::node::spi::{Env as _, SystemEnv};
 use serde::{Deserialize, Serialize};
 
-/// Nanoseconds of `CLOCK_BOOTTIME`.
+/// A time of `CLOCK_BOOTTIME`, in nanoseconds.
 pub(crate) type Nanos = u64;
 
 pub(crate) const SECOND: Nanos = 1_000_000_000;
@@ -17,13 +18,13 @@ pub(crate) fn now() -> Nanos {
     SystemEnv.now().as_nanos()
 }
 
-/// Source of an event: a task of one process of a client. Client 0 is the nemesis itself.
+/// Source of an event: a task in a process of a client. Client 0 is the nemesis itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct TaskId {
-    /// Number of the client, from 1.
+    /// Number of the client, from 1; 0 for the nemesis.
     #[serde(rename = "c")]
     pub(crate) client: u8,
-    /// Number of the client's process; a restart increases it.
+    /// Number of the client's process, which each restart increases.
     #[serde(rename = "l")]
     pub(crate) life: u16,
     #[serde(rename = "t")]
@@ -90,13 +91,13 @@ impl Verb {
 pub(crate) enum Answer {
     /// The operation did what was requested.
     Done,
-    /// Regular refusal: another client holds, leads or works.
+    /// The call was refused because another client holds the lock, leads, or runs the handler.
     Taken,
-    /// Too few nodes answered; correct while groups are down.
+    /// Too few nodes answered, which is correct while groups are down.
     Refused,
     /// The lease was lost.
     Lost,
-    /// The client itself dropped the call.
+    /// The client dropped the call on purpose.
     Dropped,
 }
 
@@ -121,76 +122,81 @@ pub(crate) enum EventKind {
     Begin { verb: Verb, name: Arc<str>, within: u64 },
     /// The operation has answered.
     End { verb: Verb, name: Arc<str>, answer: Answer },
-    /// A lock or leadership was won by an attempt that began at `since`.
+    /// A client acquired a lock or leadership by an attempt that began at `since`; its lease ends
+    /// at `until`.
     Held { name: Arc<str>, token: u64, since: Nanos, until: Nanos },
-    /// The lock won under `token` was taken over from a holder; the nodes had the fence `fence`,
-    /// and the old holder may believe in the lock until `closed`. Reported after the taker's
-    /// `Held`.
+    /// The lock acquired under `token` was taken over from a holder. The nodes had the fence
+    /// `fence`, and the old holder may rely on the lock until `closed`. This event follows the
+    /// taker's `Held`.
     Took { name: Arc<str>, token: u64, fence: u64, closed: Nanos },
-    /// At the time of the event the guard reported that it was valid, and afterwards that it was
-    /// valid until `until`.
+    /// The guard reported at the time of the event that it was valid, and just afterwards that its
+    /// deadline was `until`.
     Valid { name: Arc<str>, token: u64, until: Nanos },
-    /// A holder's belief ended: the time is before the release was called, or when the loss was
-    /// reported.
+    /// A holder stopped relying on its lease, just before it called release, or when the loss was
+    /// reported to it.
     Over { name: Arc<str>, token: u64, lost: bool },
     /// A write under a lock reached the resource.
     Write { name: Arc<str>, token: u64, accepted: bool },
-    /// The handler of an order was started; `valid` is its context's answer right after the start.
+    /// The handler of an order or key was started; `valid` is true if its claim was valid after the
+    /// start.
     Started { key: Arc<str>, token: u64, attempt: u32, valid: bool },
-    /// An effect reached the books, which accept it unless its token was overtaken.
+    /// A handler asked the ledger to book an effect; the ledger refuses it if it has seen a larger
+    /// token.
     Booked { key: Arc<str>, token: u64, value: Arc<str>, accepted: bool },
-    /// A call returned the result of an order.
+    /// A call returned the result of an order or key.
     Result { key: Arc<str>, value: Arc<str>, executed: bool },
-    /// A batch is about to be requested; at most `turns` of its keys are claimed at once.
+    /// A client is about to request a batch; at most `turns` of its keys are claimed at the same
+    /// time.
     Batch { keys: Vec<Arc<str>>, turns: u16 },
-    /// A handler performed the effect of a batch's key; no fence can refuse this effect.
+    /// A handler performed the effect of a batch's key; the ledger never refuses such an effect.
     Acted { key: Arc<str>, token: u64, value: Arc<str> },
-    /// A call found the key parked: an attempt lapsed, or, if `lapsed` is false, may have been
-    /// forgotten.
+    /// A call found the key parked: if `lapsed`, an earlier attempt left no result; otherwise the
+    /// nodes may have lost the record of an attempt.
     Parked { key: Arc<str>, lapsed: bool },
-    /// A call may have left a claim on the key without a handler: too few nodes answered, or the
-    /// claim ended before the handler began.
+    /// A call may have left a claim of the key without a handler, because too few nodes answered,
+    /// or because the claim ended before the handler began.
     Unclear { key: Arc<str> },
-    /// An operator decides about a parked key: to run it again, or to store the effect that it had.
+    /// An operator decided about a parked key: to run it again (`rerun`), or to store the effect
+    /// that it had.
     Decided { key: Arc<str>, rerun: bool },
-    /// The leader of this term publishes this value, at some time after this event.
+    /// The leader of this term is about to publish this value.
     Says { name: Arc<str>, term: u64, value: Arc<str> },
-    /// An observer (`stream`) or a reader received this leader.
+    /// An observer (if `stream`) or a reader of the election received this leader.
     Seen { name: Arc<str>, term: u64, value: Arc<str>, stream: bool },
-    /// The client deliberately stops all its work until `until`, as a long pause does.
+    /// The client stops all its work until `until`, on purpose, as a long pause does.
     Stalled { until: Nanos },
-    /// A server (by its run id) confirmed a grant or renewal of this token, which was requested at
-    /// `since`.
+    /// The server with this run id granted or renewed the lease with this token; the request was
+    /// sent at `since`.
     Vote { name: Arc<str>, token: u64, since: Nanos, server: Arc<str>, grant: bool },
-    /// A server (by address) gives this reply to plain writes from now on. If the server stops
-    /// accepting writes, the time is just after its last accepted write.
+    /// The server at this address gives this reply to plain writes from now on. If the server stops
+    /// accepting writes, the time of the event is just after its last accepted write.
     Answers { server: Arc<str>, to_write: WriteReply },
     /// The server at this address is the process with this run id.
     Process { server: Arc<str>, run_id: Arc<str> },
-    /// The server's own marker shows this quarantine.
+    /// The marker of the server at this address shows this quarantine.
     Quarantine { server: Arc<str>, from: Nanos, ends: Nanos },
-    /// A Sentinel names this master from now on.
+    /// A Sentinel reports this master from now on.
     Named { sentinel: u8, master: Arc<str> },
     /// A client was started.
     Born,
-    /// A client ended; `wanted` unless it ended by itself.
+    /// A client ended; `wanted` is false if it ended by itself.
     Died { wanted: bool },
     /// Fault `id` strikes.
     Fault { id: u32, kind: Arc<str>, target: Arc<str> },
-    /// A client was stopped at the time of the event, and continued at `until`.
+    /// A client was stopped at the time of the event and continued at `until`.
     Frozen { until: Nanos },
-    /// Fault `id` is undone; its consequences may last longer.
+    /// Fault `id` was undone; its consequences may last longer.
     Healed { id: u32 },
-    /// Fault `id` could not be performed.
+    /// Fault `id` could not be struck.
     Missed { id: u32 },
-    /// All faults have ended for good.
+    /// All faults have ended, and no other one begins.
     Calm,
-    /// Every client was served again after the end of all faults.
+    /// Every client was served after the end of all faults.
     Served,
 }
 
 impl EventKind {
-    /// Returns the name or key that the event concerns.
+    /// Returns the name or key of the event, if it has one.
     pub(crate) fn about(&self) -> Option<&Arc<str>> {
         match self {
             Self::Begin { name, .. }

@@ -1,4 +1,4 @@
-//! Strikes and undoes faults on the running world.
+//! The faults: this module strikes them on running servers and clients, and undoes them.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -18,7 +18,8 @@ use crate::ledger::Shared;
 use crate::machine::Part;
 use crate::world::{Failure, Group, Place, Server, World, signal};
 
-/// Time for which a stuttering master is stopped; it runs for a third of this time in between.
+/// Time for which a stuttering master is stopped; between two stops it runs for a third of this
+/// time.
 const STUTTER: Duration = Duration::from_millis(180);
 
 /// Action that ends a fault.
@@ -32,7 +33,7 @@ enum Undo {
     Machine(String, Part),
 }
 
-/// Signal that becomes true when no more faults must begin.
+/// Signal that becomes true when no further fault may begin.
 pub(crate) type Stop = watch::Receiver<bool>;
 
 pub(crate) struct Faults {
@@ -41,7 +42,7 @@ pub(crate) struct Faults {
     pub(crate) ledger: Shared,
     begun: Instant,
     count: RefCell<u32>,
-    /// Victims of the current faults; two lanes never strike the same victim at once.
+    /// Victims of the present faults. Two lanes never strike the same victim at the same time.
     busy: RefCell<BTreeSet<String>>,
 }
 
@@ -51,8 +52,8 @@ impl Faults {
         Self { world, clients, ledger, begun: Instant::now(), count, busy }
     }
 
-    /// Strikes faults one after another until `stop`. Every fault is undone before this method
-    /// returns, and no script is stopped halfway.
+    /// Strikes the faults of a lane one after another until `stop`. Before this method returns,
+    /// every fault is undone, and each script of a fault has ended.
     pub(crate) async fn run(&self, lane: Lane, mut stop: Stop) -> Result<(), Failure> {
         let rest = lane.rest;
         for planned in lane {
@@ -71,7 +72,7 @@ impl Faults {
         Ok(())
     }
 
-    /// Performs one fault from strike to undoing; returns `None` if there was nothing to strike.
+    /// Strikes one fault and undoes it; returns `None` if there was nothing to strike.
     async fn fault(&self, planned: &PlannedFault, stop: &mut Stop) -> Result<Option<u32>, Failure> {
         let Some(victims) = self.victims(planned).await else { return Ok(None) };
         let names: BTreeSet<_> = victims.names().into_iter().collect();
@@ -84,7 +85,7 @@ impl Faults {
         if matches!(planned.kind, K::FlushTwo | K::EmptyTwo | K::FailoverTwo) {
             target = format!("{target} and {}", self.next_group(planned.group).name);
         }
-        // The fault is logged before the strike, so that none of its effects is logged before it.
+        // The fault is logged before the strike, so that the log has its effects after it.
         let kind = planned.kind.name().into();
         *self.count.borrow_mut() = id;
         self.ledger.borrow_mut().note(EventKind::Fault { id, kind, target: (&*target).into() })?;
@@ -94,7 +95,7 @@ impl Faults {
         match struck {
             Ok(undo) => {
                 println!("{line}, {:.1} s", planned.length.as_secs_f64());
-                // A stutter has lasted its full length when `strike` returns.
+                // `strike` has performed the whole stutter already.
                 if planned.kind != K::StutterMaster {
                     wait(stop, planned.length).await;
                 }
@@ -207,7 +208,7 @@ impl Faults {
             K::KillBox => {
                 let sentinel = format!("s{}", master.id);
                 self.world.break_(&on_master("kill")).await?;
-                // The other lane of faults may have killed the Sentinel already.
+                // A fault of the other lane may have killed the Sentinel already.
                 let too = self.world.break_(&["kill", name, "--server", &sentinel]).await.is_ok();
                 let sentinel = too.then_some(sentinel);
                 return Ok(Undo::Restart(
@@ -241,7 +242,7 @@ impl Faults {
         &self.world.groups[(group + 1) % self.world.groups.len()]
     }
 
-    /// Performs `action` on this master and on that of another group, at the same time.
+    /// Performs `action` on this master and on the master of the next group, at the same time.
     async fn both(
         &self,
         action: &str,
@@ -256,7 +257,7 @@ impl Faults {
         Ok(())
     }
 
-    /// Performs a planned handover; one in four is given up halfway.
+    /// Performs a planned handover; one in four is killed before its end.
     async fn hand_over(&self, planned: &PlannedFault) -> Result<(), Failure> {
         let mut running = Running::begin(&self.world, planned.group, CLOCK_ERROR)?;
         let step = match planned.pick >> 16 & 7 {
@@ -270,8 +271,8 @@ impl Faults {
         Ok(())
     }
 
-    /// Simulates a machine with almost no time for the server: stops and continues the server again
-    /// and again.
+    /// Stops and continues the server repeatedly, which simulates a machine with almost no time for
+    /// the server.
     async fn stutter(&self, planned: &PlannedFault, master: &Server, stop: &mut Stop) {
         let until = Instant::now() + planned.length;
         while Instant::now() < until && !*stop.borrow() {
@@ -302,7 +303,7 @@ impl Faults {
     async fn cut(&self, id: u32, cuts: Vec<Cut>) -> Result<Undo, Failure> {
         let made = cut(&self.world, id, &cuts).await;
         if made.is_err() {
-            // A cut that was made only in part must not stay.
+            // If only a part of the cut was made, that part is undone.
             let _ = mend(&self.world, id, &cuts).await;
         }
         made.map(|()| Undo::Mend(cuts))
@@ -337,7 +338,8 @@ impl Faults {
     /// Continues or restarts all servers that are still stopped or down.
     pub(crate) async fn heal(&self) {
         for group in &self.world.groups {
-            // The script fails where there is nothing to do, which is the normal case.
+            // The script fails if there is nothing to do, which is the normal case, so errors are
+            // ignored.
             let _ = self.world.break_(&["resume", &group.name]).await;
             let _ = self.world.break_(&["restart", &group.name]).await;
         }
@@ -349,7 +351,7 @@ impl Faults {
     }
 }
 
-/// Target of a fault.
+/// Victim of a fault.
 enum Victims {
     Server(Server),
     Sentinel(String),
@@ -366,7 +368,7 @@ impl Victims {
     }
 }
 
-/// Waits for `length`; returns true as soon as it is time to stop.
+/// Waits for `length`; returns true at once if `stop` becomes true.
 async fn wait(stop: &mut Stop, length: Duration) -> bool {
     timeout(length, stop.wait_for(|stopped| *stopped)).await.is_ok()
 }

@@ -1,5 +1,5 @@
-//! A planned handover of a group, as `palisade handover` does it, in a process of the groups'
-//! network, so that it can be killed halfway.
+//! A planned handover of a group, as `palisade handover` performs it. It runs in a process in the
+//! network of the groups, so that it can be killed before its end.
 
 use std::io::Write as _;
 use std::process::Stdio;
@@ -11,7 +11,7 @@ use tokio::process::{Child, ChildStdout};
 
 use crate::world::{Failure, World};
 
-/// Settings of the handover.
+/// Settings of the subcommand `handover`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[arg(long)]
@@ -19,16 +19,16 @@ pub(crate) struct Args {
     /// Address of a Sentinel, `host:port`; repeated for each.
     #[arg(long)]
     sentinel: Vec<String>,
-    /// E of the clients, in milliseconds.
+    /// E of the clients: the largest error of a clock, in milliseconds.
     #[arg(long)]
     clock_error: u64,
-    /// Length of the closing (D), in milliseconds.
+    /// Time for which the server stays closed (D), in milliseconds.
     #[arg(long)]
     closed_for: u64,
 }
 
-/// Performs the handover, and prints one line for each step and one for the result; returns true if
-/// the group was handed over.
+/// Performs the handover, and prints a line for each step and for the result; returns true if the
+/// group was handed over.
 pub(crate) fn run(args: &Args) -> Result<bool, Failure> {
     let group = format!("sentinel://{}/{}", args.sentinel.join(","), args.group);
     let deployment = Deployment::new().node(group);
@@ -49,7 +49,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Begins a handover of a group whose clients have this E.
+    /// Starts a handover of a group whose clients have the clock error `clock_error`.
     pub(crate) fn begin(
         world: &World,
         group: usize,
@@ -71,7 +71,7 @@ impl Running {
         Ok(Self { process, lines: BufReader::new(output).lines() })
     }
 
-    /// Waits until the handover reports a step; returns an error if it ends before.
+    /// Waits until the handover reports `step`; returns an error if the handover ends before.
     pub(crate) async fn until(&mut self, step: &str) -> Result<(), Failure> {
         let mut last = String::new();
         while let Some(line) = self.lines.next_line().await? {
@@ -83,8 +83,8 @@ impl Running {
         Err(last.into())
     }
 
-    /// Waits until the handover has ended; returns its last line as an error if nothing was handed
-    /// over.
+    /// Waits until the handover has ended; returns its last line as an error if the group was not
+    /// handed over.
     pub(crate) async fn end(mut self) -> Result<(), Failure> {
         let mut last = String::new();
         while let Some(line) = self.lines.next_line().await? {

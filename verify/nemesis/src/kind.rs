@@ -1,4 +1,4 @@
-//! The kinds of faults, and how a seed draws them.
+//! The kinds of faults, and their random order, which a seed decides.
 
 use std::time::Duration;
 
@@ -40,8 +40,8 @@ pub(crate) enum Kind {
 
 use Kind as K;
 
-/// Faults that may cost a group its vote for a while. If two groups are struck at once, most grants
-/// are lost, and only the groups' quarantines prevent a second holder.
+/// Faults that may cost a group its vote for a while. If two groups are struck at the same time,
+/// most grants are lost, and only the groups' quarantines prevent a second holder.
 const HEAVY: &[Kind] = &[
     K::KillMaster,
     K::KillBox,
@@ -64,7 +64,8 @@ const HEAVY: &[Kind] = &[
     K::Handover,
 ];
 
-/// Faults that a group survives without a failover, and faults of clients.
+/// Faults of replicas and Sentinels that a group survives without a failover, and faults of
+/// clients.
 const LIGHT: &[Kind] = &[
     K::KillReplica,
     K::KillSentinel,
@@ -111,8 +112,8 @@ impl Kind {
         }
     }
 
-    /// Returns the range of milliseconds between strike and undoing; a fault of length zero needs
-    /// no undoing.
+    /// Returns the range of the fault's duration in milliseconds; a fault of length zero needs no
+    /// undoing.
     fn length(self) -> std::ops::Range<u64> {
         match self {
             K::Failover
@@ -131,23 +132,23 @@ impl Kind {
     }
 }
 
-/// One fault as the seed draws it; the current master is determined only when the fault strikes.
+/// A fault that the seed decided. The group's current master is determined when the fault strikes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PlannedFault {
     pub(crate) kind: Kind,
-    /// Group, from 0.
+    /// Index of the group, from 0.
     pub(crate) group: usize,
-    /// Random bits for the remaining choices.
+    /// Random bits for the fault's further choices, such as a replica.
     pub(crate) pick: u64,
     pub(crate) length: Duration,
-    /// True if the group gets time to recover before the next fault.
+    /// True if the group gets time to recover after the fault.
     pub(crate) patient: bool,
-    /// Additional wait before the fault.
+    /// Additional time before the fault.
     pub(crate) gap: Duration,
 }
 
-/// A lane: an endless sequence of faults, one after another. Each kind occurs once before any kind
-/// occurs again.
+/// An endless sequence of faults, one after another. Each kind occurs once before any kind occurs a
+/// second time.
 pub(crate) struct Lane {
     kinds: Vec<Kind>,
     deck: Vec<Kind>,
@@ -170,8 +171,8 @@ impl Lane {
         Self { kinds: kinds.to_vec(), deck: Vec::new(), dice, rest }
     }
 
-    /// Keeps only the kinds whose name contains one of these words; keeps all if there are no
-    /// words.
+    /// Keeps only the kinds whose name contains one of `words`; keeps all kinds if `words` is
+    /// empty.
     pub(crate) fn only(mut self, words: &[String]) -> Self {
         let wanted = |k: &Kind| words.iter().any(|w| k.name().contains(w.as_str()));
         self.kinds.retain(|k| words.is_empty() || wanted(k));

@@ -1,5 +1,5 @@
-//! The ledger: the world outside the clients. It decides about writes and bookings, hands out
-//! orders at least once, and logs its answers. It does not use the library.
+//! The ledger: the world outside the clients. It accepts or refuses writes and bookings, hands out
+//! orders at least once, and logs the events. It does not use the library.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -20,41 +20,42 @@ use crate::books::{Ledger as Books, Verdict};
 use crate::event::{Answer, Event, EventKind, TaskId, Verb, now};
 use crate::wire::{Item, LedgerReply, LedgerRequest, Line};
 
-/// Number of orders that are open at a time.
+/// Number of orders that are open at the same time.
 const OPEN: usize = 24;
 /// Number of finished orders that may be handed out again.
 const DONE: usize = 200;
 
-/// Number of batch keys that may be handed out again, which span several leases; the newest
-/// [`YOUNG`] keys are handed out often.
+/// Number of batch keys that may be handed out again, which were created over several leases. The
+/// newest [`YOUNG`] keys are handed out often.
 const KEYS: usize = 1_000;
 const YOUNG: usize = 60;
 /// Number of keys in a batch.
 const BATCH: usize = 10;
 
-/// The ledger and its log; shared by the tasks of one thread.
+/// The ledger and its log.
 pub(crate) struct Ledger {
     books: Books,
-    /// Largest token that wrote, by name.
+    /// Largest token that wrote under each name.
     fences: BTreeMap<Arc<str>, u64>,
     open: Vec<Arc<str>>,
     done: VecDeque<Arc<str>>,
     made: u64,
-    /// Newest keys of batches.
+    /// Newest keys of batches, at most [`KEYS`].
     keys: VecDeque<Item>,
-    /// First effect of each key of a batch.
+    /// First effect of each batch key.
     acted: BTreeMap<Arc<str>, Arc<str>>,
-    /// True if no new orders are created.
+    /// True if the ledger creates no new orders.
     closing: bool,
     dice: StdRng,
     log: Log,
 }
 
-/// All events, in memory and in a file.
+/// The log: all events, in memory and in a file.
 pub(crate) struct Log {
     events: Vec<Event>,
     file: BufWriter<File>,
-    /// Clients that received an answer since the end of all faults, each with the kind of work.
+    /// Clients that were served since the end of all faults, each with the kind of work: 0 locks, 1
+    /// orders, 2 elections, 3 other.
     served: BTreeSet<(u8, u8)>,
 }
 
@@ -76,7 +77,7 @@ impl Log {
     }
 }
 
-/// The ledger, as tasks share it.
+/// The ledger, shared by the tasks of one thread.
 pub(crate) type Shared = Rc<RefCell<Ledger>>;
 
 impl Ledger {
@@ -96,7 +97,7 @@ impl Ledger {
         })))
     }
 
-    /// Logs an event of the nemesis itself.
+    /// Logs an event of the nemesis itself, which happens now.
     pub(crate) fn note(&mut self, kind: EventKind) -> io::Result<()> {
         self.note_of(0, 0, now(), kind)
     }
@@ -111,20 +112,22 @@ impl Ledger {
         self.log.add(Event { at, who: TaskId { client, life, task: 0 }, kind })
     }
 
-    /// Begins the calm phase: records which clients are served, and creates no new orders.
+    /// Begins the phase after all faults: from now on, records which clients are served, and
+    /// creates no new orders.
     pub(crate) fn calm(&mut self) -> io::Result<()> {
         self.closing = true;
         self.log.served.clear();
         self.note(EventKind::Calm)
     }
 
-    /// Returns true if every client was served in every kind of work, and all orders are done.
+    /// Returns true if every client was served with a lock, an order and an election, and all
+    /// orders are done.
     pub(crate) fn all_served(&self, clients: u8) -> bool {
         let served = |c| (0..3).all(|work| self.log.served.contains(&(c, work)));
         self.open.is_empty() && (1..=clients).all(served)
     }
 
-    /// Returns the missing work as text.
+    /// Describes the work that [`Self::all_served`] still waits for.
     pub(crate) fn waiting_for(&self, clients: u8) -> String {
         let missing: Vec<_> = (1..=clients)
             .flat_map(|c| (0..3).map(move |work| (c, work)))
@@ -136,7 +139,7 @@ impl Ledger {
         format!("{} orders open {:?}; {}", self.open.len(), self.open, missing.join(", "))
     }
 
-    /// Closes the log and returns all events.
+    /// Writes the rest of the log to its file, and returns all events.
     pub(crate) fn close(&mut self) -> io::Result<Vec<Event>> {
         self.log.file.flush()?;
         Ok(std::mem::take(&mut self.log.events))
@@ -201,8 +204,8 @@ impl Ledger {
         }
     }
 
-    /// Returns a key of a batch, which is mostly one of the newest. Half of the calls create a new
-    /// key first.
+    /// Returns a key of a batch, usually one of the newest. Half of the calls create a new key
+    /// first.
     fn next_key(&mut self) -> Item {
         if self.keys.is_empty() || self.dice.random_ratio(1, 2) {
             self.made += 1;
@@ -218,7 +221,7 @@ impl Ledger {
         self.keys[self.dice.random_range(oldest..all)].clone()
     }
 
-    /// Returns an order, mostly one that is not done, often the same one to several clients.
+    /// Returns an order, usually one that is not done. Several clients may get the same order.
     fn next_order(&mut self) -> Option<Arc<str>> {
         while self.open.len() < OPEN && !self.closing {
             self.made += 1;
@@ -233,12 +236,13 @@ impl Ledger {
     }
 }
 
-/// Accepts connections until the future is dropped.
+/// Accepts connections of clients until the future is dropped.
 pub(crate) async fn serve(ledger: Shared, listener: UnixListener) -> io::Result<()> {
     loop {
         let (stream, _) = listener.accept().await?;
         let ledger = Rc::clone(&ledger);
-        // A client that is killed in the middle of a line is not an error.
+        // The error of a connection is ignored, because a client may be killed in the middle of a
+        // line.
         tokio::task::spawn_local(async move { talk(ledger, stream).await.ok() });
     }
 }

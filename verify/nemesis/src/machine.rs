@@ -1,7 +1,8 @@
-//! The machines under the servers: their wall clocks step and their disks are slow on command.
+//! Simulated machines of servers and clients, whose wall clocks can be moved and whose disks can be
+//! slowed down.
 //!
-//! A small library (`machine.c`) is preloaded into each data server and each client. It is compiled
-//! when it is needed; without a C compiler, all clocks are equal and no disk is slow.
+//! A small library (`machine.c`) is preloaded into each data server and each client. A run compiles
+//! it first; without a C compiler, all clocks are equal and no disk is slow.
 
 use std::fs;
 use std::io::{self, Seek as _, SeekFrom, Write as _};
@@ -18,13 +19,14 @@ const LIBRARY: &str = "machine.so";
 /// Part of a machine that can be disturbed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Part {
-    /// Microseconds by which the wall clock is ahead.
+    /// Wall clock: the microseconds by which it is ahead.
     Clock,
-    /// Additional microseconds of each flush.
+    /// Disk: the additional microseconds of each flush.
     Disk,
 }
 
-/// Makes the program that starts servers; returns `None` if there is no working C compiler.
+/// Compiles the library and writes the program that starts servers with it; returns the path of the
+/// program, or `None` if there is no working C compiler.
 pub(crate) fn make(dir: &Path) -> io::Result<Option<PathBuf>> {
     let dir = dir.canonicalize()?;
     let (source, library, program) = (dir.join("machine.c"), dir.join(LIBRARY), dir.join("server"));
@@ -52,13 +54,14 @@ pub(crate) fn make(dir: &Path) -> io::Result<Option<PathBuf>> {
     Ok(Some(program))
 }
 
-/// Returns the machine's file for the server in this folder; the file outlives the server's data.
+/// Returns the path of the machine's file for the server in the folder `home`. The file is kept
+/// when the server's data are deleted.
 pub(crate) fn of(home: &Path) -> PathBuf {
     home.with_extension("machine")
 }
 
-/// Places a program that is about to start on a machine whose clock is `ahead` µs ahead. `server`
-/// is the path that [`make`] returned.
+/// Preloads the library into a program that is about to start, with a wall clock that is `ahead` µs
+/// ahead. `server` is the path that [`make`] returned.
 pub(crate) fn place(
     command: &mut Command,
     server: &Path,
@@ -70,9 +73,9 @@ pub(crate) fn place(
     Ok(())
 }
 
-/// Sets a part of a machine.
+/// Changes the clock or the disk of a machine.
 pub(crate) fn set(machine: &Path, part: Part, micros: i64) -> io::Result<()> {
-    // The server has mapped the file, so the file is changed in place.
+    // The server has mapped the file into memory, so the file is changed in place.
     let mut file = fs::OpenOptions::new().write(true).open(machine)?;
     file.seek(SeekFrom::Start(if matches!(part, Part::Clock) { 0 } else { 8 }))?;
     file.write_all(&micros.to_ne_bytes())

@@ -1,4 +1,4 @@
-//! Faults on real processes, with a separate judge.
+//! Strikes real processes with faults; a separate judge looks for broken promises.
 //!
 //! ```text
 //! nemesis --seconds 600             three Sentinel groups, eight clients, faults from a seed
@@ -26,7 +26,7 @@ mod timeline;
 mod wire;
 mod world;
 
-/// The books of the example `orders`: the same downstream system, with the same checks.
+/// The ledger of the example `orders`: the same downstream system, with the same checks.
 #[path = "../../../examples/orders/ledger.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod books;
@@ -55,8 +55,8 @@ use ledger::{Ledger, Shared};
 use world::{CANNOT, Cannot, Failure, World};
 
 const CLIENTS: u8 = 8;
-/// Longest time until every client is served again. A failover that got stuck is tried again after
-/// 30 s.
+/// Longest time after the last fault until every client is served again. A failover that got stuck
+/// is tried again after 30 s.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// Strikes real Sentinel groups and real client processes with faults; a ledger outside of them
@@ -142,7 +142,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Checks that networks can be made and cut on this machine.
+/// Checks that this program can make and cut networks on this machine.
 fn possible() -> Result<(), String> {
     let status = fs::read_to_string("/proc/self/status").map_err(|_| "needs Linux with /proc")?;
     if !status.lines().any(|l| l.starts_with("Uid:\t0\t")) {
@@ -159,7 +159,7 @@ fn possible() -> Result<(), String> {
     }
 }
 
-/// Performs a run; returns true if no promise was broken.
+/// Performs a run of faults; returns true if no promise was broken.
 fn torment(args: &Args) -> Result<bool, Failure> {
     let seed = args.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
     println!(
@@ -169,7 +169,7 @@ fn torment(args: &Args) -> Result<bool, Failure> {
     fs::create_dir_all(&args.out)?;
     let file = args.out.join("events.jsonl");
     let ledger = Ledger::new(&file, StdRng::seed_from_u64(seed))?;
-    // There is one thread, because clients are killed when the thread that started them ends.
+    // The runtime has one thread, because a client is killed when the thread that started it ends.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let ended = runtime.block_on(LocalSet::new().run_until(run(args, seed, Rc::clone(&ledger))));
     let mut events = ledger.borrow_mut().close()?;
@@ -231,7 +231,7 @@ async fn run(args: &Args, seed: u64, ledger: Shared) -> Result<(), Failure> {
     for n in 1..=CLIENTS {
         clients.kill(n)?;
     }
-    // The last lines of the clients are still in the sockets.
+    // The last lines that the clients wrote are still in the sockets.
     let mut before = usize::MAX;
     while ledger.borrow().events() != before {
         before = ledger.borrow().events();
@@ -241,7 +241,7 @@ async fn run(args: &Args, seed: u64, ledger: Shared) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Signals that ask this process to end, received from its beginning to its end.
+/// Receiver of SIGINT and SIGTERM.
 struct Signals {
     int: Signal,
     term: Signal,
@@ -263,7 +263,7 @@ impl Signals {
         }
     }
 
-    /// Waits until a signal arrives.
+    /// Waits until a signal arrives, without a limit.
     async fn any(&mut self) {
         tokio::select! {
             biased;

@@ -1,5 +1,5 @@
-//! The report at the end: faults by kind, operations by answer, broken promises with their story,
-//! and one line of JSON.
+//! The report at the end of a run: faults by kind, operations by answer, broken promises with the
+//! events around them, and one line of JSON.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -49,9 +49,9 @@ pub(crate) fn faults(events: &[Event]) -> Vec<Fault> {
 #[derive(Default)]
 struct Row {
     count: u32,
-    /// Longest time in which no client completed any operation.
+    /// Longest time in which no client completed an operation, in nanoseconds.
     silence: Nanos,
-    /// Longest such time for a single client that no fault struck.
+    /// The same for the worst single client among those that no fault struck.
     one: Nanos,
     refused: usize,
 }
@@ -68,7 +68,7 @@ struct Line {
     seed: u64,
 }
 
-/// Returns the whole report; its last line is JSON.
+/// Returns the report as text; its last line is JSON.
 pub(crate) fn report(events: &[Event], found: &[Violation], seed: u64, seconds: u64) -> String {
     let faults = faults(events);
     let done = Done::of(events);
@@ -147,7 +147,7 @@ fn verbs(out: &mut String, events: &[Event]) {
             EventKind::Decided { rerun: true, .. } => "parked keys that an operator ran again",
             EventKind::Decided { rerun: false, .. } => "parked keys that an operator resolved",
             EventKind::Seen { .. } => "leaders shown to observers and readers",
-            // At the end of the run all clients are killed, which is no fault.
+            // The clients that are killed at the end of the run are not victims of a fault.
             EventKind::Died { .. } if !calm => "clients killed",
             EventKind::Calm => {
                 calm = true;
@@ -177,7 +177,7 @@ fn verbs(out: &mut String, events: &[Event]) {
     }
 }
 
-/// Times of completed and of refused operations.
+/// Times at which operations were completed, and at which they were refused.
 struct Done {
     all: Vec<Nanos>,
     by_client: BTreeMap<u8, Vec<Nanos>>,
@@ -189,8 +189,8 @@ impl Done {
         let mut done = Self { all: Vec::new(), by_client: BTreeMap::new(), refused: Vec::new() };
         for e in events {
             let EventKind::End { verb, answer, .. } = &e.kind else { continue };
-            // A read may come from a cache, and the end of an earlier lease or claim is no new
-            // success.
+            // A read may be answered from a cache, and the end of an earlier lease or claim does
+            // not show that new ones are granted, so these do not count.
             let ends = matches!(
                 verb,
                 Verb::Release | Verb::Resign | Verb::ForceRelease | Verb::CompleteMany
@@ -212,7 +212,8 @@ impl Done {
         gap(&self.all, from, to)
     }
 
-    /// Returns the longest gap of any client that no fault struck around that time.
+    /// Returns the longest gap of a single client, among the clients that no fault struck around
+    /// that time.
     fn one(&self, faults: &[Fault], from: Nanos, to: Nanos) -> Nanos {
         let struck = |n: &u8| {
             let name = format!("client {n}");
@@ -227,7 +228,8 @@ impl Done {
     }
 }
 
-/// Returns the longest time between two beats that lies at least partly between `from` and `to`.
+/// Returns the longest time between two successive beats that lies at least partly between `from`
+/// and `to`.
 fn gap(beats: &[Nanos], from: Nanos, to: Nanos) -> Nanos {
     let first = beats.partition_point(|b| *b < from).saturating_sub(1);
     let last = (beats.partition_point(|b| *b < to) + 1).min(beats.len());

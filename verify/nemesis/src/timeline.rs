@@ -1,4 +1,4 @@
-//! The picture: holders, leaders and faults on one axis of time.
+//! The picture of a run: holders, leaders and faults on one time axis.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,7 +12,7 @@ const ROW: f64 = 22.0;
 /// Colours of the clients.
 const COLOURS: [&str; 8] =
     ["#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb", "#dd8833"];
-/// Names that are drawn: those that all clients use often.
+/// Names that are drawn: the elections, and the locks that all clients use often.
 const NAMES: [&str; 5] = ["election-0", "election-1", "lock-0", "lock-1", "lock-2"];
 
 struct Axis {
@@ -107,7 +107,7 @@ fn strike(out: &mut String, axis: &Axis, y: f64, fault: &Fault) {
         (to - from).max(2.0)
     );
     let (kind, target) = (&fault.kind, &fault.target);
-    // The target "client 8" contains the word, so "freeze client" becomes "freeze".
+    // The target "client 8" names the client already, so "freeze client" becomes "freeze".
     let kind =
         if target.starts_with("client ") { kind.replace(" client", "") } else { kind.to_string() };
     text(out, from + 3.0, y + 12.0, &format!("{kind} {target}"));
@@ -124,7 +124,7 @@ fn legend(out: &mut String, y: f64) {
     }
 }
 
-/// Puts each fault into the first lane where neither it nor its label covers another.
+/// Assigns each fault to the first lane in which neither the fault nor its label covers another.
 fn lanes(faults: &[Fault]) -> Vec<(&Fault, usize)> {
     let mut free: BTreeMap<usize, Nanos> = BTreeMap::new();
     let mut placed = Vec::new();

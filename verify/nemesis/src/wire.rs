@@ -1,8 +1,8 @@
-//! The protocol between clients and the ledger: lines of JSON over a Unix socket, which no network
-//! fault cuts.
+//! The protocol between clients and the ledger: lines of JSON over a Unix socket, which network
+//! faults do not cut.
 //!
-//! Each task of a client has its own connection, so its lines stay in order, and lines that a
-//! killed client has written are still read.
+//! Each task of a client has a separate connection, so its lines stay in order. The ledger still
+//! reads the lines that a client wrote before it was killed.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
 use crate::event::{Event, EventKind, Nanos, TaskId, now};
 
-/// A client's line; only `Ask` is answered.
+/// A line that a client sends; the ledger answers only `Ask`.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Line {
@@ -27,21 +27,22 @@ pub(crate) enum Line {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum LedgerRequest {
-    /// Writes under a lock; answered with yes if the fence accepts the write.
+    /// Writes under a lock; the reply is yes if the fence accepts the write.
     Write { name: Arc<str>, token: u64 },
-    /// Books an order.
+    /// Books the effect of an order; the reply is yes if the ledger accepts it.
     Book { key: Arc<str>, token: u64, value: Arc<str> },
-    /// Asks for the value that was booked for this order, and closes the order to smaller tokens.
+    /// Asks for the effect that was booked for this order. From then on the ledger refuses smaller
+    /// tokens for the order.
     Probe { key: Arc<str>, token: u64 },
     /// Asks for the next order to do.
     Next,
-    /// Reports that a call returned a result, so the order need not be handed out again.
+    /// Reports that a call returned the result of this order, so that the order is done.
     Settle { key: Arc<str> },
     /// Asks for the keys of a batch.
     Batch,
-    /// Performs the work of a batch's key; never refused.
+    /// Performs the effect of a batch's key, which the ledger never refuses.
     Act { key: Arc<str>, token: u64, value: Arc<str> },
-    /// Asks for the effect of this parked key. Without an effect the operator runs the key again.
+    /// Asks for the effect of this parked key. If there is none, the operator runs the key again.
     Decide { key: Arc<str> },
 }
 
@@ -77,7 +78,7 @@ impl Ledger {
         Ok(Self { who, path: path.to_owned(), read: BufReader::new(read).lines(), write })
     }
 
-    /// Opens one more connection for the same task.
+    /// Opens another connection for the same task.
     pub(crate) async fn again(&self) -> io::Result<Self> {
         Self::connect(&self.path, self.who).await
     }

@@ -1,13 +1,14 @@
-//! The world: three Sentinel groups in a separate network, and for each client a separate network
-//! with one link to the groups' network, so that each client can be cut off alone.
+//! The world: three Sentinel groups in one network, and a separate network for each client with one
+//! link to the groups' network, so that each client can be cut off alone.
 //!
 //! ```text
 //! 10.77.<group>.<box>   servers and Sentinels, all in the groups' network
 //! 10.77.100.<client>    a client, in a network that exists as long as its holder process
 //! ```
 //!
-//! Nothing outlives the judge, however it ends: the groups have a watcher, a holder ends when its
-//! input ends, clients are killed with their parent, and a network ends with its last process.
+//! Everything ends with the nemesis, even if it is killed: a watcher takes the groups down, a
+//! holder process ends when its input ends, clients are killed with their parent, and a network
+//! ends with its last process.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -27,12 +28,12 @@ use crate::machine::{self, Part};
 /// Range of the servers' `min-replicas-max-lag`, in seconds.
 const LAGS: std::ops::RangeInclusive<u64> = 1..=2;
 
-/// Exit code of scripts and programs for a task that is not possible on this machine.
+/// Exit code of scripts and programs that cannot do their task on this machine.
 pub(crate) const CANNOT: u8 = 77;
 
 pub(crate) type Failure = Box<dyn Error + Send + Sync>;
 
-/// Error of a task that is not possible for this user or on this machine.
+/// Error for a task that this user or this machine cannot perform.
 #[derive(Debug)]
 pub(crate) struct Cannot(pub(crate) String);
 
@@ -44,15 +45,16 @@ impl fmt::Display for Cannot {
 
 impl Error for Cannot {}
 
-/// Environment variable for the program that `sentinel-conf` starts as a server.
+/// Environment variable with the program that `sentinel-conf` starts as a data server.
 const SERVER: &str = "PALISADE_REDIS_SERVER";
 
 /// A place in the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// A box of a group; both numbers are from 1.
+    /// A box of a group, with a data server, a Sentinel or both: the numbers of the group and the
+    /// box, both from 1.
     Box(usize, u8),
-    /// A client, from 1.
+    /// Number of a client, from 1.
     Client(u8),
 }
 
@@ -92,21 +94,23 @@ pub(crate) struct World {
     dir: PathBuf,
     netns: String,
     holders: Vec<Child>,
-    /// Program that starts servers, if their machines can be disturbed.
+    /// Program that starts servers on machines that can be disturbed; `None` if there are none.
     server: Option<PathBuf>,
-    /// Constant clock offset of each machine, in microseconds; the keys are addresses of servers
-    /// and numbers of clients.
+    /// Constant clock offset of each machine, in microseconds, by the address of the server or the
+    /// number of the client.
     ahead: BTreeMap<String, i64>,
 }
 
 impl World {
-    /// Starts three groups on machines that can be disturbed, and makes the clients' networks.
+    /// Starts three groups, on machines that can be disturbed if possible, and makes the clients'
+    /// networks.
     pub(crate) fn up(clients: u8, out: &Path) -> Result<Self, Failure> {
         let shape = ["--groups", "3", "--down-after", "4000", "--max-lag", "2"];
         Self::of(clients, &shape, machine::make(out)?)
     }
 
-    /// Starts groups with these arguments of `up`, on machines that start servers with `server`.
+    /// Starts groups with the arguments `shape` of `sentinel-conf/up`; `server` is the program that
+    /// starts their servers.
     pub(crate) fn of(
         clients: u8,
         shape: &[&str],
@@ -137,7 +141,7 @@ impl World {
     }
 
     /// Gives each server and each client a clock error of up to `clock_error`, and each server a
-    /// different `min-replicas-max-lag`. Returns a line that lists the settings.
+    /// random `min-replicas-max-lag`. Returns a line that lists these settings.
     pub(crate) async fn make_unequal(
         &mut self,
         dice: &mut StdRng,
@@ -206,7 +210,7 @@ impl World {
         Ok(())
     }
 
-    /// Returns the path of the ledger's socket, which is deleted with the groups' folder.
+    /// Returns the path of the ledger's socket, in the folder of the groups.
     pub(crate) fn socket(&self) -> PathBuf {
         self.dir.join("ledger.sock")
     }
@@ -220,7 +224,8 @@ impl World {
         command
     }
 
-    /// Places a client that is about to start on a separate machine, if machines can be disturbed.
+    /// Runs a client that is about to start on a simulated machine with a separate clock, if
+    /// machines can be disturbed.
     pub(crate) fn place(&self, n: u8, command: &mut Command) -> Result<(), Failure> {
         let (Some(server), Some(ahead)) = (&self.server, self.ahead.get(&n.to_string())) else {
             return Ok(());
@@ -236,8 +241,8 @@ impl World {
         command
     }
 
-    /// Runs `sentinel-conf/break`; an error contains the script's words. The future must not be
-    /// dropped halfway.
+    /// Runs `sentinel-conf/break` with these arguments; an error contains the script's message. The
+    /// future must be awaited to its end, because the script must not stop halfway.
     pub(crate) async fn break_(&self, words: &[&str]) -> Result<(), Failure> {
         let mut command = tokio::process::Command::new(script("break"));
         command.arg(&self.dir).args(words).process_group(0);
@@ -246,7 +251,7 @@ impl World {
         Ok(())
     }
 
-    /// Returns the reply of a server or Sentinel within one second; empty if there is none.
+    /// Returns the reply of a server or Sentinel; empty if there is none within one second.
     pub(crate) async fn ask(&self, addr: &str, words: &[&str]) -> String {
         let (host, port) = addr.rsplit_once(':').unwrap_or((addr, "0"));
         let mut command = tokio::process::Command::new("timeout");
@@ -284,12 +289,12 @@ impl World {
         self.dir.join(&self.groups[group].name).join(id)
     }
 
-    /// Returns true if clocks can be moved and disks slowed down on this machine.
+    /// Returns true if clocks can be moved and disks can be slowed down in this world.
     pub(crate) fn has_machines(&self) -> bool {
         self.server.is_some()
     }
 
-    /// Disturbs the machine of a server; a clock moves from its constant offset.
+    /// Moves the clock of a server's machine from its constant offset, or slows down its disk.
     pub(crate) fn machine(
         &self,
         group: usize,
@@ -303,14 +308,15 @@ impl World {
         Ok(machine::set(&machine::of(&self.home(group, id)), part, micros + ahead)?)
     }
 
-    /// Returns true if this server runs on a machine that can be disturbed, as its loaded libraries
-    /// show.
+    /// Returns true if the preloaded library is in this server's process, so that the server's
+    /// machine can be disturbed.
     pub(crate) fn on_machine(&self, group: usize, id: &str) -> bool {
         let maps = self.pid(group, id).map(|pid| format!("/proc/{pid}/maps"));
         maps.and_then(|m| std::fs::read_to_string(m).ok()).is_some_and(|m| m.contains("machine.so"))
     }
 
-    /// Applies packet-filter rules where packets arrive: in the groups' network, or in a client's.
+    /// Applies packet-filter rules in the network where the packets arrive: the network of a
+    /// client, or that of the groups.
     pub(crate) async fn rules(&self, client: Option<u8>, rules: &str) -> Result<(), Failure> {
         let net = match client {
             None => format!("--net=/run/netns/{}", self.netns),
@@ -336,7 +342,7 @@ impl Drop for World {
     }
 }
 
-/// Draws a clock error; half of the draws have the largest size.
+/// Returns a random clock error; half of the results are the largest error, positive or negative.
 fn off(dice: &mut StdRng, most: i64) -> i64 {
     match dice.random_range(0..4) {
         0 => most,
@@ -345,12 +351,12 @@ fn off(dice: &mut StdRng, most: i64) -> i64 {
     }
 }
 
-/// Keeps the network of this holder process until its input ends.
+/// Waits until the input of this holder process ends, which keeps its network until then.
 pub(crate) fn hold() -> io::Result<()> {
     io::copy(&mut io::stdin(), &mut io::sink()).map(|_| ())
 }
 
-/// Sends a signal by name.
+/// Sends the signal with this name to a process.
 pub(crate) fn signal(pid: u32, name: &str) {
     let _ =
         Command::new("kill").args(["-s", name, &pid.to_string()]).stderr(Stdio::null()).status();

@@ -1,4 +1,5 @@
-//! `palisade idem rerun`, `release` and `purge`: change keys, with a reason.
+//! The commands `palisade idem rerun`, `release` and `purge`, which change keys and report the
+//! author and the reason.
 
 use std::fmt::Write as _;
 
@@ -40,7 +41,7 @@ impl AuditArgs {
     }
 }
 
-/// A key, and the servers that have it.
+/// A key, the servers that store it, and the author and reason of its change.
 #[derive(Debug, Args)]
 pub(crate) struct OneArgs {
     #[command(flatten)]
@@ -79,10 +80,11 @@ pub(crate) struct PurgeArgs {
     audit: AuditArgs,
 }
 
-/// A key as its line in the log names it: prefix, namespace, key.
+/// Prefix, namespace and key, by which a message names a key.
 pub(super) type Named<'a> = (&'a str, &'a str, &'a str);
 
-/// Writes one line to the log, with the author and the reason.
+/// Reports a change of a key, with its author and reason. `done` is false if the change was not
+/// made.
 pub(super) fn event(say: Say, what: &str, of: Named<'_>, audit: &Audit, done: bool) {
     let (prefix, namespace, key) = of;
     let fields = json!({
@@ -116,7 +118,8 @@ impl OneArgs {
             Change::Rerun => ("rerun", records.rerun(&self.key, &audit).await?),
             _ => ("release", records.release(&self.key, &audit).await?),
         };
-        // A single key without a record probably has a wrong name; for a purge, such a key is done.
+        // A single key without a record probably has a wrong name, so the code is 2; in a purge,
+        // such a key counts as done.
         let code = if changed.is_unknown() { 2 } else { code(&changed) };
         let of = (records.prefix(), records.namespace(), &*self.key);
         event(say, what, of, &audit, code == 0);

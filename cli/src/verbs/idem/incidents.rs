@@ -1,5 +1,5 @@
-//! `palisade idem incidents` and `decide`: lists the losses of data that made keys forgotten, and
-//! decides once about all keys that a loss concerns.
+//! The commands `palisade idem incidents` and `decide`: they list the losses of data that made keys
+//! forgotten, and decide about all keys that a loss concerns.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -94,7 +94,7 @@ fn word(decision: Decision) -> &'static str {
     }
 }
 
-/// The decisions about one incident in one namespace.
+/// Decisions about the losses of one incident in one namespace.
 type Decisions = Result<Vec<(Loss, Option<Decided>)>, RunError>;
 
 impl IncidentsArgs {

@@ -1,4 +1,4 @@
-//! `palisade idem list`: lists keys.
+//! The command `palisade idem list`, which lists idempotency keys.
 
 use std::fmt::Write as _;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! `palisade idem redrive`: moves dead letters of a Redis Stream back into it.
+//! The command `palisade idem redrive`, which moves dead letters of a Redis Stream back into the
+//! stream.
 
 use clap::Args;
 use palisade_streams::redrive;

@@ -1,5 +1,5 @@
-//! Locks under contention: they are held for a moment or over several renewals, used for writes
-//! with their token, released, dropped, or abandoned while a task waits for them.
+//! Locks that many clients want: a client holds them for a moment or over several renewals, writes
+//! with their token, and then releases or drops them, or abandons an attempt while it waits.
 
 use std::io;
 use std::sync::Arc;
@@ -14,7 +14,8 @@ use super::{TTL, Task};
 use crate::event::{Answer, EventKind, Verb, now};
 use crate::wire::LedgerRequest;
 
-/// Number of lock names that all clients use often; [`COOL`] is the number of those rarely shared.
+/// Number of lock names that all clients use often; [`COOL`] is the number of names that are used
+/// rarely.
 pub(super) const HOT: u32 = 3;
 pub(super) const COOL: u32 = 24;
 /// Longest time of an attempt, a release or an extension, which needs a few replies of the nodes.
@@ -56,7 +57,7 @@ impl Task {
             self.verb(Verb::TryAcquire, name, ROUND, call, answer).await?.ok().flatten()
         } else {
             let wait = self.millis(300..3_000);
-            // Some calls are dropped before their own timeout, at their current await.
+            // Some calls are dropped before their own timeout, in the middle of the acquisition.
             let patience = if self.chance(10) { self.millis(1..300) } else { wait + ROUND * 10 };
             let mutex = mutex.acquire_timeout(wait).build().expect("settings fit together");
             let call = async move { timeout(patience, mutex.acquire()).await };
@@ -77,7 +78,7 @@ impl Task {
         Ok(guard)
     }
 
-    /// Writes under the lock for a while, and then gives the lock up.
+    /// Writes under the lock for a while, and then releases or drops it.
     pub(super) async fn hold(
         &mut self,
         guard: LockGuard,
@@ -98,9 +99,9 @@ impl Task {
                 () = guard.lost() => true,
                 () = sleep(step) => false,
             };
-            // The clock is read first, then the guard, then the guard's deadline. A guard that
-            // reports "valid" at a time after the deadline that it shows later is therefore wrong,
-            // whatever happens in between.
+            // The clock is read before the guard's state, and the state before the guard's
+            // deadline. So a guard that reports "valid" at a time after its deadline is wrong, even
+            // if it was renewed in between.
             let at = now();
             let valid = guard.is_valid();
             let until = guard.valid_until().as_nanos();

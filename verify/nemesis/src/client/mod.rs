@@ -23,7 +23,7 @@ use crate::wire::Ledger;
 
 /// Longest lease of any client, from which the length of every quarantine follows.
 pub(crate) const MAX_TTL: Duration = Duration::from_secs(2);
-/// E of all clients; the clocks' errors are up to this.
+/// E of all clients: the largest error of a clock.
 pub(crate) const CLOCK_ERROR: Duration = Duration::from_millis(500);
 /// Usual lease of a client.
 const TTL: Duration = Duration::from_millis(1_500);
@@ -87,8 +87,7 @@ async fn work(args: &Args) -> Result<(), Failure> {
             _ => tasks.spawn_local(batches::work(task)),
         };
     }
-    // A task ends only with an error: the ledger is gone, so the other tasks have nothing left to
-    // do.
+    // A task ends only if the connection to the ledger is gone, so the other tasks end, too.
     while let Some(ended) = tasks.join_next().await {
         ended??;
     }
@@ -110,7 +109,7 @@ pub(crate) fn redlock(groups: &[String]) -> Result<Redlock, Failure> {
 }
 
 impl Task {
-    /// Returns true in `n` of a hundred cases.
+    /// Returns true with a probability of `n` percent.
     fn chance(&mut self, n: u32) -> bool {
         self.dice.random_ratio(n, 100)
     }
@@ -123,8 +122,8 @@ impl Task {
         tokio::time::sleep(self.millis(range)).await;
     }
 
-    /// Awaits an operation, and reports its beginning and end to the ledger. `within` is the
-    /// longest time that the operation promises to take.
+    /// Awaits an operation of the library, and reports its beginning and end to the ledger.
+    /// `within` is the longest time that the operation promises to take.
     async fn verb<T>(
         &mut self,
         verb: Verb,
@@ -141,8 +140,8 @@ impl Task {
         Ok(result)
     }
 
-    /// Stops this whole process, as a long pause of a runtime does; no lease is renewed during the
-    /// stop.
+    /// Stops this whole process for a random time, as a long pause of a runtime does. No lease is
+    /// renewed meanwhile.
     async fn stall(&mut self, range: std::ops::Range<u64>) -> io::Result<()> {
         let length = self.millis(range);
         stall(&mut self.ledger, length).await

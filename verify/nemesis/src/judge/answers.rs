@@ -1,5 +1,5 @@
-//! Every operation answers in time, no client ends by itself, and every client is served after the
-//! end of all faults.
+//! The rules about answers: every operation answers in time, no client ends by itself, and every
+//! client is served after the end of all faults.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use super::holders::by;
 use super::{Violation, seconds};
 use crate::event::{Event, EventKind, Nanos, SECOND, TaskId, Verb};
 
-/// Additional time for a busy machine.
+/// Additional time for an answer, because the machine may be busy.
 const GRACE: Nanos = 5 * SECOND;
 
 struct Open {

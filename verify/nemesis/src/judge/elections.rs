@@ -1,4 +1,4 @@
-//! The values that readers and observers of an election receive.
+//! The rules about elections: the terms and values that readers and observers receive.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,11 +13,11 @@ pub(super) fn judge(events: &[Event]) -> Vec<Violation> {
     found
 }
 
-/// Finds reads that return a term older than one that was proclaimed before the read began.
+/// Finds reads that returned an older term than one that was proclaimed before the read began.
 fn stale(events: &[Event]) -> Vec<Violation> {
     let mut found = Vec::new();
     let mut begun: BTreeMap<TaskId, Nanos> = BTreeMap::new();
-    // By name: the won terms in the order of time, each with the largest term so far.
+    // For each name, the proclamations in the order of time, each with the largest term so far.
     let mut won: BTreeMap<&Arc<str>, Vec<(Nanos, u64)>> = BTreeMap::new();
     for e in events {
         match &e.kind {
@@ -57,7 +57,8 @@ fn shown(events: &[Event]) -> Vec<Violation> {
     for e in events {
         let EventKind::Seen { name, term, value, stream } = &e.kind else { continue };
         let base = base(value);
-        // A campaign that gets no answer in time tries again with the same value, in a larger term.
+        // A campaign that gets no answer in time tries again with the same value and a larger term,
+        // so the largest term of a value may be larger than the term received.
         if values.get(&(name, base)).is_some_and(|t| t < term)
             || terms.get(&(name, *term)).is_some_and(|b| *b != base)
             || *leaders.entry((name, *term)).or_insert(base) != base
@@ -89,7 +90,7 @@ fn proclaimed(events: &[Event]) -> (Terms<'_>, Values<'_>) {
     (terms, values)
 }
 
-/// Returns the part of a value that identifies the candidacy, which publishes `1.2.3`, then
+/// Returns the part of a value that identifies the candidacy: a candidacy publishes `1.2.3`, then
 /// `1.2.3/40` and so on.
 fn base(value: &str) -> &str {
     value.split('/').next().unwrap_or(value)

@@ -1,5 +1,5 @@
-//! Locks and leaderships: intervals of belief, tokens, the order of writes, and guards that
-//! reported "valid" for too long.
+//! The rules about holders of locks and leaderships: the times in which they rely on their lease,
+//! their tokens, the order of their writes, and guards that reported "valid" for too long.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use super::{Granted, Violation, tokens};
 use crate::client::MAX_TTL;
 use crate::event::{Event, EventKind, Nanos, SECOND, TaskId};
 
-/// Longest time, after the end announced by a takeover, for which the old holder and the taker may
-/// both believe in a lock if a node has lost the takeover: two leases, and the largest lag of a
+/// Longest time, after the end that a takeover announced, for which the old holder and the taker
+/// may both rely on the lock if a node has lost the takeover: two leases, and the largest lag of a
 /// replica.
 const LOST: Nanos = 2 * MAX_TTL.as_nanos() as Nanos + 2 * SECOND;
 
@@ -18,7 +18,7 @@ const LONGEST: Nanos = MAX_TTL.as_nanos() as Nanos / 10 * 11;
 
 const CLOSED_FOR: &str = "a takeover says how long it is closed";
 
-/// One holder's belief: `[from, end)`.
+/// The time `[from, end)` in which a holder relies on its lease.
 #[derive(Clone, Debug)]
 pub(crate) struct Hold {
     pub(crate) name: Arc<str>,
@@ -26,11 +26,11 @@ pub(crate) struct Hold {
     pub(crate) token: u64,
     since: Nanos,
     pub(crate) from: Nanos,
-    /// Latest declared deadline, or an earlier time at which the belief was given up.
+    /// Latest deadline that the holder reported, or an earlier time at which it gave the lease up.
     pub(crate) end: Nanos,
-    /// Renewals that were reported: the time of each report, and the deadline in it.
+    /// Renewals: the time of each report, and the deadline in it.
     pub(crate) renewed: Vec<(Nanos, Nanos)>,
-    /// Deadline of the grant itself.
+    /// Deadline of the lease at its grant.
     granted_until: Nanos,
     took: Option<Took>,
 }
@@ -38,21 +38,21 @@ pub(crate) struct Hold {
 /// The takeover by which a holder got its lock.
 #[derive(Clone, Copy, Debug)]
 struct Took {
-    /// Fence that the nodes had under the old holder.
+    /// Fence on the nodes under the old holder.
     fence: u64,
-    /// End of the time in which the old holder may believe in the lock.
+    /// End of the time in which the old holder may rely on the lock.
     closed: Nanos,
 }
 
 impl Hold {
-    /// Returns the deadline known at `at`, or the end of the belief if that is earlier.
+    /// Returns the holder's deadline as known at `at`, or the end of the hold if that is earlier.
     pub(crate) fn deadline_at(&self, at: Nanos) -> Nanos {
         let known = self.renewed.iter().filter(|(seen, _)| *seen <= at).map(|(_, until)| *until);
         known.fold(self.granted_until, Nanos::max).min(self.end)
     }
 }
 
-/// Returns all holds, ordered by name and beginning.
+/// Returns the holds of all clients, ordered by name and beginning.
 pub(crate) fn holds(events: &[Event]) -> Vec<Hold> {
     let mut open: BTreeMap<(Arc<str>, TaskId, u64), Hold> = BTreeMap::new();
     let mut all = Vec::new();
@@ -82,8 +82,8 @@ pub(crate) fn holds(events: &[Event]) -> Vec<Hold> {
             }
             EventKind::Over { name, token, .. } => {
                 if let Some(mut hold) = open.remove(&(Arc::clone(name), e.who, *token)) {
-                    // A takeover that is given up early keeps the name closed until the old
-                    // holder's time is over or the takeover's own lease ends.
+                    // If the taker gives the lock up early, the name stays closed until the old
+                    // holder's time is over or the taker's own lease ends.
                     let kept = hold.took.map_or(0, |took| took.closed.min(hold.granted_until));
                     hold.end = hold.end.min(e.at.max(kept));
                     all.push(hold);
@@ -120,7 +120,7 @@ pub(crate) fn judge(events: &[Event]) -> Vec<Violation> {
     found
 }
 
-/// Finds takeovers whose announced waiting time is longer than any lease.
+/// Finds takeovers that announced a longer wait than the longest lease.
 fn closed_for(holds: &[Hold]) -> impl Iterator<Item = Violation> {
     holds.iter().filter_map(|h| {
         let span = h.took?.closed.saturating_sub(h.from);
@@ -160,9 +160,9 @@ fn overlaps(holds: &[Hold]) -> Vec<Violation> {
     found
 }
 
-/// Returns true if the lock came from `victim` to `taker` by takeovers alone, one or a chain. Each
-/// takeover must have taken the lock from the holder with the next smaller token, and have seen
-/// that holder.
+/// Returns true if the lock came from `victim` to `taker` by takeovers alone, by one or by a chain
+/// of them. Each takeover must have taken the lock from the holder with the next smaller token, and
+/// the fence that it reported must show that it knew this holder.
 fn taken_over(of: &[Hold], victim: &Hold, taker: &Hold) -> bool {
     let later = |h: &&Hold| victim.token < h.token && h.token <= taker.token;
     let mut later: Vec<_> = of.iter().filter(later).collect();
@@ -175,9 +175,8 @@ fn taken_over(of: &[Hold], victim: &Hold, taker: &Hold) -> bool {
         })
 }
 
-/// Finds an old holder that believes in its lock for longer than the takeover announced. A node may
-/// lose the takeover and confirm the old holder once more; that ends after two leases and the lag
-/// of a replica.
+/// Finds an old holder that relies on its lock for longer than the takeover announced. A node may
+/// lose the takeover and confirm the old holder once more, so an overlap of [`LOST`] is allowed.
 fn too_long(victim: &Hold, taker: &Hold) -> Option<Violation> {
     let closed = taker.took?.closed;
     let known = victim.deadline_at(taker.from);

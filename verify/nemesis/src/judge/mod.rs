@@ -1,7 +1,7 @@
-//! The judgement of a log of events. It uses the promises and the log only, neither the library nor
-//! the ledger's earlier decisions.
+//! The judgement of a log of events. It is based on the promises and the log only, not on the
+//! library, and not on decisions of the ledger.
 //!
-//! A client that was killed or stopped counts as holding until its last declared deadline.
+//! A client that was killed or stopped counts as a holder until the last deadline that it reported.
 
 mod answers;
 mod batches;
@@ -22,7 +22,7 @@ pub(crate) use holders::{Hold, holds, judge as holders};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Violation {
     pub(crate) rule: &'static str,
-    /// Lock, election or order; empty if the violation concerns a client.
+    /// Lock, election, order or key; empty if the violation concerns a client.
     pub(crate) name: Arc<str>,
     pub(crate) at: Nanos,
     pub(crate) text: String,
@@ -45,12 +45,12 @@ pub(crate) fn judge(events: &[Event]) -> Vec<Violation> {
     found
 }
 
-/// Sorts a log by time. Lines arrive late if their writer was stopped.
+/// Sorts a log by time. An event arrives late if the client that reported it was stopped.
 pub(crate) fn sort(events: &mut [Event]) {
     events.sort_by_key(|e| e.at);
 }
 
-/// A successful attempt at a name: its beginning, its end and its token.
+/// A successful attempt at a name: the attempt's beginning, its end, and its token.
 #[derive(Clone, Debug)]
 struct Granted {
     since: Nanos,
@@ -92,8 +92,8 @@ fn tokens(of: &BTreeMap<Arc<str>, Vec<Granted>>) -> Vec<Violation> {
     found
 }
 
-/// Returns the last events of the violation's name, before the violation and shortly after it, and
-/// the faults around that time.
+/// Returns the events of the violation's name before the violation and shortly after it, and the
+/// faults around that time.
 pub(crate) fn story(events: &[Event], violation: &Violation) -> Vec<String> {
     let start = events.first().map_or(0, |e| e.at);
     let after = events.partition_point(|e| e.at <= violation.at);

@@ -1,7 +1,7 @@
-//! Orders and keys of batches. Each has one effect: an order's effects must pass the fence, and a
+//! The rules about orders and keys of batches. An order has one effect that the fence accepts; a
 //! key has a second effect only if an operator ran it again. Each has one result for ever, which is
-//! that of an effect of this key. No handler starts after a result was received, or after a key's
-//! effect.
+//! one of its effects. No handler starts after a result was received, or after the effect of a
+//! batch's key.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,9 +17,9 @@ struct Order {
     booked: Option<(TaskId, u64)>,
     /// Values of the order's effects.
     effects: Vec<Arc<str>>,
-    /// True after an effect that no fence checks; no handler may begin any more.
+    /// True after an effect that no fence checks; from then on no handler may begin.
     acted: bool,
-    /// Number of further effects that an operator has allowed.
+    /// Number of additional effects that an operator has allowed.
     again: u32,
 }
 

@@ -1,4 +1,4 @@
-//! Tests with hand-written logs: each kind of broken promise is found, and nothing else is.
+//! Tests with hand-written logs: the judge finds each kind of broken promise, and no other.
 //!
 //! Times are milliseconds. Every bad log is the good log with one change.
 
@@ -60,9 +60,9 @@ fn seen(client: u8, at: Nanos, term: u64, value: &str, stream: bool) -> Event {
     on(client, at, EventKind::Seen { name: "lock".into(), term, value: value.into(), stream })
 }
 
-/// Returns the good log. Client 1 holds and renews, is stopped and killed; client 2 holds after
-/// client 1's deadline. Client 3 begins an order and dies, client 4 does the order, client 5
-/// receives the result.
+/// Returns a log without a broken promise. Client 1 holds the lock and renews it, is stopped and
+/// killed. Client 2 holds the lock after client 1's deadline. Client 3 begins an order and dies,
+/// client 4 completes the order, and client 5 receives the result.
 fn good() -> Vec<Event> {
     vec![
         on(1, 0, EventKind::Born),
@@ -129,19 +129,19 @@ fn a_good_log_passes() {
 
 #[test]
 fn two_holders_at_once_are_found() {
-    // The second hold begins before the deadline that the killed client declared with its last
+    // The second holder begins before the deadline that the killed client reported with its last
     // renewal.
     assert_eq!(at(1_501, held(2, 1_499, 9, (1_000, 2_500))), ["one holder at a time"]);
-    // The next hold begins before the holder began to release.
+    // The next holder begins before the last one released the lock.
     assert_eq!(at(1_600, over(2, 1_602, 9)), ["one holder at a time"]);
-    // A short hold in between does not hide the overlap with a long one.
+    // A short hold between two long ones does not hide that the long ones overlap.
     let short = vec![held(7, 5_000, 20, (4_900, 9_000)), held(8, 5_100, 21, (4_950, 5_200))];
     let long = vec![held(6, 6_000, 22, (4_960, 9_000))];
     assert_eq!(with([short, long].concat()), ["one holder at a time"; 2]);
 }
 
-/// Returns a takeover: client 6 holds until 7 s, client 7 takes the lock at 5.5 s and announces
-/// that the lock is closed until then, and client 8 holds it afterwards.
+/// Returns a takeover: client 6 holds the lock until 7 s, client 7 takes it at 5.5 s and announces
+/// that it is closed until 7.2 s, and client 8 holds it from 7.1 s, when client 7's lease is over.
 fn taken() -> Vec<Event> {
     vec![
         held(6, 5_000, 20, (4_990, 7_000)),
@@ -168,13 +168,13 @@ fn taken_but(at: Nanos, event: Event) -> Vec<&'static str> {
 #[test]
 fn a_takeover_lets_its_holder_believe_and_no_third_in() {
     assert_eq!(with(taken()), [""; 0]);
-    // Another owner appears while the taker, which gave the lock up at once, keeps the lock closed.
+    // Client 8 acquires the lock while it is still closed; client 7 has given it up at once.
     let early = taken_but(7_100, held(8, 7_099, 22, (7_000, 7_500)));
     assert_eq!(early, ["one holder at a time"]);
-    // Another owner appears while the old holder still believes, so both have a second holder.
+    // Client 8 acquires the lock while clients 6 and 7 may both rely on it.
     let early = taken_but(7_100, held(8, 6_999, 22, (6_900, 7_500)));
     assert_eq!(early, ["one holder at a time"; 2]);
-    // The second holder did not take the lock over.
+    // Without its `Took` event, client 7 is an ordinary second holder.
     let mut plain = taken();
     plain.remove(2);
     assert_eq!(with(plain), ["one holder at a time"]);
@@ -191,7 +191,7 @@ fn a_takeover_that_does_not_raise_the_token_or_opens_too_early_is_found() {
     );
     let low = with(low);
     assert!(low.contains(&"token is larger than all before"), "{low:?}");
-    // The deadline of the old holder is 7 s.
+    // The old holder's deadline is 7 s, so the lock must be closed until then.
     let closed = |ms| {
         let mut log = taken();
         log[2] = on(
@@ -204,10 +204,11 @@ fn a_takeover_that_does_not_raise_the_token_or_opens_too_early_is_found() {
     };
     assert_eq!(closed(7_000), [""; 0]);
     assert_eq!(closed(6_999), ["a takeover says how long it is closed"]);
-    // The announced time must not be longer than any lease.
+    // The lock must not be closed for longer than the longest lease.
     assert_eq!(closed(7_700), [""; 0]);
     assert_eq!(closed(7_701), ["a takeover says how long it is closed"]);
-    // A node may lose the takeover and confirm the old holder again, for two leases and 2 s.
+    // A node may lose the takeover and confirm the old holder again, for at most two leases and 2
+    // s.
     let again = |until| {
         let mut log = taken();
         log.truncate(3);
@@ -259,7 +260,7 @@ fn a_handler_after_a_keys_effect_is_found() {
     let rule = "no handler after a key's effect";
     assert_eq!(with(vec![acted(1, 5_000, 3), start(5_100, 4)]), [rule]);
     assert_eq!(with(vec![acted(1, 5_000, 3), rerun, start(5_100, 4)]), [""; 0]);
-    // A handler that failed before its effect may be followed by another.
+    // After a handler that failed before its effect, another handler may start.
     assert_eq!(with(vec![start(5_100, 3), start(5_200, 4), acted(1, 5_300, 4)]), [""; 0]);
 }
 
@@ -287,11 +288,11 @@ fn a_key_that_is_parked_without_a_handler_is_found() {
     assert_eq!(then(vec![key(1, 5_100, "k1", start), parked(2, 6_000, "k1")]), [""; 0]);
     let unclear = key(1, 5_201, "k1", |key| EventKind::Unclear { key });
     assert_eq!(then(vec![unclear, parked(2, 6_000, "k1")]), [""; 0]);
-    // The key may have been found parked while the other batch had no answer yet.
+    // Client 2 requested its batch when the batch of client 1 had no answer yet.
     let found = |since| vec![batch(2, since, &["k1"]), parked(2, 6_000, "k1")];
     assert_eq!(then(found(5_200)), [""; 0]);
     assert_eq!(then(found(5_201)), [rule]);
-    // A handler may have been about to begin in each turn of the batch; here there is one turn.
+    // The client dropped its batch of one turn, so one handler may have been about to begin.
     let dropped = |keys: &[&str]| {
         let parked = keys.iter().map(|key| parked(2, 6_000, key));
         with(ended(Answer::Dropped).into_iter().chain(parked).collect())
@@ -299,12 +300,12 @@ fn a_key_that_is_parked_without_a_handler_is_found() {
     assert_eq!(dropped(&["k1"]), [""; 0]);
     assert_eq!(dropped(&["k1", "k1"]), [""; 0]);
     assert_eq!(dropped(&["k1", "k3"]), [rule]);
-    // A killed process may have been at any point of its batch.
+    // A process may be killed at any point of its batch.
     let killed = on(1, 5_200, EventKind::Died { wanted: true });
     let killed = vec![batch(1, 5_000, &["k1", "k2"]), killed];
     let both = vec![parked(2, 6_000, "k1"), parked(2, 6_001, "k2")];
     assert_eq!(with([killed, both].concat()), [""; 0]);
-    // After a loss of data any attempt may be unknown.
+    // After a loss of data, the nodes may have lost the record of any attempt.
     let forgotten = key(2, 6_000, "k1", |key| EventKind::Parked { key, lapsed: false });
     assert_eq!(then(vec![forgotten]), [""; 0]);
 }
@@ -321,12 +322,13 @@ fn a_takeover_excuses_its_own_victim_alone() {
     // Client 8 takes the lock from the taker.
     let second = [held(8, 5_200, 24, (5_150, 6_000)), took(8, 5_200, 24, 23)];
     assert_eq!(with([&[victim.clone()][..], &taker, &second].concat()), [""; 0]);
-    // Client 8 holds while the victim may still believe, although the taker has given the lock up.
+    // Client 8 acquires the lock while the victim may still rely on it, although the taker has
+    // given it up.
     let third = held(8, 6_500, 25, (6_400, 7_000));
     let given_up = over(7, 5_200, 23);
     let late = with([&[victim.clone(), given_up, third][..], &taker].concat());
     assert_eq!(late, ["one holder at a time"]);
-    // Client 7 took the lock from an earlier holder.
+    // Client 7 took the lock from an earlier holder, not from the victim.
     let wrong = [held(7, 5_100, 23, (5_050, 6_000)), took(7, 5_100, 23, 15)];
     assert_eq!(with([&[victim][..], &wrong].concat()), ["one holder at a time"]);
 }
@@ -337,7 +339,7 @@ fn a_token_that_does_not_grow_is_found() {
     // Two overlapping attempts get the same token.
     let twice = at(1_601, held(3, 1_601, 9, (1_400, 3_000)));
     assert_eq!(twice, ["no token twice"]);
-    // An attempt that was already under way may win with a smaller token.
+    // An attempt that began before the larger token was granted may win with a smaller one.
     assert_eq!(at(1_601, held(3, 1_601, 8, (1_400, 3_000))), [""; 0]);
     let order =
         vec![begin(6, 5_000, Verb::Run, 900), started(6, 5_001, 2), end(6, 5_002, Verb::Run)];
@@ -387,7 +389,7 @@ fn what_observers_must_not_see_is_found() {
 
 #[test]
 fn a_verb_without_an_answer_is_found() {
-    // 1 s was promised, 5 s are tolerance, and 3.9 s were a pause.
+    // The answer took 9.95 s: 1 s was promised, 5 s are tolerated, and 3.9 s were a pause.
     assert_eq!(at(13_000, end(8, 13_950, Verb::Acquire)), ["an answer in time"]);
     assert_eq!(with(vec![begin(7, 5_000, Verb::Extend, 1_000)]), ["an answer in time"]);
     let killed = on(7, 10_000, EventKind::Died { wanted: true });

@@ -8,14 +8,14 @@
 //! nemesis ordinary --only "one group: plan"   those whose name contains this
 //! ```
 //!
-//! Every cell has its own deployment, which is new at the beginning. Cells share nothing but the
-//! machine, so some run at the same time.
+//! Each cell of the tables has a new deployment. Cells share only the machine, so that some run at
+//! the same time.
 
 mod event;
 mod fleet;
 mod load;
 mod row;
-/// The servers of the library's own tests; they end however this process ends.
+/// The servers of the library's own tests, which end with this process, even if it is killed.
 #[path = "../../../../tests/support/server.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod server;
@@ -34,12 +34,12 @@ use fleet::{Fleet, Kind};
 use load::{Kind as Request, Load, STRICT};
 use row::{Row, tables};
 
-/// Shortest time of observation; a crash is noticed only after some seconds.
+/// Shortest time of observation, because a crash is noticed only after some seconds.
 const LOOK: Duration = Duration::from_secs(15);
-/// Time after which a wait is given up.
+/// Longest time until a deployment is well again.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Options of the command.
+/// Options of `nemesis ordinary`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Print one line of JSON for each event, deployment and kind of key instead of tables.
@@ -53,7 +53,7 @@ pub(crate) struct Args {
     jobs: usize,
 }
 
-/// Runs all cells; returns true if nothing went wrong.
+/// Runs all cells; returns true if no cell failed.
 pub(crate) fn ordinary(args: &Args) -> Result<bool, Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(cells(args))
@@ -121,7 +121,7 @@ fn wanted(args: &Args) -> Result<Vec<(Kind, Happening)>, Failure> {
     Ok(all)
 }
 
-/// Performs one event in a separate deployment; returns a row for each kind of new keys.
+/// Performs one event on a new deployment; returns a row for each kind of request.
 async fn cell(kind: Kind, what: Happening) -> Result<Vec<Row>, Failure> {
     let mut fleet = Fleet::up(kind).await?;
     let redlock = fleet.redlock()?;
@@ -129,7 +129,7 @@ async fn cell(kind: Kind, what: Happening) -> Result<Vec<Row>, Failure> {
     let mut made = SystemTime::now();
     let (begun, load) = if what.is_first() {
         let begun = Instant::now();
-        // The event comes before the first use, after which the deployment is not new any more.
+        // The event is the first start, so it comes before the first request.
         fleet.happen(what).await?;
         (begun, load()?)
     } else {
@@ -155,8 +155,8 @@ async fn cell(kind: Kind, what: Happening) -> Result<Vec<Row>, Failure> {
     }
     let first_lost = Request::ALL.iter().filter(|kind| !kind.accepts);
     let first_lost = first_lost.filter_map(|kind| seen.first_lost(*kind, &stored)).min();
-    // Only requests executed before the event can be lost: later ones have their result, and
-    // nothing was promised for those under way at the event.
+    // Only requests that were executed before the event can be lost: later ones have their result,
+    // and nothing was promised for requests that were running at the event.
     let lost = first_lost.map_or(Duration::ZERO, |at| begun.saturating_duration_since(at));
     let all = Request::ALL.into_iter().zip(parked);
     let row = |(of, parked)| Row::of((kind, what), of, &seen, begun).with(parked, proved, lost);

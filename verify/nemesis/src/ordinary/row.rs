@@ -1,4 +1,4 @@
-//! The figures of one event in one deployment, and the tables of all figures.
+//! The figures of an event in a deployment, and the tables of all figures.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -11,38 +11,38 @@ use super::event::Happening;
 use super::fleet::Kind;
 use super::load::{ACCEPTED, End, Kind as Request, Seen};
 
-/// One row of the JSON: an event in a deployment, for new keys of one kind.
+/// A line of the JSON output: an event in a deployment, for requests of one kind.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Row {
     pub(super) deployment: &'static str,
     pub(super) event: &'static str,
-    /// True if requests have a creation time.
+    /// True if requests have a birth (`created_at`).
     pub(super) births: bool,
-    /// Loss that is accepted, in seconds.
+    /// Loss of data that the requests' namespace accepts, in seconds.
     pub(super) accept_loss_s: f64,
-    /// Longest time without a grant of a fresh lock, in seconds.
+    /// Longest time without a grant of a lock, in seconds.
     pub(super) no_locks_s: f64,
-    /// Longest time without the execution of a new request, in seconds. If no request was executed
-    /// any more, the time ends when the servers, by their own report, no longer park new keys.
+    /// Longest time without the execution of a new request, in seconds. If the last request was
+    /// parked, the time ends when the servers, by their own report, stop parking new keys.
     pub(super) no_new_keys_s: f64,
     pub(super) parked: usize,
-    /// Number of requests made during the observation, ten a second.
+    /// Number of requests made during the observation, ten per second.
     pub(super) made: usize,
-    /// Number of deliveries that received their stored result, until locks were granted again;
-    /// `delivered` is the number of all these deliveries.
+    /// Number of deliveries until locks were granted again that returned the stored result, out of
+    /// `delivered`.
     pub(super) replayed: usize,
     pub(super) delivered: usize,
-    /// Number of parked requests, out of 1,000 that were made before the event and delivered after
-    /// it.
+    /// Number of requests that were parked, out of 1,000 that were made before the event and
+    /// delivered after it.
     pub(super) backlog_parked: usize,
-    /// Time for which requests are parked as forgotten, in seconds: until the last parked request,
-    /// plus the time for which new requests would still have been parked then.
+    /// Time for which requests are parked as forgotten, in seconds: from the first parked request
+    /// to the last one, plus the time for which new requests would still have been parked then.
     pub(super) unborn_refused_s: f64,
-    /// Longest loss of the first node that the node itself proves, in seconds, including L but not
-    /// the clocks' error; `None` if nothing proves a limit.
+    /// Largest length of the first node's latest loss, as the node reports it, in seconds. It
+    /// includes L, but not the clock error; `None` if nothing limits the loss.
     pub(super) proved_loss_s: Option<f64>,
-    /// Time before the event, in seconds, at which the first request was executed whose result the
-    /// first node lacks.
+    /// Time from the execution of the first request whose result the first node lacks to the event,
+    /// in seconds.
     pub(super) true_loss_s: f64,
 }
 
@@ -65,7 +65,7 @@ impl Row {
         let refused = first.zip(last).map(|(first, (at, left))| seconds(at + left, first));
         let executed = seen.executed(of);
         let no_new_keys_s = match last {
-            // The last request was parked, and no new one was executed after it.
+            // The last request was parked, and no request was executed after it.
             Some((at, left)) if executed.last().is_none_or(|done| *done < at) => {
                 seconds(at + left, t)
             }
@@ -90,7 +90,7 @@ impl Row {
         }
     }
 
-    /// Adds the figures that were determined after the event.
+    /// Adds the number of parked backlog requests, and the recorded and the true loss.
     pub(super) fn with(mut self, backlog: usize, proved: Option<Loss>, lost: Duration) -> Self {
         self.backlog_parked = backlog;
         let length = |loss: Loss| loss.length().map(|length| length.as_secs_f64());
@@ -100,7 +100,7 @@ impl Row {
     }
 }
 
-/// Returns the longest time without any of the points, in seconds, and its end.
+/// Returns the longest time between two successive points since `since`, in seconds, and its end.
 fn gap(points: &[Instant], since: Instant) -> (f64, Instant) {
     let first = points.partition_point(|at| *at < since);
     let mut last = first.checked_sub(1).map_or(since, |n| points[n]);
@@ -118,7 +118,8 @@ fn seconds(at: Instant, since: Instant) -> f64 {
     (at.saturating_duration_since(since).as_millis() as f64) / 1_000.0
 }
 
-/// The rows of one cell: without and with births, and the same with an accepted loss.
+/// The rows of one cell: requests without and with a birth, in a namespace that accepts no loss,
+/// and in one that accepts a loss.
 struct Rows<'a> {
     plain: &'a Row,
     born: &'a Row,
@@ -126,7 +127,7 @@ struct Rows<'a> {
     accepting_born: &'a Row,
 }
 
-/// Formats one cell of a table.
+/// A function that formats one cell of a table.
 type Cell = fn(&Rows<'_>) -> String;
 
 const TABLES: [(&str, Cell); 10] = [

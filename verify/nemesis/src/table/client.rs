@@ -1,5 +1,5 @@
-//! A client of the table: a process that uses the library over the one group as programs do, and
-//! reports its observations to the ledger before it acts on them.
+//! A client of the table: a process that uses the library on one group as programs do, and reports
+//! its observations to the ledger before it acts on them.
 
 use std::io;
 use std::path::PathBuf;
@@ -18,9 +18,9 @@ use super::witness::{PREFIX, Witness};
 use crate::event::{EventKind, Nanos, TaskId, now};
 use crate::wire::Ledger;
 
-/// Number of locks that a client holds all the time; the library renews them.
+/// Number of locks that a client holds permanently; the library renews them.
 pub(super) const SITTING: u8 = 16;
-/// Number of lock names that all clients use.
+/// Number of lock names for which all clients compete.
 const HOT: u32 = 4;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -44,7 +44,7 @@ pub(crate) struct Args {
     /// Longest lease, in milliseconds.
     #[arg(long)]
     max_ttl: u64,
-    /// Count a yes only when every replica has it.
+    /// Count a grant only when every replica has it.
     #[arg(long)]
     all_replicas: bool,
     /// Turn all safety checks off: a deliberate defect that the judge must find.
@@ -68,12 +68,12 @@ impl Args {
     }
 }
 
-/// Returns E of the table's clients: nearly the largest allowed value.
+/// Returns the clock error E of the table's clients: nearly the largest allowed value.
 pub(super) fn clock_error(max_ttl_ms: u64) -> Duration {
     Duration::from_millis(max_ttl_ms / 2).saturating_sub(Duration::from_millis(100))
 }
 
-/// The handle, and the durability level of all its locks.
+/// The handle, and the durability level of its locks and elections.
 #[derive(Clone)]
 pub(super) struct Locks {
     redlock: Redlock,
@@ -137,7 +137,7 @@ async fn work(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Sends the witness's observations to the ledger.
+/// Sends the votes that the witness observed to the ledger.
 async fn tell(
     mut ledger: Ledger,
     mut seen: UnboundedReceiver<(Nanos, EventKind)>,
@@ -167,7 +167,7 @@ impl Task {
         Duration::from_millis(self.dice.random_range(range))
     }
 
-    /// Holds locks all the time, and reports each renewal and each loss. A lost lock is acquired
+    /// Holds the permanent locks, and reports each renewal and each loss. A lost lock is acquired
     /// again.
     async fn sit(mut self) -> io::Result<()> {
         let (got, mut gets) = unbounded_channel();
@@ -223,7 +223,7 @@ impl Task {
         });
     }
 
-    /// Tries unused names one after another, which shows whether locks are granted at all.
+    /// Tries locks of unused names one after another, which shows when the group grants locks.
     async fn ask_again_and_again(mut self) -> io::Result<()> {
         for n in 0_u64.. {
             let name = format!("fresh-{}-{n}", self.id);
@@ -247,7 +247,8 @@ impl Task {
         Ok(())
     }
 
-    /// Acquires unused names one after another, as a program does that waits as long as it takes.
+    /// Acquires locks of unused names one after another, as a patient program does: each call waits
+    /// for up to 120 s.
     async fn wait_for_each(mut self) -> io::Result<()> {
         for n in 0_u64.. {
             let name = format!("fresh-{}-w{n}", self.id);
@@ -318,7 +319,7 @@ impl Task {
         Ok(())
     }
 
-    /// Campaigns, leads for a while, and resigns, again and again.
+    /// Campaigns, leads for a while and resigns, repeatedly.
     async fn lead(mut self) -> io::Result<()> {
         loop {
             let pause = self.millis(10..200);

@@ -1,4 +1,4 @@
-//! The faults of the table, one for each row: the strike on a fresh group, and its end.
+//! The faults of the table, one for each row. Each strikes a fresh group and is then undone.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::verdict::{Case, Row};
 use crate::event::{Event, Nanos, now};
 use crate::world::{Failure, Place, signal};
 
-/// Time longer than a new master settles.
+/// Time after which a new master has certainly settled, so that another handover is possible.
 const SETTLES: Duration = Duration::from_secs(60);
 
 /// A fault of the table.
@@ -40,7 +40,7 @@ pub(super) const ALL: [Fault; 10] = [
     Fault::Empty,
 ];
 
-/// Result of a strike.
+/// Times of a strike, and the writes to the old master if they were counted.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Struck {
     pub(super) at: Nanos,
@@ -64,7 +64,7 @@ impl Fault {
         }
     }
 
-    /// Returns true if the fault cuts the network, so that clients are on two sides.
+    /// Returns true if the fault cuts the network so that clients are on both sides of the cut.
     pub(super) fn cuts_clients(self) -> bool {
         matches!(self, Self::Isolated | Self::Split)
     }
@@ -74,7 +74,7 @@ impl Fault {
         matches!(self, Self::Handover | Self::HandoverBack)
     }
 
-    /// Sets what must be set before clients start.
+    /// Sets the replica priorities that the fault needs, before the clients start.
     pub(super) async fn prepare(self, group: &Group) -> Result<(), Failure> {
         let set = |n: usize, to: &'static str| async move {
             group.ask_ok(n, &["CONFIG", "SET", "replica-priority", to]).await
@@ -88,7 +88,7 @@ impl Fault {
         Ok(())
     }
 
-    /// Strikes, waits until clients are served again, and repairs what must be repaired.
+    /// Strikes the fault, waits until clients are served again, and undoes the fault.
     pub(super) async fn strike(
         self,
         group: &mut Group,
@@ -166,8 +166,8 @@ fn sides(group: &Group, near: &[u8], far: &[u8]) -> (Vec<Place>, Vec<Place>) {
     (near, far)
 }
 
-/// Hands the group over again, as soon as the new master has settled. A refused handover changes
-/// nothing, so it is tried again until then.
+/// Hands the group over again. Until the new master has settled, a handover is refused and changes
+/// nothing, so it is tried again.
 async fn back(group: &Group, stop: &mut Stop) -> Result<(), Failure> {
     let begun = now();
     loop {
@@ -180,7 +180,7 @@ async fn back(group: &Group, stop: &mut Stop) -> Result<(), Failure> {
     }
 }
 
-/// Freezes the master for ten seconds, after which it continues.
+/// Freezes the master for ten seconds, and counts the late writes that it executes afterwards.
 async fn freeze(group: &mut Group, stop: &mut Stop) -> Result<Struck, Failure> {
     let mut old = group.watch_old()?;
     let pid = group.world.pid(0, "a1").ok_or("the master does not run")?;
@@ -194,7 +194,7 @@ async fn freeze(group: &mut Group, stop: &mut Stop) -> Result<Struck, Failure> {
     signal(pid, "CONT");
     let resumed = now();
     group.until_served(Fault::Freeze, at, stop).await?;
-    // The wait lasts until a Sentinel has made the old master a replica, and some time longer.
+    // The wait is long enough for a Sentinel to make the old master a replica.
     stop.wait(Duration::from_secs(13).saturating_sub(Duration::from_nanos(now() - resumed)))
         .await?;
     let writes_to_old_master = Some(old.sent_after()?);
@@ -202,8 +202,8 @@ async fn freeze(group: &mut Group, stop: &mut Stop) -> Result<Struck, Failure> {
 }
 
 impl Fault {
-    /// Records a doubt if the fault did not do what it must do; without it, a good row proves
-    /// nothing.
+    /// Adds a doubt to the row if the fault did not have its effect, because then a row without
+    /// wrong votes proves nothing.
     pub(super) fn took_place(self, case: &Case, events: &[Event], row: &mut Row) {
         let facts = Facts::of(events);
         let before = facts.named_at(case.struck).cloned();
@@ -219,8 +219,7 @@ impl Fault {
                 "{before:?} was master before, {master:?} after, with {promoted} promotions"
             ));
         }
-        // In a split, the locks of the old side have expired when the new master can accept writes
-        // at last.
+        // In a split, the locks of the old side have expired before the new master accepts writes.
         if self != Self::Split && !case.all_replicas && row.sitting < 8 {
             let doubt = format!("only {} locks were held when the new master began", row.sitting);
             row.doubts.push(doubt);

@@ -1,4 +1,4 @@
-//! One fresh group with its watcher and its clients, and the states that a row waits for.
+//! A fresh Sentinel group with its watcher and clients, and the waits for states of the group.
 
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::handover::Running;
 use crate::ledger::{self, Shared};
 use crate::world::{Failure, Place, World};
 
-/// Longest time of a failover with its quarantine, after which the row is given up.
+/// Longest wait for a state of the group, such as the end of a failover and its quarantine.
 const PATIENCE: Duration = Duration::from_secs(75);
 
 /// Settings of a row's group and clients.
@@ -29,14 +29,14 @@ pub(super) struct Shape {
     /// Largest lag of a replica, in seconds.
     pub(super) max_lag: u64,
     pub(super) max_ttl_ms: u64,
-    /// True if every replica must have a grant.
+    /// True if a grant counts only when every replica has it.
     pub(super) all_replicas: bool,
     /// True if all safety checks are off; the judge must find the consequences.
     pub(super) defeat: bool,
 }
 
 impl Shape {
-    /// Returns L, as the library derives it from the group's settings.
+    /// Returns L, the failover window, as the library derives it from the group's settings.
     pub(super) fn window(self) -> Nanos {
         (self.max_lag + 2) * 1_000_000_000
     }
@@ -65,7 +65,7 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// Starts servers, ledger and watcher.
+    /// Starts the servers, the ledger and the watcher.
     pub(super) fn up(shape: Shape, ledger: Shared) -> Result<Self, Failure> {
         let (down_after, max_lag) = (shape.down_after_ms.to_string(), shape.max_lag.to_string());
         let max_lag = if shape.defeat { "0" } else { &max_lag };
@@ -174,7 +174,8 @@ impl Group {
         OldMaster::watch(&self.world, self.server(0), command)
     }
 
-    /// Checks the log repeatedly until `shown` finds something in it.
+    /// Checks the log repeatedly until `shown` returns a value; fails if `PATIENCE` has passed
+    /// since `since`.
     pub(super) async fn until<T>(
         &self,
         stop: &mut Stop,
@@ -193,7 +194,8 @@ impl Group {
         }
     }
 
-    /// Waits until a majority names another master than at `since`; returns the time of the change.
+    /// Waits until a majority of the Sentinels names another master than at `since`; returns the
+    /// time of the change.
     pub(super) async fn until_named(
         &self,
         since: Nanos,
@@ -207,8 +209,8 @@ impl Group {
         .await
     }
 
-    /// Waits until the named master accepts writes and its quarantine has ended, and one second
-    /// longer.
+    /// Waits until the named master accepts writes and its quarantine has ended, and for two more
+    /// seconds.
     pub(super) async fn until_served(
         &mut self,
         fault: Fault,
@@ -237,13 +239,13 @@ impl Group {
         .await
     }
 
-    /// Begins to hand the group over.
+    /// Starts a planned handover of the group.
     pub(super) fn hand_over(&self) -> Result<Running, Failure> {
         Running::begin(&self.world, 0, clock_error(self.shape.max_ttl_ms))
     }
 
-    /// Waits until `sentinels` Sentinels report both replicas as healthy, among them the one with
-    /// priority 10.
+    /// Waits until each of the first `sentinels` Sentinels reports both replicas as healthy, and
+    /// one of the replicas with priority 10.
     pub(super) async fn until_ready_for_failover(
         &self,
         sentinels: usize,
@@ -294,7 +296,7 @@ impl Group {
             }
         }
         self.kill();
-        // The last lines of the clients are still in the sockets.
+        // The last lines that the clients wrote are still in the sockets.
         let mut before = usize::MAX;
         while self.ledger.borrow().events() != before {
             before = self.ledger.borrow().events();

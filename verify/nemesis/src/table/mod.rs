@@ -36,7 +36,7 @@ use fault::{ALL, Fault};
 use group::{Group, Shape, Stop};
 use verdict::{Case, Row, judge};
 
-/// Options of the command.
+/// Options of `nemesis table`.
 #[derive(clap::Args, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an option of the command line")]
 pub(crate) struct Args {
@@ -52,7 +52,7 @@ pub(crate) struct Args {
     /// Longest lease of the clients, in milliseconds; the quarantine is longer by L.
     #[arg(long, default_value_t = 12_000)]
     max_ttl: u64,
-    /// Count a yes only when every replica has it.
+    /// Count a grant only when every replica has it.
     #[arg(long)]
     all_replicas: bool,
     /// Turn all safety checks off, to test that the judge finds the consequences.
@@ -60,10 +60,10 @@ pub(crate) struct Args {
     defeat: bool,
 }
 
-/// Measures all rows; returns true if all of them are good.
+/// Measures all rows; returns true if all rows are good.
 pub(crate) fn table(args: &Args, out: &Path) -> Result<bool, Failure> {
     fs::create_dir_all(out)?;
-    // There is one thread, because processes are killed when the thread that started them ends.
+    // The runtime has one thread, because a process is killed when the thread that started it ends.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(LocalSet::new().run_until(rows(args, out)))
 }
@@ -152,8 +152,8 @@ async fn row(fault: Fault, shape: Shape, out: &Path, stop: &mut Stop) -> Result<
     fault.prepare(&group).await?;
     group.clients(stop).await?;
     let struck = fault.strike(&mut group, stop).await?;
-    // An old master returns as a master for ten seconds, until the Sentinels have made it a
-    // replica. With `defeat` enough is seen long before.
+    // After a cut, the old master is a master for ten more seconds, until the Sentinels have made
+    // it a replica. With `defeat`, promises are broken long before.
     let rest = if struck.healed.is_some() && !shape.defeat { 12 } else { 1 };
     stop.wait(Duration::from_secs(rest)).await?;
     let far = if fault.cuts_clients() { group.far() } else { Vec::new() };

@@ -1,5 +1,5 @@
-//! The old master under observation: the client commands that it executed after it was resumed, and
-//! those of them that were sent after its successor was named.
+//! The old master after a freeze: the clients' commands that it executed after it was resumed, and
+//! the number of those that were sent after its successor was named.
 //!
 //! A command that a frozen server executes late does not show when it was sent, because the
 //! server's kernel still accepts bytes. Therefore the unread bytes of each connection are read
@@ -34,7 +34,7 @@ const HARMLESS: [&str; 13] = [
 /// Prefix of all clients' addresses.
 const CLIENTS: &str = "10.77.100.";
 
-/// Unread bytes of each connection, and true if its client has closed it.
+/// Number of unread bytes of each connection, and true if the client has closed it.
 type Sockets = BTreeMap<String, (u64, bool)>;
 
 pub(super) struct OldMaster {
@@ -43,38 +43,38 @@ pub(super) struct OldMaster {
     addr: String,
     named: Sockets,
     before: Sockets,
-    /// Time of the resumption by the wall clock, in seconds.
+    /// Time by the wall clock at which the server was resumed, in seconds since 1970.
     resumed: f64,
 }
 
 impl OldMaster {
-    /// Begins to record the commands that the server at this address executes, with a watcher.
+    /// Starts a watcher that records the commands which the server at this address executes.
     pub(super) fn watch(world: &World, addr: &str, mut watcher: Command) -> Result<Self, Failure> {
         let lines = world.socket().with_file_name("monitor");
         watcher.args(["--monitor", addr]).arg("--into").arg(&lines);
         std::os::unix::process::CommandExt::process_group(&mut watcher, 0);
         let monitor = watcher.stdin(Stdio::null()).spawn()?;
         let (named, before) = (Sockets::new(), Sockets::new());
-        // Commands recorded before the fault show that the recording works.
+        // Commands that are recorded before the fault show that the recording works.
         std::thread::sleep(Duration::from_millis(500));
         Ok(Self { monitor, lines, addr: addr.to_owned(), named, before, resumed: 0.0 })
     }
 
-    /// Reads the connections when the successor is named.
+    /// Reads the state of the connections when the successor is named.
     pub(super) fn named(&mut self, world: &World) -> Result<(), Failure> {
         self.named = sockets(world, &self.addr)?;
         Ok(())
     }
 
-    /// Reads the connections just before the server continues.
+    /// Reads the state of the connections just before the server is resumed.
     pub(super) fn before_resume(&mut self, world: &World) -> Result<(), Failure> {
         self.before = sockets(world, &self.addr)?;
         self.resumed = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64();
         Ok(())
     }
 
-    /// Returns the number of scripts and writes of clients that the server executed and that were
-    /// sent after the successor was named.
+    /// Returns the number of clients' scripts and writes that the server executed although they
+    /// were sent after the successor was named.
     pub(super) fn sent_after(&mut self) -> Result<usize, Failure> {
         self.monitor.kill()?;
         self.monitor.wait()?;
@@ -103,7 +103,7 @@ fn sent_late(peer: &str, named: &Sockets, before: &Sockets) -> bool {
     else {
         return true;
     };
-    // The end of a stream counts as one byte.
+    // The end of a stream counts as one unread byte.
     let end = u64::from(*closed && !was_closed);
     !closed || *later > bytes + end
 }
@@ -133,7 +133,7 @@ impl<'a> Ran<'a> {
     }
 }
 
-/// Returns the clients' connections to the server, as its kernel reports them.
+/// Returns the clients' connections to the server, as the server's kernel reports them.
 fn sockets(world: &World, addr: &str) -> Result<Sockets, Failure> {
     let pid = world.pid(0, "a1").ok_or("the old master does not run")?;
     let text = fs::read_to_string(format!("/proc/{pid}/net/tcp"))?;

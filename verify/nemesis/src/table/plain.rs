@@ -19,7 +19,7 @@ use crate::event::{EventKind, WriteReply, now};
 use crate::ledger::Ledger;
 use crate::world::{Failure, Place};
 
-/// Setting of the servers, or request of the writer.
+/// A setting of the servers for plain writes, or the number of replicas that the writer waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Setting {
     None,
@@ -55,8 +55,8 @@ impl Setting {
 pub(super) struct Row {
     pub(super) setting: &'static str,
     pub(super) fault: &'static str,
-    /// Time from the new master's first write to the last one that the old master acknowledged as
-    /// requested, in seconds.
+    /// Time from the new master's first accepted write to the last write that the old master
+    /// acknowledged as requested, in seconds.
     pub(super) two_masters_seconds: f64,
     pub(super) acked: usize,
     pub(super) lost: usize,
@@ -118,7 +118,7 @@ pub(super) async fn row(
     if facts.first_promotion(struck).is_none() {
         doubts.push("no other server was promoted".to_owned());
     }
-    // With `WAIT` on a busy machine there are some hundred writes a second.
+    // Even with `WAIT` on a busy machine, there are some hundred writes per second.
     if fates.acked < 100 {
         doubts.push(format!("only {} writes were acknowledged", fates.acked));
     }
@@ -133,10 +133,10 @@ pub(super) async fn row(
     })
 }
 
-/// Strikes as for the library's rows, but waits for no quarantine: only until the old master is a
-/// replica, or dead.
+/// Strikes as for the rows of the library, but waits for no quarantine, only until the old master
+/// is a replica or dead.
 async fn strike(fault: Fault, group: &mut Group, stop: &mut Stop) -> Result<u64, Failure> {
-    /// Duration of a cut after the other side has a new master.
+    /// Time for which a cut lasts after the other side has a new master.
     const CUT: Duration = Duration::from_secs(8);
     let boxes = |list: &[u8]| list.iter().map(|b| Place::Box(1, *b)).collect::<Vec<_>>();
     let mut at = now();

@@ -116,7 +116,7 @@ fn a_second_holder_is_held_twice_and_the_vote_for_it_is_wrong() {
     ]);
     assert_eq!((row.held_twice, row.wrong_votes), (1, 1), "{row:?}");
     assert!(!row.is_good());
-    // The vote is wrong even if the client makes no use of it, and for a renewal as for a grant.
+    // The vote is wrong even if the client does not use it, and also if it is a renewal.
     let row = with(vec![vote(2, 8_500, "sit-1-0", 5_000, "r2", false)]);
     assert_eq!((row.held_twice, row.wrong_votes), (0, 1), "{row:?}");
 }

@@ -5,10 +5,10 @@
 //! 1. another holder of the name was valid from before the request until after the vote;
 //! 2. it was a grant, and the server's own marker forbade grants (old holders may renew);
 //! 3. at the request the server had been replaced for longer than L: another server had accepted a
-//!    plain write more than L ago, and this one had not been promoted since. A server that accepts
-//!    plain writes so late counts once as well;
-//! 4. its token was not larger than all tokens granted before the request, or its holder believed
-//!    in the lock past its own deadline.
+//!    plain write more than L ago, and this server had not been promoted since. A server that
+//!    accepts plain writes so late counts as one wrong vote, too;
+//! 4. its token was not larger than all tokens granted before the request, or its holder relied on
+//!    the lock after its own deadline.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,16 +27,17 @@ const VOTES: usize = 500;
 #[derive(Clone, Debug)]
 pub(super) struct Case {
     pub(super) fault: &'static str,
-    /// Time of the strike; `healed` is the end of a cut.
+    /// Time of the strike.
     pub(super) struck: Nanos,
     pub(super) healed: Option<Nanos>,
     /// L, the failover window.
     pub(super) window: Nanos,
-    /// Clients that reach the other side during a cut; empty without a cut.
+    /// Clients on the side of the new master during a cut; empty without a cut.
     pub(super) far: Vec<u8>,
     /// True if clients require every replica; locks then expire while a replica is down.
     pub(super) all_replicas: bool,
-    /// Number of scripts and writes sent to the old master after the new one was named, if counted.
+    /// Number of scripts and writes that were sent to the old master after the new one was named;
+    /// `None` if they were not counted.
     pub(super) writes_to_old_master: Option<usize>,
 }
 
@@ -52,16 +53,17 @@ pub(super) struct Row {
     pub(super) writes_to_old_master: Option<usize>,
     /// Number of votes that were judged.
     pub(super) votes: usize,
-    /// Number of holds of any length.
+    /// Number of times that a client held a lock or leadership.
     pub(super) holds: usize,
     /// Number of locks that were held when the new master began, by clients that could reach it;
     /// `ran_out` of these expired instead of being renewed.
     pub(super) sitting: usize,
     pub(super) ran_out: usize,
     pub(super) two_masters_ms: f64,
-    /// Time from the fault until the new master is named and writable.
+    /// Time from the fault until the new master is named and writable, in milliseconds.
     pub(super) new_master_ms: Option<f64>,
-    /// Time from then to the end of the new master's quarantine.
+    /// Time from the end of `new_master_ms` until the new master's quarantine has ended, in
+    /// milliseconds.
     pub(super) quarantine_ms: Option<f64>,
     /// Reasons why this row proves nothing.
     pub(super) doubts: Vec<String>,
@@ -77,7 +79,7 @@ impl Row {
     }
 }
 
-/// Judges a log that is in the order of time.
+/// Judges one row by its log, whose events are in the order of time.
 pub(super) fn judge(case: &Case, events: &[Event]) -> Row {
     let facts = Facts::of(events);
     let holds = judge::holds(events);
@@ -100,7 +102,7 @@ pub(super) fn judge(case: &Case, events: &[Event]) -> Row {
     row
 }
 
-/// Checks overlaps, tokens, and guards that believed for too long.
+/// Counts overlapping holders, tokens that do not grow, and guards that were valid for too long.
 fn beliefs(row: &mut Row, events: &[Event]) {
     for v in judge::holders(events) {
         if v.rule == "one holder at a time" {
@@ -134,7 +136,7 @@ fn votes(row: &mut Row, case: &Case, facts: &Facts, holds: &[Hold], events: &[Ev
                 continue;
             }
         } else {
-            // The watcher never saw this server accept a write.
+            // The watcher has not seen the process with this run id accept a write.
             format!("{what} by a server of unknown identity")
         };
         row.wrong_votes += 1;
@@ -177,8 +179,8 @@ fn times(row: &mut Row, case: &Case, facts: &Facts, holds: &[Hold], mut fresh: V
     sitting(row, case, holds, begun);
 }
 
-/// Computes for how long the holders were in doubt after the new master began: until they were
-/// renewed or lost the lock.
+/// Computes the longest time for which a holder was in doubt after the new master began: until its
+/// lock was renewed or lost.
 fn sitting(row: &mut Row, case: &Case, holds: &[Hold], begun: Nanos) {
     let cut = case.healed.is_none_or(|healed| begun < healed) && !case.far.is_empty();
     // The new master may serve a client a moment before the watcher sees it.
@@ -199,7 +201,7 @@ fn sitting(row: &mut Row, case: &Case, holds: &[Hold], begun: Nanos) {
     row.reassert_ms = longest.map(millis);
 }
 
-/// Adds a sentence to the row; the first few are enough for a reader.
+/// Adds the description of a broken promise to the row, which has at most 12.
 fn say(row: &mut Row, sentence: String) {
     if row.broken.len() < 12 {
         row.broken.push(sentence);

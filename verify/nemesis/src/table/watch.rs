@@ -1,6 +1,6 @@
-//! The watcher: a process in the groups' network that asks every Sentinel and every server all the
-//! time, in plain Redis protocol, and logs their replies. Of the library it uses only the name and
-//! format of a server's marker.
+//! The watcher: a process in the groups' network that asks every Sentinel and every server every
+//! few milliseconds, in plain Redis protocol, and logs their replies. Of the library it uses only
+//! the name and format of a server's marker.
 //!
 //! A server that does not answer within [`PATIENCE`] is asked again on another connection, as a
 //! careful client does.
@@ -19,7 +19,7 @@ use tokio::time::{sleep, timeout};
 use crate::event::{EventKind, Nanos, TaskId, WriteReply, now};
 use crate::wire::Ledger;
 
-/// Interval between two questions to a server or Sentinel, which is the precision of all
+/// Interval between two requests to a server or Sentinel, which is the precision of all
 /// measurements.
 const EVERY: Duration = Duration::from_millis(4);
 const PATIENCE: Duration = Duration::from_millis(250);
@@ -76,8 +76,8 @@ async fn watch(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Records all commands that a server executes, from its MONITOR. Starts again when the server ends
-/// the connection, as a server does that becomes a replica.
+/// Records the commands that a server executes, as MONITOR reports them. Connects again if the
+/// server closes the connection, as a server does when it becomes a replica.
 async fn monitor(addr: String, mut file: File) -> io::Result<()> {
     loop {
         if let Ok(mut stream) = TcpStream::connect(&addr).await
@@ -139,12 +139,12 @@ async fn server(mut ledger: Ledger, addr: Arc<str>, defeat: bool) -> io::Result<
     Ok(())
 }
 
-/// A master's marker, which shows the beginning of its data history.
+/// The marker of a master, which shows the beginning of its data history.
 struct Marker {
     server: Arc<str>,
-    /// Data history of the master, once it was read.
+    /// Data history of the master; `None` until it is read.
     replid: Option<String>,
-    /// Marker that was reported last.
+    /// Text of the marker when it was last read.
     text: String,
 }
 
@@ -153,7 +153,8 @@ impl Marker {
         let Some(Reply::Ok(text)) = line.ask("GET palisade:generation").await else {
             return Ok(());
         };
-        // A copy of the predecessor's marker does not bind a new master.
+        // A new master may still have a copy of its predecessor's marker, whose quarantine does not
+        // apply to the new master.
         let of_this = |id: &Option<String>| id.as_ref().is_some_and(|id| text.starts_with(id));
         if self.replid.is_none() || (text != self.text && !of_this(&self.replid)) {
             let Some((replid, run_id)) = line.who().await else { return Ok(()) };
@@ -169,8 +170,8 @@ impl Marker {
             ledger.report(EventKind::Process { server, run_id }).await?;
             self.replid = Some(replid);
         }
-        // Clients update a time in the marker each second; the fields that decide the quarantine
-        // stand before that time.
+        // Clients update one time in the marker each second. The fields that decide the quarantine
+        // are in front of this time.
         if text.get(..QUARANTINE) != self.text.get(..QUARANTINE)
             && of_this(&self.replid)
             && let Some((from, ends)) = quarantine(&text)
@@ -183,7 +184,7 @@ impl Marker {
     }
 }
 
-/// Length of a marker through the field of the quarantine's length, in bytes.
+/// Length in bytes of the part of a marker that decides the quarantine.
 const QUARANTINE: usize = 81;
 
 /// Returns the time in which a marker `replid since floor length` forbids grants, by this process's
@@ -208,7 +209,7 @@ pub(super) enum Reply {
     List(Vec<String>),
 }
 
-/// A connection that is replaced after any doubt about its state.
+/// A connection to a server. It is replaced if a reply is late or cannot be read.
 pub(super) struct Line {
     addr: String,
     stream: Option<BufReader<TcpStream>>,

@@ -1,5 +1,5 @@
-//! A witness between the library and its node: every yes of a server is reported with the time of
-//! the request and the server's process, whatever the library does with the yes.
+//! A node between the library and its Sentinel node. It reports every yes of a server, with the
+//! time of the request and the server's process, even if the library does not use the yes.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ pub(super) struct Witness {
 impl LockNode for Witness {
     fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
         let (ops, since) = (batch.ops.clone(), SystemEnv.now().as_nanos());
-        // The call is made here, outside the future, so that the batches keep the order of the
+        // The call is made here and not in the future, so that the batches keep the order of the
         // calls.
         let call = self.node.call(batch, deadline);
         Box::pin(async move {
@@ -77,7 +77,7 @@ impl LockNode for Witness {
     }
 }
 
-/// Returns the name and token that a reply grants or extends, and true for a grant.
+/// Returns the name and token that a reply grants or extends, and true if it is a grant.
 fn yes(op: &Op, reply: Option<&Reply>) -> Option<(Arc<str>, u64, bool)> {
     let (keys, token, grant) = match (op, reply?) {
         (Op::Acquire { keys, .. }, Reply::Granted { fence }) => (keys, *fence, true),

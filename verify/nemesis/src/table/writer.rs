@@ -23,19 +23,19 @@ pub(crate) struct Args {
     wait: u8,
 }
 
-/// Results of the writer's writes.
+/// Numbers of the writer's writes by their result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Fates {
     pub(super) acked: usize,
     pub(super) lost: usize,
     pub(super) refused: usize,
-    /// Time of the last acknowledgement.
+    /// Time of the last acknowledged write.
     pub(super) last: Nanos,
 }
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Writes until a line of the input names the server to check, then prints the results.
+/// Writes until a line of the input names the server to check, then prints the numbers.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let (say, lines) = channel();
     std::thread::spawn(move || {
@@ -71,7 +71,7 @@ fn write(
                 fates.last = now();
             }
             Ok(false) => fates.refused += 1,
-            // The result of this write is unknown.
+            // It is unknown if the server executed this write, so the connection is replaced.
             Err(_) => connection = None,
         }
         std::thread::sleep(Duration::from_millis(1));
