@@ -116,6 +116,22 @@ impl Seen {
         not_after: Option<u64>,
         group_terms: GroupTerms,
     ) -> Option<(u64, u64)> {
+        let (from, until) = self.window_of_any_note(batch, not_after, group_terms)?;
+        // A write needs a note that is at most a second older (quarantine 13), and not newer: a
+        // server whose clock stepped back, and that refused to write the note again, would have
+        // writes that count as older than the note.
+        let from = from.max(self.note * 1_000);
+        let until = until.min((self.note + NOTED) * 1_000);
+        (from <= until).then_some((from, until))
+    }
+
+    /// Returns the range as [`window`](Self::window), without the limits that the note sets.
+    fn window_of_any_note(
+        &self,
+        batch: &Batch,
+        not_after: Option<u64>,
+        group_terms: GroupTerms,
+    ) -> Option<(u64, u64)> {
         let (terms, asked) = (&batch.terms, encode::asked_quarantine(&batch.terms, group_terms));
         // The script validated the marker with the E of an earlier batch. For another E it has to
         // validate it again.
@@ -143,9 +159,6 @@ impl Seen {
         let granting = if self.since > 0 { (self.since + self.quarantine) * 1_000 } else { 0 };
         let mut from = self.at.max(granting).max(self.floor.saturating_add(error));
         let mut until = (agreed * 1_000).min(not_after.unwrap_or(u64::MAX));
-        // After this time the script has to write a newer note before any other write
-        // (quarantine 13).
-        until = until.min((self.note + NOTED) * 1_000);
         for op in &batch.ops {
             if let Op::Acquire { proposal, .. } | Op::Claim(Claim { proposal, .. }) = op {
                 from = from.max(proposal.saturating_sub(error));
@@ -172,8 +185,7 @@ mod tests {
         let floor = (since + 2_000 + q) * 1_000;
         let agreed = NOW / 1_000 + agreed;
         let replid = "ab".repeat(20);
-        // The note is far in the future, so that it does not limit the range.
-        let note = NOW / 1_000 + 3_600_000;
+        let note = NOW / 1_000;
         let text = format!(
             "{replid} {since:013} {floor:016} {q:09} {agreed:013} {:013} {tail} {note:013}",
             0
@@ -192,7 +204,7 @@ mod tests {
         };
         let ops = proposals.iter().map(acquire).collect();
         let batch = Batch { terms: TERMS, not_after: None, known_since: None, ops };
-        seen.window(&batch, not_after, GroupTerms::ALONE)
+        seen.window_of_any_note(&batch, not_after, GroupTerms::ALONE)
     }
 
     #[test]
@@ -276,6 +288,15 @@ mod tests {
             until(vec![Op::Release { mode: LockMode::Exclusive, keys, owner, meta: false }]),
             Some(600_000)
         );
+    }
+
+    #[test]
+    fn no_batch_takes_effect_with_a_note_of_the_future() {
+        let mut stepped = seen(3_600_000, 30_000, 50_000, "n -0000000000000");
+        stepped.note = NOW / 1_000 + 400;
+        let batch = Batch { terms: TERMS, not_after: None, known_since: None, ops: Vec::new() };
+        let window = stepped.window(&batch, None, GroupTerms::ALONE);
+        assert_eq!(window, Some((NOW + 400_000, NOW + 1_400_000)));
     }
 
     #[test]
