@@ -79,3 +79,30 @@ async fn a_renewal_never_brings_back_what_was_released() {
         assert_eq!(outcome, Ok(()));
     }
 }
+
+#[tokio::test]
+async fn a_lease_counts_as_lost_or_as_given_up() {
+    let core = core();
+    let keys = LockKeys::new("k");
+    let won = core.attempt(ask(&keys)).await.expect("free");
+    let lease = || {
+        let until = won.until;
+        let lease =
+            lease_of(&core, &keys, acquire::Acquired { replies: Arc::clone(&won.replies), ..won });
+        (lease, until)
+    };
+    let is_lost = |lease: &Lease| lease.over_since().expect("it is over").lost;
+    let instant = Duration::from_nanos(1);
+    let (given_up, until) = lease();
+    given_up.end(until - instant);
+    assert!(!is_lost(&given_up), "its holder ended it in time");
+    let (too_late, until) = lease();
+    too_late.end(until);
+    assert!(is_lost(&too_late), "its deadline had passed when its holder ended it");
+    let (taken, until) = lease();
+    taken.lose(until - instant);
+    assert!(is_lost(&taken), "nodes answered that it is another owner's");
+    let end = taken.over_since().map(|over| over.at);
+    taken.end(until + instant);
+    assert_eq!(taken.over_since().map(|over| over.at), end, "it ended once");
+}

@@ -9,8 +9,8 @@ use palisade::Moment;
 use palisade::error::{NodeError, NodeFault};
 use palisade::idempotency::{Call, Status};
 use palisade::node::spi::BoxFuture;
-use palisade::node::spi::{Batch, NodeSignal, Op, Replies};
-use palisade::{Idempotency, MemoryNode, Outcome, Redlock, node::spi::LockNode};
+use palisade::node::spi::{Batch, NodeSignal, Op, Replies, Reply};
+use palisade::{Idempotency, MemoryNode, Outcome, Redlock, RunError, node::spi::LockNode};
 use palisade_testing::fault::FaultControl;
 use tokio::sync::broadcast;
 use tokio::time::sleep;
@@ -146,4 +146,40 @@ async fn a_majority_that_forgot_runs_nothing_for_another_request_while_one_node_
     // not.
     let alice = run(orders.key("k").fingerprint("alice"), "again").await.unwrap();
     assert_eq!(alice, Outcome::Replayed("alice's".to_owned()));
+}
+
+/// A node on which another claim always overtakes the one that stores its result.
+struct Contested(MemoryNode);
+
+impl LockNode for Contested {
+    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
+        let results: Vec<_> =
+            batch.ops.iter().map(|op| matches!(op, Op::Complete { .. })).collect();
+        Box::pin(async move {
+            let mut replies = self.0.call(batch, deadline).await;
+            for (item, _) in replies.items.iter_mut().zip(results).filter(|(_, is)| *is) {
+                *item = Ok(Reply::NotOwner);
+            }
+            replies
+        })
+    }
+
+    fn events(&self) -> broadcast::Receiver<NodeSignal> {
+        self.0.events()
+    }
+
+    fn name(&self) -> Arc<str> {
+        self.0.name()
+    }
+}
+
+#[tokio::test]
+async fn a_result_that_others_overtake_again_and_again_is_given_up() {
+    let w = World::new(1);
+    let node = Contested(w.nodes[0].clone());
+    let redlock = w.over(&[], 0).node(node).build().unwrap();
+    let orders = redlock.idempotency("orders").at_least_once().build().unwrap();
+    let resolved = tokio::time::timeout(secs(20), orders.key("k").resolve(&9)).await;
+    let resolved = resolved.expect("every wait has an end");
+    assert!(matches!(resolved, Err(RunError::NotRecorded(_))), "{resolved:?}");
 }
