@@ -1,5 +1,5 @@
-//! All metrics of palisade from one program: locks, keys, an election and a cron job, served to
-//! Prometheus.
+//! All metrics of palisade in one program: locks, keys, an election and a cron job. The program
+//! serves the metrics to Prometheus.
 //!
 //! ```text
 //! cargo run -p examples --bin metrics
@@ -34,7 +34,7 @@ struct Cli {
     #[arg(long, default_value = "127.0.0.1:9464")]
     listen: SocketAddr,
 
-    /// End after this many seconds
+    /// End after this number of seconds
     #[arg(long, default_value_t = 60)]
     seconds: u64,
 }
@@ -47,8 +47,8 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
         .set_buckets_for_metric(Matcher::Suffix("_ratio".into()), RATIO)?
         .with_http_listener(cli.listen)
         .install()?;
-    // A handle counts in the recorder that exists when the handle is built, so the recorder is
-    // installed first.
+    // Install the recorder first. A handle uses only a recorder that exists when the handle is
+    // built.
     let ttl = cli.connect.ttl(Duration::from_secs(4));
     let redlock = cli.connect.builder(ttl)?.build()?;
     println!("http://{}/metrics", cli.listen);
@@ -67,7 +67,7 @@ fn millis(least: u64, most: u64) -> Duration {
     Duration::from_millis(rand::random_range(least..most))
 }
 
-/// Acquires locks that several tasks want; one task holds its lock for long.
+/// Acquires locks that several tasks want. One task holds its lock for a long time.
 async fn locks(redlock: Redlock, task: u32) -> Option<()> {
     loop {
         let name = if task == 0 { "long".to_owned() } else { format!("short-{}", task % 2) };
@@ -83,7 +83,7 @@ async fn locks(redlock: Redlock, task: u32) -> Option<()> {
     }
 }
 
-/// Makes each request about twice. One handler in 40 fails so that its effect remains unknown.
+/// Makes each request about twice. One handler in 40 fails, and its effect remains unknown.
 async fn keys(redlock: Redlock) -> Option<()> {
     let payments = redlock.idempotency("payments").at_most_once().build().ok()?;
     loop {

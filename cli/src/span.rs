@@ -1,4 +1,4 @@
-//! Parses spans of time as people write them.
+//! Parses a span of time in the form that people write.
 
 use std::time::Duration;
 

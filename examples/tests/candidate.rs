@@ -1,5 +1,4 @@
-//! Candidates of an election as processes: each runs the example `election`, and its output is
-//! read.
+//! Runs candidates of an election as processes of the example `election`, and reads their output.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, Command, Stdio};
@@ -56,7 +55,8 @@ impl Candidate {
         }
     }
 
-    /// Returns the first line with this event, if it arrives within this time. Skips all others.
+    /// Returns the first line with this event, if one arrives within `limit`. Skips lines with
+    /// other events.
     pub(crate) fn within(&self, event: &str, limit: Duration) -> Option<Line> {
         let until = Instant::now() + limit;
         loop {
@@ -67,7 +67,8 @@ impl Candidate {
         }
     }
 
-    /// Waits for a line with this event, and skips all others. Panics if no line arrives for 30 s.
+    /// Waits for a line with this event, and skips lines with other events. Panics after 30 s
+    /// without a line.
     pub(crate) fn expect(&self, event: &str) -> Line {
         for _ in 0..100 {
             let line = self.line(Duration::from_secs(30));
@@ -79,7 +80,7 @@ impl Candidate {
         panic!("a hundred lines and no `{event}`")
     }
 
-    /// Makes the candidate resign. It campaigns again a little later.
+    /// Makes the candidate resign. The candidate campaigns again a little later.
     pub(crate) fn resign(&mut self) {
         writeln!(self.child.stdin.as_mut().expect("a pipe"), "resign").expect("it listens");
     }
@@ -93,7 +94,7 @@ impl Candidate {
         at
     }
 
-    /// Sends SIGTERM, at which the candidate resigns and ends. Returns true if it ended
+    /// Sends SIGTERM: the candidate resigns and ends. Returns true if the candidate ended
     /// successfully.
     pub(crate) fn terminate(&mut self) -> bool {
         let pid = self.child.id().to_string();

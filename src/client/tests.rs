@@ -1,4 +1,4 @@
-//! Renewal and release of one lease on two threads at once.
+//! Tests that renew and release one lease on two threads at the same time.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -16,7 +16,7 @@ const TTL: Duration = Duration::from_secs(20);
 
 pub(super) fn core() -> Arc<Core> {
     let nodes = (0..3).map(|_| Arc::new(MemoryNode::new()) as Arc<dyn LockNode>).collect();
-    // Two threads that spin leave little processor time to the queues of a busy machine.
+    // The two busy threads leave little processor time to the node queues.
     let config = Config { node_deadline: Duration::from_secs(5), ..Config::default() };
     Arc::new(Core::new(nodes, config, Arc::new(SystemEnv), Meters::new(false)))
 }
@@ -33,7 +33,7 @@ pub(super) fn lease_of(core: &Core, keys: &LockKeys, won: acquire::Acquired) -> 
     Lease::new(subject, (won.owner, won.token), (TTL, won.until), None, won.replies, None, meters)
 }
 
-/// Waits until both threads are here, so that they go on at the same instant.
+/// Waits until both threads have called this function, so that both continue at the same time.
 fn meet(at: &AtomicUsize, turn: usize) {
     at.fetch_add(1, Ordering::SeqCst);
     while at.load(Ordering::SeqCst) < 2 * turn {

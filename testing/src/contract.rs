@@ -1,4 +1,5 @@
-//! The contract suite: the rules of [`Op`] as cases that every kind of node passes.
+//! The contract suite: the rules of [`Op`] as test cases. Every kind of node has to pass these
+//! cases.
 //!
 //! [`Op`]: palisade::node::spi::Op
 //!
@@ -16,8 +17,8 @@
 //! # });
 //! ```
 
-// All cases use the same short names: b is the bench, k a lock's keys, r a record's key, a and c
-// are owners, t is a token.
+// All cases use the same short names: b is the bench, k has the keys of a lock, r is the key of a
+// record, a and c are owners, t is a token.
 #![expect(clippy::many_single_char_names)]
 
 mod barriers;
@@ -53,8 +54,8 @@ use self::bench::Bench;
 type Hook = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 type ForeignHook = Arc<dyn Fn(String, Option<Duration>) -> BoxFuture<'static, ()> + Send + Sync>;
 
-/// Actions on the server under test that the caller of the suite provides. A case is skipped if its
-/// hook is missing.
+/// Actions on the server under test. The caller of the suite provides these hooks. A case is
+/// skipped if the hook that it needs is missing.
 #[derive(Clone, Default)]
 pub struct Hooks {
     restart_empty: Option<Hook>,
@@ -98,8 +99,8 @@ impl Hooks {
         self
     }
 
-    /// Sets the hook that closes the server for one to three seconds, as a planned handover does at
-    /// its beginning, and does nothing else.
+    /// Sets the hook that closes the server for one to three seconds, like the beginning of a
+    /// planned handover. The hook does nothing else.
     #[must_use]
     pub fn close<F: Future<Output = ()> + Send + 'static>(
         mut self,
@@ -110,7 +111,7 @@ impl Hooks {
     }
 
     /// Sets the hook that hands the node over to another process with all the data (a planned
-    /// handover). The hook returns when that process answers.
+    /// handover). The hook returns when the other process answers.
     #[must_use]
     pub fn hand_over<F: Future<Output = ()> + Send + 'static>(
         mut self,
@@ -120,8 +121,8 @@ impl Hooks {
         self
     }
 
-    /// Sets the hook that writes another program's value (of another type) under a lock's main key,
-    /// for the given time or without an end.
+    /// Sets the hook that writes a value of another program under a lock's main key. The value has
+    /// another type than a lock. It expires after the given time; with `None` it never expires.
     #[must_use]
     pub fn put_foreign<F: Future<Output = ()> + Send + 'static>(
         mut self,
@@ -166,14 +167,14 @@ pub struct Case {
 }
 
 impl Case {
-    /// Returns the name of the case, which is its rule in short.
+    /// Returns the name of the case. The name is a short form of the rule.
     pub fn name(&self) -> &'static str {
         self.name
     }
 
     /// Returns true if the case puts the whole node into quarantine. Such a case must run alone.
-    /// The other cases must run before it: they request a longer quarantine, and the longest
-    /// request of all clients counts.
+    /// All other cases must run before such a case, because they request a longer quarantine, and
+    /// the longest request of all clients counts.
     pub fn disturbs(&self) -> bool {
         !matches!(self.need, Need::Nothing | Need::Foreign)
     }
@@ -181,10 +182,10 @@ impl Case {
     /// Runs the case. Returns false if the case was skipped because its hook is missing.
     ///
     /// # Panics
-    /// If the node breaks a rule; the message names the case and the rule.
+    /// The node breaks a rule. The message contains the name of the case and the rule.
     ///
     /// # Cancellation safety
-    /// If the future is dropped, the names of the case stay on the node until they expire.
+    /// If the future is dropped, the keys of the case stay on the node until they expire.
     pub async fn run(&self, node: Arc<dyn LockNode>, hooks: &Hooks) -> bool {
         let has = match self.need {
             Need::Nothing => true,
@@ -202,9 +203,9 @@ impl Case {
             let before = after.facts().await.quarantine_len;
             (self.run)(bench).await;
             if matches!(self.need, Need::HandOver) {
-                // The next handover has to wait until the node has settled. The node settles for
-                // the length of a quarantine at the time of the handover, which may be longer than
-                // the length now.
+                // The next handover has to wait until the node has settled. The settling time is
+                // the length of the quarantine at the time of the handover. This length may be
+                // longer than the present length.
                 tokio::time::sleep(after.facts().await.quarantine_len.max(before)).await;
             }
         }
@@ -212,8 +213,8 @@ impl Case {
     }
 }
 
-/// Returns all cases. Cases that disturb the node come after the others. Cases after which another
-/// server may be the node's master come last.
+/// Returns all cases. The cases that put the node into quarantine come after the other cases. The
+/// cases of a planned handover come last, because they may change the node's master.
 pub fn cases() -> Vec<Case> {
     let mut all = locks::cases();
     all.extend(extends::cases());
@@ -245,7 +246,7 @@ pub fn cases() -> Vec<Case> {
 /// Runs all cases, one after the other, and returns the number of cases that ran.
 ///
 /// # Panics
-/// Panics at the first rule that the node breaks.
+/// The node breaks a rule. No further case runs.
 ///
 /// # Cancellation safety
 /// The same as for [`Case::run`].

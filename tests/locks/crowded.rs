@@ -1,5 +1,5 @@
-//! Very many locks and waiters in one process: held locks come before new work, and not every
-//! waiter of a name asks for it.
+//! Very many locks and waiters in one process. Renewals of held locks come before new work. Not
+//! every waiter of a name sends requests for it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -40,7 +40,7 @@ impl LockNode for Slow {
     }
 }
 
-/// A node in whose name another program sends a hint at each request that asks for one.
+/// A node on which another program sends false hints: one for each acquire that joins the queue.
 struct Forged {
     node: Slow,
     hints: broadcast::Sender<NodeSignal>,
@@ -66,8 +66,8 @@ impl LockNode for Forged {
     }
 }
 
-/// Returns a handle over a node that takes this time for each batch, another handle over the same
-/// node, and the number of acquires that the first one has sent.
+/// Returns two handles on one node, and a counter of the acquires of the first handle. The node
+/// needs the time `takes` for each batch.
 fn handles(takes: Duration) -> (Redlock, Redlock, Arc<AtomicUsize>) {
     let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
     let inner = MemoryNode::builder().env(Arc::clone(&env)).build();
@@ -78,7 +78,8 @@ fn handles(takes: Duration) -> (Redlock, Redlock, Arc<AtomicUsize>) {
     (slow, other, acquires)
 }
 
-/// Acquires `n` locks. Returns those acquired, and the number refused because renewals come first.
+/// Tries to acquire `n` locks. Returns the acquired locks, and the number of attempts that were
+/// refused because renewals come first.
 async fn hold(redlock: &Redlock, n: usize) -> (Vec<LockGuard>, usize) {
     let mut all = JoinSet::new();
     for i in 0..n {
@@ -104,7 +105,7 @@ fn is_shed(refused: &AcquireError) -> bool {
 }
 
 /// The node executes 1,280 requests a second. So it can renew 4,800 locks in a quarter of their
-/// ttl, and four times as many within the ttl.
+/// ttl, and 19,200 locks in the whole ttl.
 #[tokio::test(start_paused = true)]
 async fn locks_that_are_held_come_before_new_ones() {
     let (redlock, _, _) = handles(Duration::from_millis(100));
@@ -117,7 +118,7 @@ async fn locks_that_are_held_come_before_new_ones() {
         assert_eq!(lost, 0, "of {} after {:?}", held.len(), begun.elapsed());
         sleep(Duration::from_millis(500)).await;
     }
-    // With fewer locks to renew there is time for new work again.
+    // With fewer locks to renew, the node has time for new work again.
     held.truncate(2_000);
     sleep(Duration::from_secs(15)).await;
     for i in 0..20 {
@@ -129,8 +130,8 @@ async fn locks_that_are_held_come_before_new_ones() {
     assert!(held.iter().all(LockGuard::is_valid));
 }
 
-/// The locks are renewed at random times within one second, so that some of the renewals are under
-/// way when the locks are released.
+/// The renewals are spread over one second. So some renewals have been sent but not answered when
+/// the locks are released.
 #[tokio::test(start_paused = true)]
 async fn locks_that_are_released_during_a_renewal_are_kept_alive_no_longer() {
     let (redlock, _, _) = handles(Duration::from_millis(100));
@@ -139,7 +140,7 @@ async fn locks_that_are_released_during_a_renewal_are_kept_alive_no_longer() {
     sleep(Duration::from_secs(3)).await;
     drop(held);
     assert_eq!(redlock.held(), 0);
-    // By now all renewals have been answered.
+    // By now the node has replied to all renewals.
     sleep(Duration::from_secs(1)).await;
     assert_eq!(redlock.held(), 0);
 }
@@ -166,7 +167,7 @@ async fn forged_hints_cost_a_node_a_hundred_requests_a_second_at_most() {
     waiter.await.expect("a waiter").expect("free again").release().await.expect("it was held");
 }
 
-/// The first waiter of a handle asks on behalf of all waiters of this handle.
+/// Of all waiters of a handle, only the first one sends requests.
 #[tokio::test(start_paused = true)]
 async fn waiters_of_one_process_ask_no_more_often_the_more_they_are() {
     let (redlock, other, acquires) = handles(Duration::from_millis(1));
@@ -193,7 +194,8 @@ async fn waiters_of_one_process_ask_no_more_often_the_more_they_are() {
     assert!(begun.elapsed() < Duration::from_secs(120), "after {:?}", begun.elapsed());
 }
 
-/// Callers that wait for a permit of their handle do not all ask the nodes when it closes.
+/// Some callers wait for a permit of their handle. When the handle closes, these callers end
+/// without a request to the nodes.
 #[tokio::test(start_paused = true)]
 async fn a_close_ends_attempts_that_have_no_permit_without_asking_the_nodes() {
     let (redlock, _, acquires) = handles(Duration::from_millis(200));

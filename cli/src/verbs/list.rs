@@ -11,11 +11,11 @@ use crate::Done;
 use crate::codes::{Fail, UNAVAILABLE};
 use crate::settings::HandleArgs;
 
-/// Lists the locks and elections that are held now: those with the prefix, or without one all.
-/// Changes nothing.
+/// Lists the locks and elections that are held now. With a prefix, lists only names with this
+/// prefix. Changes nothing.
 ///
-/// It reads every server's key space in steps, which blocks no other client. Exit code 69 if a node
-/// could not be read, so that names may be missing.
+/// The command reads the keys of every server in small steps. So it does not block other clients.
+/// Exit code 69 if a node could not be read. Then names may be missing.
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
     #[command(flatten)]
@@ -43,7 +43,7 @@ fn kind(held: &Held) -> (&'static str, &str) {
     }
 }
 
-/// Returns true if a majority of the nodes has the name. Without a majority, no process holds it.
+/// Returns true if a majority of the nodes has the name. Without a majority, the name is not held.
 fn is_held(held: &Held, list: &HeldList) -> bool {
     held.on > list.nodes / 2
 }

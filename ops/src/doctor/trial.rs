@@ -1,5 +1,4 @@
-//! The trial of the doctor: acquires and releases a lock with a random name, as an application
-//! does.
+//! The trial of the doctor: acquires and releases a lock with a random name through the library.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -17,18 +16,19 @@ use palisade::internal::NodeUrl;
 use palisade::node::spi::LockNode;
 use palisade::node::spi::{Env as _, SystemEnv};
 
-/// Ttl of the trial lock: if this process dies, the lock ends after this time.
+/// Ttl of the trial lock. If this process dies, the nodes free the lock after this time.
 const TTL: Duration = Duration::from_secs(5);
-/// Longest time for one node's answer.
+/// Longest wait for the answer of one node.
 const DEADLINE: Duration = Duration::from_secs(1);
 
-/// The handles of the trial, with the application's settings: one for each node, and one for all
-/// nodes together.
+/// The handles of the trial, with the application's settings: one handle for each node, and one
+/// handle for all nodes together.
 pub(super) struct Plan {
     nodes: Vec<(Arc<dyn LockNode>, Redlock)>,
-    /// Number of groups, which come first in `nodes`.
+    /// Number of groups. In `nodes`, groups come before lone servers.
     groups: usize,
-    /// Handle over all nodes if there are several, or the reason for which it cannot be built.
+    /// Handle over all nodes, or the reason for which the handle cannot be built. `None` if there
+    /// is only one node.
     all: Option<Result<Redlock, ConfigError>>,
 }
 
@@ -38,7 +38,8 @@ impl Plan {
     /// # Errors
     /// [`ConfigError`] if a name, an address, a certificate or a range is invalid.
     pub(super) fn new(doctor: &Doctor) -> Result<Self, ConfigError> {
-        // Groups come first, as in `Facts`, so that each trial gets the name of its node.
+        // Groups come before lone servers, as in `Facts`, so that each trial gets the name of the
+        // right node.
         let (mut nodes, mut lone): (Vec<Arc<dyn LockNode>>, Vec<_>) = (Vec::new(), Vec::new());
         for node in doctor.deployment.nodes()? {
             match node {
@@ -57,8 +58,8 @@ impl Plan {
         Ok(Self { nodes, groups, all })
     }
 
-    /// Runs the trial on each node that is not in `alone`, concurrently. If `alone` is empty, runs
-    /// the trial on all nodes together afterwards.
+    /// Runs the trial concurrently on each node that is not in `alone`. If `alone` is empty, then
+    /// runs the trial on all nodes together.
     pub(super) async fn run(self, alone: &BTreeSet<String>) -> Vec<Trial> {
         let subject = |(n, (node, redlock)): (usize, &'_ (Arc<dyn LockNode>, Redlock))| {
             let name = node.name();
@@ -93,7 +94,7 @@ fn handle(doctor: &Doctor, nodes: &[Arc<dyn LockNode>]) -> Result<Redlock, Confi
 }
 
 /// Runs the trial twice and returns the second outcome. The first run opens the connections, so
-/// that the times of the second are those of an application whose connections are open.
+/// that the second run measures no connecting.
 async fn warm(redlock: &Redlock) -> Outcome {
     match once(redlock).await {
         Outcome::Granted { .. } => once(redlock).await,

@@ -1,4 +1,4 @@
--- Finds a record whose ballot was promised before the server's data history began.
+-- Finds a record with a ballot from before the beginning of the server's data history.
 -- KEYS    keys that may be records
 -- ARGV    1 time when the data history began, in ms
 -- Returns the first of those keys, or an empty text

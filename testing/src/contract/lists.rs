@@ -39,7 +39,7 @@ async fn shown(b: &Bench, op: Op) -> Vec<Listed> {
     }
 }
 
-/// Reads the list by a removal of an owner that is not in the list.
+/// Reads the list. The operation removes an owner that is not in the list, so it changes nothing.
 async fn read(b: &Bench, key: &RecordKey) -> Vec<Listed> {
     shown(b, take_out(key, b.owner())).await
 }

@@ -1,5 +1,5 @@
-//! Runs: neighbouring operations of one kind in a batch, which a node may execute together. Their
-//! result is the same as if they were executed one by one.
+//! Runs: neighbouring operations of one kind in a batch. A node may execute a run together. The
+//! result must be the same as if the node executed the operations one by one.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// The expected holder and fence of each name, computed operation by operation.
+/// The expected holder and fence of each name. They are computed one operation at a time.
 #[derive(Default)]
 struct Books {
     held: BTreeMap<usize, (OwnerToken, u64)>,
@@ -24,7 +24,8 @@ struct Books {
 }
 
 impl Books {
-    /// Returns true if the reply is the only correct reply, and applies the operation.
+    /// Returns true if the reply is the only correct reply. Applies the operation to the expected
+    /// state.
     fn fits(&mut self, name: usize, op: &Op, reply: &Reply) -> bool {
         let holder = self.held.get(&name).copied();
         match (op, reply, holder) {
@@ -65,8 +66,8 @@ async fn runs_mean_what_their_ops_mean(b: Bench) {
     let owners = [b.owner(), b.owner(), b.owner()];
     let (mut books, mut dice) = (Books::default(), Dice(7));
     for _ in 0..60 {
-        // The proposals are so near to the node's clock that none is clamped, and all are
-        // different.
+        // All proposals are different, and near to the node's clock. So the node does not change a
+        // proposal.
         let mut proposal = b.low().await.max(b.facts().await.node_micros) + 800_000;
         let (mut asked, mut releasing) = (Vec::new(), false);
         for _ in 0..=dice.below(30) {
@@ -119,7 +120,7 @@ async fn each_of_a_run_has_its_own_ttl(b: Bench) {
             b.broken("each of a run is granted", reply)
         };
         let rest = holder.remaining.unwrap_or_default();
-        // The two ttls differ by half of `LONG`, so a sixth of `LONG` is enough tolerance for any
+        // The two ttls differ by half of `LONG`. So a sixth of `LONG` is enough tolerance for any
         // machine.
         let right = holder.owner == Some(*owner) && rest <= *ttl && rest + LONG / 6 > *ttl;
         b.check(right, "each of a run has its own ttl", holder);

@@ -1,5 +1,6 @@
-//! The ledger: the world outside the clients. It accepts or refuses writes and bookings, hands out
-//! orders at least once, and logs the events. It does not use the library.
+//! The ledger: the system outside the clients on which their work has effects. The ledger accepts
+//! or refuses writes and bookings, gives each order to clients at least once, and logs the events.
+//! It does not use the library.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -22,11 +23,11 @@ use crate::wire::{Item, LedgerReply, LedgerRequest, Line};
 
 /// Number of orders that are open at the same time.
 const OPEN: usize = 24;
-/// Number of finished orders that may be handed out again.
+/// Number of finished orders that the ledger may give to clients again.
 const DONE: usize = 200;
 
-/// Number of batch keys that may be handed out again, which were created over several leases. The
-/// newest [`YOUNG`] keys are handed out often.
+/// Number of batch keys that the ledger may give to clients again. Their creation takes several
+/// leases. The ledger often uses the newest [`YOUNG`] keys.
 const KEYS: usize = 1_000;
 const YOUNG: usize = 60;
 /// Number of keys in a batch.
@@ -35,16 +36,16 @@ const BATCH: usize = 10;
 /// The ledger and its log.
 pub(crate) struct Ledger {
     books: Books,
-    /// Largest token that wrote under each name.
+    /// Largest token of an accepted write, for each name.
     fences: BTreeMap<Arc<str>, u64>,
     open: Vec<Arc<str>>,
     done: VecDeque<Arc<str>>,
     made: u64,
-    /// Newest keys of batches, at most [`KEYS`].
+    /// The newest batch keys, at most [`KEYS`].
     keys: VecDeque<Item>,
     /// First effect of each batch key.
     acted: BTreeMap<Arc<str>, Arc<str>>,
-    /// True if the ledger creates no new orders.
+    /// True if the ledger no longer creates orders.
     closing: bool,
     dice: StdRng,
     log: Log,
@@ -54,8 +55,8 @@ pub(crate) struct Ledger {
 pub(crate) struct Log {
     events: Vec<Event>,
     file: BufWriter<File>,
-    /// Clients that were served since the end of all faults, each with the kind of work: 0 locks, 1
-    /// orders, 2 elections, 3 other.
+    /// Clients that were served after the end of all faults, each with the kind of work: 0 for
+    /// locks, 1 for orders, 2 for elections, 3 for others.
     served: BTreeSet<(u8, u8)>,
 }
 
@@ -77,7 +78,7 @@ impl Log {
     }
 }
 
-/// The ledger, shared by the tasks of one thread.
+/// The ledger. The tasks of one thread share it.
 pub(crate) type Shared = Rc<RefCell<Ledger>>;
 
 impl Ledger {
@@ -97,7 +98,7 @@ impl Ledger {
         })))
     }
 
-    /// Logs an event of the nemesis itself, which happens now.
+    /// Logs an event of the nemesis itself, with the current time.
     pub(crate) fn note(&mut self, kind: EventKind) -> io::Result<()> {
         self.note_of(0, 0, now(), kind)
     }
@@ -112,7 +113,7 @@ impl Ledger {
         self.log.add(Event { at, who: TaskId { client, life, task: 0 }, kind })
     }
 
-    /// Begins the phase after all faults: from now on, records which clients are served, and
+    /// Begins the phase after all faults. From now on, the ledger records the served clients and
     /// creates no new orders.
     pub(crate) fn calm(&mut self) -> io::Result<()> {
         self.closing = true;
@@ -120,14 +121,14 @@ impl Ledger {
         self.note(EventKind::Calm)
     }
 
-    /// Returns true if every client was served with a lock, an order and an election, and all
+    /// Returns true if each client was served with a lock, an order and an election, and if all
     /// orders are done.
     pub(crate) fn all_served(&self, clients: u8) -> bool {
         let served = |c| (0..3).all(|work| self.log.served.contains(&(c, work)));
         self.open.is_empty() && (1..=clients).all(served)
     }
 
-    /// Describes the work that [`Self::all_served`] still waits for.
+    /// Describes the work that is still missing for [`Self::all_served`].
     pub(crate) fn waiting_for(&self, clients: u8) -> String {
         let missing: Vec<_> = (1..=clients)
             .flat_map(|c| (0..3).map(move |work| (c, work)))
@@ -139,7 +140,7 @@ impl Ledger {
         format!("{} orders open {:?}; {}", self.open.len(), self.open, missing.join(", "))
     }
 
-    /// Writes the rest of the log to its file, and returns all events.
+    /// Writes the rest of the log to its file. Returns all events.
     pub(crate) fn close(&mut self) -> io::Result<Vec<Event>> {
         self.log.file.flush()?;
         Ok(std::mem::take(&mut self.log.events))
@@ -204,8 +205,8 @@ impl Ledger {
         }
     }
 
-    /// Returns a key of a batch, usually one of the newest. Half of the calls create a new key
-    /// first.
+    /// Returns a batch key, most often one of the newest keys. Every second call creates a new key
+    /// first, on average.
     fn next_key(&mut self) -> Item {
         if self.keys.is_empty() || self.dice.random_ratio(1, 2) {
             self.made += 1;
@@ -221,7 +222,7 @@ impl Ledger {
         self.keys[self.dice.random_range(oldest..all)].clone()
     }
 
-    /// Returns an order, usually one that is not done. Several clients may get the same order.
+    /// Returns an order, most often one that is not done. Several clients may get the same order.
     fn next_order(&mut self) -> Option<Arc<str>> {
         while self.open.len() < OPEN && !self.closing {
             self.made += 1;
@@ -236,13 +237,12 @@ impl Ledger {
     }
 }
 
-/// Accepts connections of clients until the future is dropped.
+/// Accepts connections of clients. Runs until the future is dropped.
 pub(crate) async fn serve(ledger: Shared, listener: UnixListener) -> io::Result<()> {
     loop {
         let (stream, _) = listener.accept().await?;
         let ledger = Rc::clone(&ledger);
-        // The error of a connection is ignored, because a client may be killed in the middle of a
-        // line.
+        // A client may be killed in the middle of a line, so the error of a connection is ignored.
         tokio::task::spawn_local(async move { talk(ledger, stream).await.ok() });
     }
 }

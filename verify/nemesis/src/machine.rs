@@ -1,8 +1,8 @@
-//! Simulated machines of servers and clients, whose wall clocks can be moved and whose disks can be
-//! slowed down.
+//! Simulated machines of servers and clients. The wall clock of each machine can be changed, and
+//! its disk can be made slower.
 //!
-//! A small library (`machine.c`) is preloaded into each data server and each client. A run compiles
-//! it first; without a C compiler, all clocks are equal and no disk is slow.
+//! A small library (`machine.c`) is preloaded into each data server and each client. A run first
+//! compiles this library. Without a C compiler, all clocks are equal and no disk is slow.
 
 use std::fs;
 use std::io::{self, Seek as _, SeekFrom, Write as _};
@@ -13,20 +13,20 @@ use std::process::Command;
 use crate::world::Failure;
 
 const SOURCE: &str = include_str!("machine.c");
-/// File name of the preloaded library, next to the program.
+/// File name of the preloaded library.
 const LIBRARY: &str = "machine.so";
 
 /// Part of a machine that can be disturbed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Part {
-    /// Wall clock: the microseconds by which it is ahead.
+    /// Wall clock, as the number of microseconds by which it is ahead.
     Clock,
-    /// Disk: the additional microseconds of each flush.
+    /// Disk, as the number of additional microseconds for each flush.
     Disk,
 }
 
-/// Compiles the library and writes the program that starts servers with it; returns the path of the
-/// program, or `None` if there is no working C compiler.
+/// Compiles the library, and writes the program that starts a server with this library. Returns the
+/// path of the program. Returns `None` if there is no working C compiler.
 pub(crate) fn make(dir: &Path) -> io::Result<Option<PathBuf>> {
     let dir = dir.canonicalize()?;
     let (source, library, program) = (dir.join("machine.c"), dir.join(LIBRARY), dir.join("server"));
@@ -54,14 +54,14 @@ pub(crate) fn make(dir: &Path) -> io::Result<Option<PathBuf>> {
     Ok(Some(program))
 }
 
-/// Returns the path of the machine's file for the server in the folder `home`. The file is kept
-/// when the server's data are deleted.
+/// Returns the path of the machine's file for the server in the folder `home`. The file is not in
+/// this folder, so a deletion of the server's data keeps the file.
 pub(crate) fn of(home: &Path) -> PathBuf {
     home.with_extension("machine")
 }
 
-/// Preloads the library into a program that is about to start, with a wall clock that is `ahead` µs
-/// ahead. `server` is the path that [`make`] returned.
+/// Preloads the library into the program that `command` will start. Its wall clock is `ahead`
+/// microseconds ahead. `server` is the path that [`make`] returned.
 pub(crate) fn place(
     command: &mut Command,
     server: &Path,
@@ -73,7 +73,7 @@ pub(crate) fn place(
     Ok(())
 }
 
-/// Changes the clock or the disk of a machine.
+/// Sets the error of the machine's clock, or the delay of its disk, to `micros`.
 pub(crate) fn set(machine: &Path, part: Part, micros: i64) -> io::Result<()> {
     // The server has mapped the file into memory, so the file is changed in place.
     let mut file = fs::OpenOptions::new().write(true).open(machine)?;

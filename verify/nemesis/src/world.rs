@@ -1,14 +1,15 @@
-//! The world: three Sentinel groups in one network, and a separate network for each client with one
-//! link to the groups' network, so that each client can be cut off alone.
+//! The servers and networks of a run. All Sentinel groups are in one network. Each client has its
+//! own network, with one link to the network of the groups. So each client can be cut off
+//! separately.
 //!
 //! ```text
 //! 10.77.<group>.<box>   servers and Sentinels, all in the groups' network
 //! 10.77.100.<client>    a client, in a network that exists as long as its holder process
 //! ```
 //!
-//! Everything ends with the nemesis, even if it is killed: a watcher takes the groups down, a
-//! holder process ends when its input ends, clients are killed with their parent, and a network
-//! ends with its last process.
+//! All processes and networks end with the nemesis, even if the nemesis is killed. A watching
+//! process stops the groups. A holder process ends when its input ends. Clients are killed with
+//! their parent process. A network ends with its last process.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -25,15 +26,15 @@ use serde::Deserialize;
 
 use crate::machine::{self, Part};
 
-/// Range of the servers' `min-replicas-max-lag`, in seconds.
+/// Range of the setting `min-replicas-max-lag` of the servers, in seconds.
 const LAGS: std::ops::RangeInclusive<u64> = 1..=2;
 
-/// Exit code of scripts and programs that cannot do their task on this machine.
+/// Exit code of a script or program that cannot work on this machine.
 pub(crate) const CANNOT: u8 = 77;
 
 pub(crate) type Failure = Box<dyn Error + Send + Sync>;
 
-/// Error for a task that this user or this machine cannot perform.
+/// Error for a task that is not possible for this user or on this machine.
 #[derive(Debug)]
 pub(crate) struct Cannot(pub(crate) String);
 
@@ -45,14 +46,14 @@ impl fmt::Display for Cannot {
 
 impl Error for Cannot {}
 
-/// Environment variable with the program that `sentinel-conf` starts as a data server.
+/// Environment variable for the program that `sentinel-conf` starts as a data server.
 const SERVER: &str = "PALISADE_REDIS_SERVER";
 
 /// A place in the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// A box of a group, with a data server, a Sentinel or both: the numbers of the group and the
-    /// box, both from 1.
+    /// A box, with a data server, a Sentinel or both. Contains the number of the group and the
+    /// number of the box, both from 1.
     Box(usize, u8),
     /// Number of a client, from 1.
     Client(u8),
@@ -94,22 +95,21 @@ pub(crate) struct World {
     dir: PathBuf,
     netns: String,
     holders: Vec<Child>,
-    /// Program that starts servers on machines that can be disturbed; `None` if there are none.
+    /// Program that starts servers on simulated machines. `None` if there are no such machines.
     server: Option<PathBuf>,
-    /// Constant clock offset of each machine, in microseconds, by the address of the server or the
-    /// number of the client.
+    /// Constant clock error of each machine, in microseconds. The key is the address of the server
+    /// or the number of the client.
     ahead: BTreeMap<String, i64>,
 }
 
 impl World {
-    /// Starts three groups, on machines that can be disturbed if possible, and makes the clients'
-    /// networks.
+    /// Starts three groups, if possible on simulated machines. Creates the networks of the clients.
     pub(crate) fn up(clients: u8, out: &Path) -> Result<Self, Failure> {
         let shape = ["--groups", "3", "--down-after", "4000", "--max-lag", "2"];
         Self::of(clients, &shape, machine::make(out)?)
     }
 
-    /// Starts groups with the arguments `shape` of `sentinel-conf/up`; `server` is the program that
+    /// Starts groups with the arguments `shape` of `sentinel-conf/up`. `server` is the program that
     /// starts their servers.
     pub(crate) fn of(
         clients: u8,
@@ -140,8 +140,8 @@ impl World {
         Ok(world)
     }
 
-    /// Gives each server and each client a clock error of up to `clock_error`, and each server a
-    /// random `min-replicas-max-lag`. Returns a line that lists these settings.
+    /// Gives each server and each client a random clock error of at most `clock_error`. Gives each
+    /// server a random `min-replicas-max-lag`. Returns a line with these settings.
     pub(crate) async fn make_unequal(
         &mut self,
         dice: &mut StdRng,
@@ -210,12 +210,13 @@ impl World {
         Ok(())
     }
 
-    /// Returns the path of the ledger's socket, in the folder of the groups.
+    /// Returns the path of the ledger's socket. The socket is in the folder of the groups.
     pub(crate) fn socket(&self) -> PathBuf {
         self.dir.join("ledger.sock")
     }
 
-    /// Returns a command that runs in the network of a client and is killed with this process.
+    /// Returns a command that runs in the network of a client. The kernel kills this command when
+    /// this process ends.
     pub(crate) fn in_client(&self, n: u8) -> Command {
         let pid = self.holders[usize::from(n) - 1].id();
         let mut command = Command::new("nsenter");
@@ -224,8 +225,7 @@ impl World {
         command
     }
 
-    /// Runs a client that is about to start on a simulated machine with a separate clock, if
-    /// machines can be disturbed.
+    /// Makes `command` run on a simulated machine with its own clock, if there are such machines.
     pub(crate) fn place(&self, n: u8, command: &mut Command) -> Result<(), Failure> {
         let (Some(server), Some(ahead)) = (&self.server, self.ahead.get(&n.to_string())) else {
             return Ok(());
@@ -233,7 +233,8 @@ impl World {
         machine::place(command, server, &self.dir.join(format!("client{n}.machine")), *ahead)
     }
 
-    /// Returns a command that runs in the groups' network and is killed with this process.
+    /// Returns a command that runs in the network of the groups. The kernel kills this command when
+    /// this process ends.
     pub(crate) fn inside(&self) -> Command {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/run/netns/{}", self.netns));
@@ -241,8 +242,10 @@ impl World {
         command
     }
 
-    /// Runs `sentinel-conf/break` with these arguments; an error contains the script's message. The
-    /// future must be awaited to its end, because the script must not stop halfway.
+    /// Runs `sentinel-conf/break` with these arguments. An error contains the script's message.
+    ///
+    /// The future must not be dropped before its end, because the script must not stop in the
+    /// middle.
     pub(crate) async fn break_(&self, words: &[&str]) -> Result<(), Failure> {
         let mut command = tokio::process::Command::new(script("break"));
         command.arg(&self.dir).args(words).process_group(0);
@@ -251,7 +254,8 @@ impl World {
         Ok(())
     }
 
-    /// Returns the reply of a server or Sentinel; empty if there is none within one second.
+    /// Returns the reply of a server or a Sentinel. Returns an empty text if no reply arrives
+    /// within one second.
     pub(crate) async fn ask(&self, addr: &str, words: &[&str]) -> String {
         let (host, port) = addr.rsplit_once(':').unwrap_or((addr, "0"));
         let mut command = tokio::process::Command::new("timeout");
@@ -261,7 +265,7 @@ impl World {
         out.map_or(String::new(), |o| String::from_utf8_lossy(&o.stdout).trim().to_owned())
     }
 
-    /// Returns the server that at least two Sentinels of the group name as master now.
+    /// Returns the server that at least two Sentinels of the group report as master.
     pub(crate) async fn master(&self, group: usize) -> Option<Server> {
         let group = &self.groups[group];
         let mut votes = vec![0; group.servers.len()];
@@ -276,7 +280,7 @@ impl World {
         Some(group.servers[best].clone())
     }
 
-    /// Returns the process id of a server or Sentinel, if that process is still running.
+    /// Returns the process id of a server or a Sentinel, if its process still runs.
     pub(crate) fn pid(&self, group: usize, id: &str) -> Option<u32> {
         let text = std::fs::read_to_string(self.home(group, id).join("pid")).ok()?;
         let (pid, start) = text.trim().split_once(' ')?;
@@ -289,12 +293,13 @@ impl World {
         self.dir.join(&self.groups[group].name).join(id)
     }
 
-    /// Returns true if clocks can be moved and disks can be slowed down in this world.
+    /// Returns true if clocks can be changed and disks can be made slower.
     pub(crate) fn has_machines(&self) -> bool {
         self.server.is_some()
     }
 
-    /// Moves the clock of a server's machine from its constant offset, or slows down its disk.
+    /// Changes the clock of a server's machine, starting from its constant error, or makes its disk
+    /// slower.
     pub(crate) fn machine(
         &self,
         group: usize,
@@ -308,15 +313,15 @@ impl World {
         Ok(machine::set(&machine::of(&self.home(group, id)), part, micros + ahead)?)
     }
 
-    /// Returns true if the preloaded library is in this server's process, so that the server's
-    /// machine can be disturbed.
+    /// Returns true if this server's process has loaded the library `machine.so`. Only then can its
+    /// machine be disturbed.
     pub(crate) fn on_machine(&self, group: usize, id: &str) -> bool {
         let maps = self.pid(group, id).map(|pid| format!("/proc/{pid}/maps"));
         maps.and_then(|m| std::fs::read_to_string(m).ok()).is_some_and(|m| m.contains("machine.so"))
     }
 
-    /// Applies packet-filter rules in the network where the packets arrive: the network of a
-    /// client, or that of the groups.
+    /// Applies packet-filter rules in the network in which the packets arrive. This is the network
+    /// of a client, or the network of the groups for `None`.
     pub(crate) async fn rules(&self, client: Option<u8>, rules: &str) -> Result<(), Failure> {
         let net = match client {
             None => format!("--net=/run/netns/{}", self.netns),
@@ -342,7 +347,8 @@ impl Drop for World {
     }
 }
 
-/// Returns a random clock error; half of the results are the largest error, positive or negative.
+/// Returns a random clock error of at most `most`. Half of the errors are exactly `most`, positive
+/// or negative.
 fn off(dice: &mut StdRng, most: i64) -> i64 {
     match dice.random_range(0..4) {
         0 => most,
@@ -351,7 +357,7 @@ fn off(dice: &mut StdRng, most: i64) -> i64 {
     }
 }
 
-/// Waits until the input of this holder process ends, which keeps its network until then.
+/// Keeps this process's network until the input ends.
 pub(crate) fn hold() -> io::Result<()> {
     io::copy(&mut io::stdin(), &mut io::sink()).map(|_| ())
 }

@@ -1,4 +1,4 @@
-//! The events that happen to a deployment; each is a column of the tables.
+//! Ordinary events of a deployment. Each event is a column of the tables.
 
 use super::fleet::Kind;
 

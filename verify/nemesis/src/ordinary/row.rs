@@ -1,4 +1,4 @@
-//! The figures of an event in a deployment, and the tables of all figures.
+//! Figures of one event in one deployment, and the tables with all figures.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -11,38 +11,39 @@ use super::event::Happening;
 use super::fleet::Kind;
 use super::load::{ACCEPTED, End, Kind as Request, Seen};
 
-/// A line of the JSON output: an event in a deployment, for requests of one kind.
+/// A line of the JSON output: one event in one deployment, for one kind of request.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Row {
     pub(super) deployment: &'static str,
     pub(super) event: &'static str,
-    /// True if requests have a birth (`created_at`).
+    /// True if the requests have a birth (`created_at`).
     pub(super) births: bool,
     /// Loss of data that the requests' namespace accepts, in seconds.
     pub(super) accept_loss_s: f64,
     /// Longest time without a grant of a lock, in seconds.
     pub(super) no_locks_s: f64,
     /// Longest time without the execution of a new request, in seconds. If the last request was
-    /// parked, the time ends when the servers, by their own report, stop parking new keys.
+    /// parked, this time ends when the servers would no longer park new keys, according to their
+    /// own reports.
     pub(super) no_new_keys_s: f64,
     pub(super) parked: usize,
-    /// Number of requests made during the observation, ten per second.
+    /// Number of requests made during the observation, at ten per second.
     pub(super) made: usize,
-    /// Number of deliveries until locks were granted again that returned the stored result, out of
-    /// `delivered`.
+    /// Number of deliveries that returned the stored result, out of `delivered`. Only deliveries
+    /// before the first new grant of a lock count.
     pub(super) replayed: usize,
     pub(super) delivered: usize,
-    /// Number of requests that were parked, out of 1,000 that were made before the event and
+    /// Number of parked requests, out of 1,000 requests that were made before the event and
     /// delivered after it.
     pub(super) backlog_parked: usize,
-    /// Time for which requests are parked as forgotten, in seconds: from the first parked request
-    /// to the last one, plus the time for which new requests would still have been parked then.
+    /// Time for which requests are parked as forgotten, in seconds. This time begins at the first
+    /// parked request and ends when new requests would no longer be parked.
     pub(super) unborn_refused_s: f64,
-    /// Largest length of the first node's latest loss, as the node reports it, in seconds. It
-    /// includes L, but not the clock error; `None` if nothing limits the loss.
+    /// Maximum length of the first node's latest loss, in seconds, as reported by the node. L is
+    /// included, the clock error is not. `None` if the loss has no limit.
     pub(super) proved_loss_s: Option<f64>,
-    /// Time from the execution of the first request whose result the first node lacks to the event,
-    /// in seconds.
+    /// True loss in seconds: time from the first execution whose result is missing on the first
+    /// node to the event.
     pub(super) true_loss_s: f64,
 }
 
@@ -65,7 +66,7 @@ impl Row {
         let refused = first.zip(last).map(|(first, (at, left))| seconds(at + left, first));
         let executed = seen.executed(of);
         let no_new_keys_s = match last {
-            // The last request was parked, and no request was executed after it.
+            // The last request was parked, and no later request was executed.
             Some((at, left)) if executed.last().is_none_or(|done| *done < at) => {
                 seconds(at + left, t)
             }
@@ -90,7 +91,8 @@ impl Row {
         }
     }
 
-    /// Adds the number of parked backlog requests, and the recorded and the true loss.
+    /// Adds the number of parked backlog requests, the loss that the node reports, and the true
+    /// loss.
     pub(super) fn with(mut self, backlog: usize, proved: Option<Loss>, lost: Duration) -> Self {
         self.backlog_parked = backlog;
         let length = |loss: Loss| loss.length().map(|length| length.as_secs_f64());
@@ -100,7 +102,8 @@ impl Row {
     }
 }
 
-/// Returns the longest time between two successive points since `since`, in seconds, and its end.
+/// Returns the longest time between two successive points after `since`, in seconds, and the end of
+/// this time.
 fn gap(points: &[Instant], since: Instant) -> (f64, Instant) {
     let first = points.partition_point(|at| *at < since);
     let mut last = first.checked_sub(1).map_or(since, |n| points[n]);
@@ -118,8 +121,8 @@ fn seconds(at: Instant, since: Instant) -> f64 {
     (at.saturating_duration_since(since).as_millis() as f64) / 1_000.0
 }
 
-/// The rows of one cell: requests without and with a birth, in a namespace that accepts no loss,
-/// and in one that accepts a loss.
+/// The four rows of one cell: requests without and with a birth, in the namespace without an
+/// accepted loss and in the namespace with one.
 struct Rows<'a> {
     plain: &'a Row,
     born: &'a Row,
