@@ -26,8 +26,8 @@ pub(crate) struct HandoverArgs {
     #[command(flatten)]
     settings: Settings,
 
-    /// Maximum time for which the server stays closed if nothing opens it [default: 20s for a
-    /// group, 60s for a lone server]
+    /// Maximum time for which the server refuses requests during the handover, if the handover does
+    /// not end earlier [default: 20s for a group, 60s for a lone server]
     #[arg(long, value_name = "SPAN")]
     closed_for: Option<Span>,
     /// Print each step and its result as JSON

@@ -33,8 +33,8 @@ struct State {
     kept: Vec<Message>,
     /// Number of warnings that were dropped because `kept` was full.
     left_out: u64,
-    /// Trouble that was reported and has not ended. Each entry has the first event, and the node or
-    /// lease.
+    /// Problems that were reported and have not ended. Each entry has the name of the event that
+    /// began the problem, and the node or lease that has the problem.
     trouble: BTreeSet<(&'static str, String)>,
 }
 

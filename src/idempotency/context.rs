@@ -90,7 +90,7 @@ impl Context {
 
     /// Returns the number of this attempt, counted from 1. Only earlier attempts that left no
     /// result and may have taken effect count. An attempt without an effect, or one that may be
-    /// repeated, does not count ([`Failed`](super::Failed)). An attempt that the nodes lost with
+    /// repeated, does not count ([`Failed`]). An attempt that the nodes lost with
     /// their data does not count either.
     pub fn attempt(&self) -> u32 {
         self.0.attempt

@@ -123,7 +123,7 @@ pub enum RunError {
         nodes: Vec<Arc<str>>,
     },
     /// The handler failed. The attempt counts or does not count, depending on the
-    /// [`Effect`](super::Effect) in the error.
+    /// [`Effect`] in the error.
     #[non_exhaustive]
     Handler {
         /// The key of the call.

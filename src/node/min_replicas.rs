@@ -226,6 +226,21 @@ mod tests {
         judge
     }
 
+    /// Returns the facts of a master with one replica and the required settings.
+    fn master() -> ServerFacts {
+        ServerFacts {
+            run_id: "run".into(),
+            replid: "0".repeat(40),
+            version: (7, 0, 0),
+            connected_replicas: 1,
+            online_replicas: 1,
+            good_replicas: Some(1),
+            min_replicas: Some(1),
+            min_replicas_max_lag: Some(2),
+            eviction: None,
+        }
+    }
+
     #[test]
     fn the_largest_lag_of_any_server_of_the_group_counts() {
         let windows = |lags| {
@@ -242,23 +257,12 @@ mod tests {
     async fn what_the_master_said_is_known_when_it_is_down() {
         let judge = judge(&[("b:1", Some(2))]);
         let (events, _heard) = broadcast::channel(4);
-        let facts = ServerFacts {
-            run_id: "run".into(),
-            replid: "0".repeat(40),
-            version: (7, 0, 0),
-            connected_replicas: 1,
-            online_replicas: 1,
-            good_replicas: Some(1),
-            min_replicas: Some(1),
-            min_replicas_max_lag: Some(2),
-            eviction: None,
-        };
         // The previous master is now one of the other servers of the group. It is frozen: it
         // accepts connections and never answers.
         let frozen = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let at = frozen.local_addr().unwrap().to_string();
         let then = Moment::default() + S(1_000);
-        judge.accept(&at, &facts, (Group::default(), then), &events).unwrap();
+        judge.accept(&at, &master(), (Group::default(), then), &events).unwrap();
         let endpoint = Endpoint::parse(&format!("redis://{at}")).unwrap();
         judge.lock().master = None;
         for (now, asked) in [(then + READ_EVERY - S(1), false), (then + READ_EVERY, true)] {
@@ -268,6 +272,43 @@ mod tests {
             let group_terms = judge.group_terms();
             assert_eq!((group_terms.failover_window, group_terms.unread_window), (S(4), S(4)));
         }
+    }
+
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn advice_is_logged_once_and_again_after_a_change() {
+        let judge = judge(&[]);
+        let (events, _heard) = broadcast::channel(4);
+        let log = Log::default();
+        let writer = log.clone();
+        let subscriber =
+            tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone());
+        tracing::subscriber::with_default(subscriber.finish(), || {
+            for (replicas, logged, advised) in [(1, 0, 1), (3, 1, 2), (5, 2, 3), (3, 3, 2)] {
+                for _ in 0..3 {
+                    let group = Group { down_after: None, replicas: Some(replicas) };
+                    judge.accept("a:1", &master(), (group, Moment::default()), &events).unwrap();
+                }
+                let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+                let lines: Vec<&str> = text.lines().filter(|line| line.contains("WARN")).collect();
+                assert_eq!(lines.len(), logged, "{text}");
+                let advice = format!("set it to {advised} to prevent that");
+                assert!(lines.last().is_none_or(|line| line.contains(&advice)), "{text}");
+            }
+        });
     }
 
     #[test]

@@ -28,7 +28,8 @@ enum Vote {
         remaining: Option<Duration>,
         foreign: bool,
     },
-    /// Time left of the node's quarantine, and how the node's data began: known, empty or lost.
+    /// Time left of the node's quarantine, and the state of the node's data at its beginning: data
+    /// whose past is known, no data, or no data although the node had some before.
     Quarantined(Duration, Began),
     Refused,
     Failed(NodeError),

@@ -180,6 +180,25 @@ async fn others_do_not_wait_behind_a_barrier() {
 }
 
 #[tokio::test]
+async fn the_durability_of_a_result_is_that_of_its_storing_and_not_of_its_claim() {
+    for (claimed, stored) in [(1, 2), (3, 1)] {
+        let t = three([1; 3].map(|_| BarrierReply::Have(claimed)));
+        let orders = t.redlock.idempotency("orders").durability(Durability::Replicas(1));
+        let orders = orders.at_most_once().build().unwrap();
+        let nodes = t.nodes.clone();
+        let handler = |cx: palisade::idempotency::Context| async move {
+            for node in &nodes {
+                *node.reply.lock().unwrap() = BarrierReply::Have(stored);
+            }
+            Ok::<_, String>(cx.durability().replicas)
+        };
+        let out = orders.key("7").run(handler).await.unwrap();
+        let Outcome::Executed { value, durability, .. } = out else { panic!("{out:?}") };
+        assert_eq!((value, durability.replicas), (claimed, stored));
+    }
+}
+
+#[tokio::test]
 async fn a_result_counts_only_at_the_level() {
     let t = three([BarrierReply::Have(1), BarrierReply::Have(1), BarrierReply::Have(1)]);
     let orders = |level| {

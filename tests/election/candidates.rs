@@ -325,3 +325,30 @@ async fn one_attempt_with_a_priority_is_left_to_a_higher_one_and_then_made() {
     assert!(matches!(attempt, TryCampaign::Following(_)), "{attempt:?}");
     drop(timeout(TTL, high).await.unwrap().unwrap());
 }
+
+#[tokio::test(start_paused = true)]
+async fn one_attempt_with_a_priority_waits_for_each_higher_one_that_is_listed() {
+    for higher in [0, 1, 2] {
+        let world = World::new(3);
+        let leadership = world.election().campaign("leads").await.unwrap();
+        let mut ghosts = Vec::new();
+        for priority in 2..2 + higher {
+            let (redlock, links) = world.process();
+            let ghost = campaigns(&built(&redlock, |e| e.priority(priority)), "ghost");
+            ghosts.push((ghost, links));
+        }
+        sleep(TTL).await;
+        // The candidates of higher priority are still in the list, but cannot be elected. So only
+        // the list delays the attempt.
+        ghosts.iter().flat_map(|(_, links)| links).for_each(FaultControl::cut);
+        leadership.resign().await.unwrap();
+        let resigned = Instant::now();
+        let attempt = preferred(&world, 1).try_campaign("low").await.unwrap();
+        let (took, wait) = (resigned.elapsed(), TTL / 16 * u32::from(higher));
+        assert!(matches!(attempt, TryCampaign::Won(_)), "{attempt:?}");
+        assert!(took >= wait && took < wait + Duration::from_millis(50), "{higher}: {took:?}");
+        for (ghost, _) in ghosts {
+            ghost.abort();
+        }
+    }
+}

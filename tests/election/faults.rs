@@ -257,6 +257,30 @@ async fn a_leadership_lost_to_a_failover_is_not_reported_as_led_by_another_proce
     assert!(matches!(asked, Err(CampaignError::NoQuorum(_))), "nobody leads: {asked:?}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_campaign_ends_after_a_minute_at_another_programs_value_and_not_before() {
+    let key = "election:e";
+    for goes_away in [true, false] {
+        let world = World::new(3);
+        world.nodes.iter().for_each(|node| node.put_foreign(key, None));
+        let election = world.election();
+        let campaign = tokio::spawn(async move { election.campaign("me").await });
+        sleep(Duration::from_secs(59)).await;
+        assert!(!campaign.is_finished(), "somebody may delete the value in this time");
+        if goes_away {
+            world.nodes.iter().for_each(|node| node.delete_foreign(key));
+        }
+        match timeout(LONG, campaign).await.expect("it ends").unwrap() {
+            Ok(leadership) => assert!(goes_away && leadership.is_valid()),
+            Err(CampaignError::TimedOut { waited, taken, .. }) => {
+                assert!(!goes_away && taken.foreign, "{taken:?}");
+                assert!(waited >= Duration::from_secs(60), "{waited:?}");
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+}
+
 /// A node that grants the lock and refuses every value, as if another process had taken the lock
 /// meanwhile.
 struct RefusesValues(MemoryNode, Arc<AtomicU32>);

@@ -193,8 +193,11 @@ mod tests {
     #[test]
     fn doubts_about_very_many_owners_become_one_about_all() {
         let mut in_doubt = InDoubt::default();
+        let unknown = OwnerToken::from_random(5 * MOST as u128);
         for i in 0..3 * MOST as u128 {
             in_doubt.about(OwnerToken::from_random(i), 1_000 + i as u64);
+            let is_about_all = in_doubt.lasts(&unknown, 1_000).is_some();
+            assert_eq!(is_about_all, i >= MOST as u128, "after {} owners", i + 1);
             assert!(in_doubt.owners.len() <= MOST, "a silent node costs memory without end");
         }
         let last = 1_000 + 3 * MOST as u64 - 1;

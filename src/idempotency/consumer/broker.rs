@@ -222,3 +222,22 @@ pub fn json<T: DeserializeOwned>(body: &[u8]) -> Result<T, Failed> {
     serde_json::from_slice(body)
         .map_err(|e| Failed::permanent(format!("the body cannot be parsed as JSON: {e}")))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_taken_over_after_one_and_a_half_leases_and_never_within_one() {
+        let lease = Duration::from_secs(30);
+        let name = Arc::from("one");
+        let terms = Terms { lease, concurrency: 1, longest_retry: Duration::ZERO, name };
+        let after = |asked| terms.taken_over_after("ack_wait", asked);
+        assert_eq!(after(None).unwrap(), Duration::from_secs(45));
+        assert_eq!(after(Some(lease)).unwrap(), lease);
+        assert_eq!(after(Some(2 * lease)).unwrap(), 2 * lease);
+        let refused = after(Some(Duration::from_nanos(29_999_999_999))).unwrap_err();
+        assert_eq!(refused.field(), "ack_wait");
+        assert!(refused.to_string().contains("at least the lease (30s)"), "{refused}");
+    }
+}

@@ -241,6 +241,25 @@ mod tests {
         assert_eq!(counted(), 100_000);
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn pauses_grow_up_to_a_minute_and_are_spread_over_their_last_quarter() {
+        let holding = holding();
+        let parked = parked(&holding, &[]);
+        for (later, longest) in [(0, 5_000), (20, 20_000), (600, 60_000)] {
+            tokio::time::advance(Duration::from_secs(later)).await;
+            let hold = |n| holding.hold(&Arc::from(format!("order-{n}")), &parked);
+            let pauses: Vec<Duration> = (0..200).map(hold).collect();
+            let longest = Duration::from_millis(longest);
+            let quarter = longest * 3 / 4..=longest;
+            assert!(pauses.iter().all(|pause| quarter.contains(pause)), "{pauses:?}");
+            let (min, max) = (pauses.iter().min().unwrap(), pauses.iter().max().unwrap());
+            assert!(
+                max.saturating_sub(*min) > longest / 8,
+                "messages come back together: {min:?} to {max:?}"
+            );
+        }
+    }
+
     #[tokio::test]
     async fn a_loss_whose_end_moves_is_reported_once() {
         let (holding, long_ago) = (holding(), Loss::between(0, 1_000));

@@ -42,7 +42,8 @@ if kind == 'E' then
     else
       call('DEL', KEYS[k + 1])
     end
-    -- If the client may not publish, the op succeeds all the same, because hints may be lost.
+    -- If the user has no right to publish, the op succeeds nevertheless: the message is only a
+    -- hint to other clients, and they do not rely on it.
     if ARGV[a + 4] == '1' then try('PUBLISH', 'palisade:changed', KEYS[k + 1]) end
   end
   put(#who)

@@ -328,3 +328,33 @@ fn list(places: &[Place], what: &str) -> String {
     let names: Vec<String> = places.iter().map(ToString::to_string).collect();
     if names.is_empty() { String::new() } else { format!(" ({what}: {})", names.join(", ")) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::replicas::Attached;
+    use super::*;
+    use crate::env::SystemEnv;
+
+    #[tokio::test]
+    async fn a_further_round_starts_if_it_may_find_more_replicas_and_has_time() {
+        let at = Endpoint::parse("redis://127.0.0.1:1").unwrap();
+        let server = Server { at, run_id: "run".into(), env: Arc::new(SystemEnv) };
+        let wishes = mpsc::channel(1).1;
+        let waiter = Waiter { server, k: 2, wishes, wire: None, connected: 2 };
+        let now = Moment::default() + Duration::from_secs(1_000);
+        let is_final = |have, connected: u16, history_id, left| {
+            let replica = |port| Attached { at: Place::new("a", port), online: true, offset: 0 };
+            let attached = (0..connected).map(replica).collect();
+            let round = Round { have, attached, offset: 1, history_id };
+            let wish = Wish { history_id: 7, deadline: now + left, done: oneshot::channel().0 };
+            waiter.is_final(&round, &wish, now)
+        };
+        let ms = Duration::from_millis;
+        assert!(!is_final(1, 2, 7, ms(5_000)), "the second replica may still confirm");
+        assert!(!is_final(1, 2, 7, ms(100)));
+        assert!(is_final(1, 2, 7, ms(99)), "no time for another round");
+        assert!(is_final(2, 2, 7, ms(5_000)), "there are enough");
+        assert!(is_final(1, 1, 7, ms(5_000)), "only one replica is connected");
+        assert!(is_final(1, 2, 8, ms(5_000)), "the grant was in another data history");
+    }
+}

@@ -102,7 +102,8 @@ async fn a_loss_is_no_longer_than_was_proved(b: Bench) {
     // A loss begins at the note in the restored marker. The note is the server's clock at the last
     // write of the marker. When a record is written, the note is at most a second old.
     let is_proved = then.saturating_sub(1_100) <= loss.from && loss.from <= loss.to;
-    // After that, a replaced server may still have granted for the failover window (L).
+    // A server that a failover replaced may still have granted leases, for at most the failover
+    // window. So the loss ends one window after the last write that came back.
     let window = facts.quarantine_len.saturating_sub(b.terms.max_ttl).as_millis() as u64;
     let is_within = then + window <= loss.to && loss.to <= now + window;
     b.check(is_proved && is_within, "a loss begins with a note that came back", &(then, loss));

@@ -1,4 +1,5 @@
-//! Names that users give: names of different kinds never collide, and no name can forge output.
+//! Names that users choose: a lock and an election of the same name have different keys, and no
+//! name adds a false line to the log or to the output of the program.
 
 use std::time::Duration;
 

@@ -147,6 +147,30 @@ async fn late_readers_get_nothing() {
     assert_eq!(server.cli(&["exists", "k"]), "0");
 }
 
+/// All ops of a batch have one time. So the writer and the first reader of this batch began to wait
+/// at the same time, and the writer is not ahead of this reader.
+#[tokio::test]
+async fn a_writer_is_ahead_only_of_readers_that_began_to_wait_later() {
+    let server = Server::start(&[]);
+    let node = fresh(&server);
+    fence(one(&node, LONG, shared(acquire("k", owner()))).await);
+    let waits = |waiter, waited| {
+        let mut op = acquire("k", owner());
+        if let Op::Acquire { if_held, .. } = &mut op {
+            *if_held = Some(IfHeld::Queue(Place { waiter, waited, ..PLACE }));
+        }
+        op
+    };
+    let waited = Duration::from_secs(20);
+    let same = shared(waits(2, waited));
+    let later = shared(waits(3, Duration::from_micros(19_999_999)));
+    let ops = vec![waits(1, waited), same, later];
+    let got = batch(&node, LONG, ops, Duration::from_secs(5)).await.items;
+    assert!(matches!(got[0], Ok(Reply::Held { .. })), "a reader has the lock: {got:?}");
+    assert!(matches!(got[1], Ok(Reply::Granted { .. })), "the writer is not ahead: {got:?}");
+    assert!(matches!(got[2], Ok(Reply::Held { .. })), "the writer is ahead: {got:?}");
+}
+
 /// A value under the queue's key that no program of this library wrote does not fail a batch.
 #[tokio::test]
 async fn a_forged_queue_costs_readers_nothing() {

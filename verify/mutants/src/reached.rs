@@ -9,7 +9,8 @@ use std::sync::{LazyLock, OnceLock};
 /// Number of the change that is turned on, if any.
 static ON: LazyLock<Option<usize>> =
     LazyLock::new(|| std::env::var("MUTANT").ok().and_then(|id| id.parse().ok()));
-/// File for the records of reached changes, if they are recorded.
+/// Path of the file that lists the changes whose code a test executed. `None` if
+/// `MUTANTS_REACHED` is not set: then no list is written.
 static REACHED: LazyLock<Option<String>> = LazyLock::new(|| std::env::var("MUTANTS_REACHED").ok());
 
 thread_local! {

@@ -9,10 +9,11 @@ use super::{Granted, Violation, tokens};
 use crate::client::MAX_TTL;
 use crate::event::{Event, EventKind, Nanos, SECOND, TaskId};
 
-/// Maximum additional time in which the old holder and the taker of a lock may both rely on the
-/// lock, after the end that the takeover announced.
+/// Maximum time for which the old holder of a lock and the client that took the lock over may both
+/// rely on the lock, counted from the end of the old lease as the reply to the takeover states it.
 ///
-/// If a node loses the takeover, this time is two leases and the largest lag of a replica.
+/// If a node loses the record of the takeover, this time is two leases and the largest lag of a
+/// replica.
 const LOST: Nanos = 2 * MAX_TTL.as_nanos() as Nanos + 2 * SECOND;
 
 /// Longest lease, with the drift of clocks.
