@@ -12,7 +12,7 @@ use crate::codes::{Fail, UNAVAILABLE};
 use crate::settings::HandleArgs;
 
 /// Lists the locks and elections that are held now: those with the prefix, or without one all.
-/// Changes nothing.
+/// Changes nothing. Locks that are held for reading are left out: `inspect` shows them by name.
 ///
 /// It reads every server's key space in steps, which blocks no other client. Exit code 69 if a node
 /// could not be read, so that names may be missing.
@@ -64,7 +64,7 @@ fn line(held: &Held, list: &HeldList) -> String {
 fn table(list: &HeldList) -> String {
     let mut lines: Vec<_> = list.held.iter().map(|held| line(held, list)).collect();
     if lines.is_empty() && list.unread.is_empty() {
-        lines.push("nothing is held".to_owned());
+        lines.push("nothing is held, except perhaps for reading".to_owned());
     }
     lines.extend(list.unread.iter().map(|(node, why)| format!("not read: {node}: {why}")));
     lines.join("\n")

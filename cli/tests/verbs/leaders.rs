@@ -166,7 +166,7 @@ fn each_answer_of_step_down_has_its_code() {
 #[test]
 fn what_is_held_is_listed_and_nothing_else() {
     let ground = Ground::new();
-    assert_eq!(ground.run(&["list"]).out, "nothing is held\n");
+    assert_eq!(ground.run(&["list"]).out, "nothing is held, except perhaps for reading\n");
     assert_eq!(ground.run(&["lock", "gone", "--", "true"]).code, 0);
     assert_eq!(ground.run(&["once", "key", "--", "true"]).code, 0);
     let holds = [
@@ -212,7 +212,7 @@ fn what_is_held_is_listed_and_nothing_else() {
         held.signal("TERM");
         held.end(SOON);
     }
-    assert_eq!(ground.run(&["list"]).out, "nothing is held\n");
+    assert_eq!(ground.run(&["list"]).out, "nothing is held, except perhaps for reading\n");
     // What cannot be read is said, with a code of its own.
     let nobody = format!("redis://127.0.0.1:{}", free_port());
     let run = |args: &[&str]| Run::of(&palisade().args(args).output().unwrap());

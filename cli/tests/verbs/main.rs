@@ -10,6 +10,7 @@ mod once;
 mod others;
 mod output;
 mod processes;
+mod readers;
 mod settings;
 #[path = "../../../tests/support/mod.rs"]
 mod support;
