@@ -22,12 +22,12 @@ const FOREVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// Interval in which a command that waits looks if the nodes still answer.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
-/// Runs a command while no other process holds the lock NAME, or with --read while none holds it
-/// without --read.
+/// Runs a command while no other process holds the lock NAME, or with --read while no process holds
+/// it without --read.
 /// The lock is renewed while the command runs and released when it ends. If it cannot be renewed,
-/// the command gets TERM, and KILL before the lease ends: no other process can hold the lock while
-/// the command still runs, except for readers beside each other. Processes that the command leaves in its process group are killed with
-/// it.
+/// the command gets TERM, and KILL before the lease ends: no process that it excludes can hold the
+/// lock while the command still runs. Processes that the command leaves in its process group are
+/// killed with it.
 #[derive(Debug, Args)]
 pub(crate) struct LockArgs {
     #[command(flatten)]
@@ -160,8 +160,8 @@ impl Wanted {
     /// Acquires the lock. Without `--wait`, waits for another holder without a limit, and for nodes
     /// as long as a failover takes. Does not wait if no node was ever reached.
     ///
-    /// The wait for a holder is one call, because a call that gives up loses its place in the nodes'
-    /// queues: a writer that began again and again would never get past readers.
+    /// The wait for a holder is one call, because a call that gives up loses its place in the
+    /// nodes' queues: a writer that began again and again would never get past readers.
     async fn acquire(&self, say: Say) -> Result<LockGuard, NotAcquired> {
         let mutex = &self.mutex;
         let tried = if self.read {
