@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use palisade::error::AcquireError;
-use palisade::{Inspection, LockGuard, Mutex, NodeView, ReleaseError, RwLock, TryAcquire};
+use palisade::{Inspection, LockGuard, Mutex, ReleaseError, RwLock, TryAcquire};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
@@ -19,8 +19,8 @@ use crate::warnings;
 
 /// Time for which a call waits for a holder if `--wait` is not given.
 const FOREVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
-/// Interval in which a command that waits looks if the nodes still answer.
-const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// Interval of the attempts by which a command that waits learns if a majority can still grant.
+const TRY_EVERY: Duration = Duration::from_secs(10);
 
 /// Runs a command while no other process holds the lock NAME, or with --read while no process holds
 /// it without --read.
@@ -164,15 +164,7 @@ impl Wanted {
     /// nodes' queues: a writer that began again and again would never get past readers.
     async fn acquire(&self, say: Say) -> Result<LockGuard, NotAcquired> {
         let mutex = &self.mutex;
-        let tried = if self.read {
-            RwLock::from(mutex.clone()).try_read().await.map(|tried| match tried {
-                TryAcquire::Acquired(guard) => TryAcquire::Acquired(guard.into()),
-                TryAcquire::Taken(taken) => TryAcquire::Taken(taken),
-            })
-        } else {
-            mutex.try_acquire().await
-        };
-        let waiting = match tried {
+        let waiting = match self.try_once().await {
             Ok(TryAcquire::Acquired(guard)) => return Ok(guard),
             Ok(TryAcquire::Taken(_)) if self.nonblock => return Err(NotAcquired::Taken),
             Ok(TryAcquire::Taken(_)) => held(mutex).await,
@@ -189,7 +181,10 @@ impl Wanted {
         loop {
             let acquired = tokio::select! {
                 acquired = self.wait_for(&self.patient) => acquired,
-                () = unavailable(mutex), if self.waits_forever => self.wait_for(mutex).await,
+                tried = self.try_again(), if self.waits_forever => match tried {
+                    Some(guard) => Ok(guard),
+                    None => self.wait_for(mutex).await,
+                },
             };
             match acquired {
                 Ok(guard) => return Ok(guard),
@@ -199,23 +194,39 @@ impl Wanted {
         }
     }
 
+    /// Makes one attempt.
+    async fn try_once(&self) -> Result<TryAcquire, AcquireError> {
+        if !self.read {
+            return self.mutex.try_acquire().await;
+        }
+        Ok(match RwLock::from(self.mutex.clone()).try_read().await? {
+            TryAcquire::Acquired(guard) => TryAcquire::Acquired(guard.into()),
+            TryAcquire::Taken(taken) => TryAcquire::Taken(taken),
+        })
+    }
+
+    /// Makes single attempts beside the call that waits. Returns `None` when two in a row have
+    /// failed because no majority of the nodes can grant.
+    async fn try_again(&self) -> Option<LockGuard> {
+        let mut failed = 0;
+        while failed < 2 {
+            sleep(TRY_EVERY).await;
+            match self.try_once().await {
+                Ok(TryAcquire::Acquired(guard)) => return Some(guard),
+                Ok(TryAcquire::Taken(_)) => failed = 0,
+                Err(_) => failed += 1,
+            }
+        }
+        None
+    }
+
+    /// Acquires the lock by one call.
     async fn wait_for(&self, mutex: &Mutex) -> Result<LockGuard, AcquireError> {
         if self.read {
             RwLock::from(mutex.clone()).read().await.map(Into::into)
         } else {
             mutex.acquire().await
         }
-    }
-}
-
-/// Returns when fewer than a majority of the nodes have answered twice in a row.
-async fn unavailable(mutex: &Mutex) {
-    let mut failed = 0;
-    while failed < 2 {
-        sleep(LOOK_EVERY).await;
-        let Ok(Inspection { nodes, .. }) = mutex.inspect().await else { return };
-        let answers = nodes.iter().filter(|(_, view)| !matches!(view, NodeView::Unknown(_)));
-        failed = if answers.count() > nodes.len() / 2 { 0 } else { failed + 1 };
     }
 }
 
