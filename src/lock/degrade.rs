@@ -95,8 +95,8 @@ impl DegradingMutex {
     }
 
     /// Sets for how long attempts must have failed before a call goes on without the lock; default
-    /// twice the `node_deadline`. A call whose
-    /// [`acquire_timeout`](super::MutexBuilder::acquire_timeout) is shorter fails until then.
+    /// twice the `node_deadline`. Until then a call whose
+    /// [`acquire_timeout`](super::MutexBuilder::acquire_timeout) ends fails as that of a [`Mutex`].
     ///
     /// The time runs from the send of the first failed attempt to the end of the last. The attempts
     /// of all degrading mutexes of the handle count, and an attempt that a majority answers, or
